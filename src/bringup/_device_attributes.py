@@ -28,7 +28,7 @@ _factories: dict[str, Callable[[], object]] = {}
 
 
 def register_module_attribute(name: str, factory: Callable[[], object]) -> None:
-    """Makes `factory()` the attribute `name` of the device module, made when first asked for.
+    """Make `factory()` the attribute `name` of the device module, made when first asked for.
 
     Args:
         name: an identifier, e.g. "graph" for `torch.npu.graph`.

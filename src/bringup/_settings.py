@@ -206,7 +206,7 @@ def inherited(*names: str) -> dict[str, str]:
 
 
 def without(*names: str) -> dict[str, str]:
-    """The environment but for these variables, for a program that is started."""
+    """Return the environment but for these variables, for a program that is started."""
     return {name: text for name, text in os.environ.items() if name not in names}
 
 
@@ -281,7 +281,7 @@ def seconds(text: str) -> float:
 
 
 def size(text: str) -> int | None:
-    """A number of bytes; None for no limit.
+    """Return a number of bytes; None for no limit.
 
     Args:
         text: a whole number, also with K, M or G behind it (2**10, 2**20, 2**30); 0 is no limit.

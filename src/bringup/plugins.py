@@ -78,8 +78,8 @@ class PluginFile:
 def plugin_files(
     places: Mapping[Path, str], *, libraries: bool = False
 ) -> tuple[list[PluginFile], list[PluginError]]:
-    """The plugins in folders, packages and files, each once, in the order of `places`, then by
-    name. `places` says of each who names it, which errors repeat: a variable, a call.
+    """Return the plugins in folders, packages and files, each once, in the order of `places`, then
+    by name. `places` says of each who names it, which errors repeat: a variable, a call.
 
     A folder gives its `.py` files and packages whose names do not begin with `_`, and its shared
     libraries (`.so`) where `libraries` are plugins too; a folder with an `__init__.py` is one
@@ -189,7 +189,7 @@ def _lies_in(module: ModuleType, folder: Path) -> bool:
 
 
 def entry_points(group: str) -> list[EntryPoint]:
-    """The installed entry points of a group, by name.
+    """Return the installed entry points of a group, by name.
 
     Reading those of every installed package takes milliseconds, so they are kept until a folder of
     `sys.path` changes, as it does when a package is installed or removed.
@@ -237,7 +237,7 @@ def _changed(place: str) -> int:
 
 
 def entry_object(entry: EntryPoint) -> object:
-    """What an entry point names.
+    """Return what an entry point names.
 
     Raises `PluginError`, with the original exception as its cause, when importing it fails; modules
     of its package that this import brought are then forgotten again.
@@ -267,7 +267,7 @@ def load_entry_point(entry: EntryPoint) -> None:
 
 
 def with_traceback(error: PluginError) -> PluginError:
-    """The same error, its text ending with the traceback of its cause."""
+    """Return the same error, its text ending with the traceback of its cause."""
     trace = "".join(traceback.format_exception(error.__cause__ or error)).rstrip()
     return PluginError(f"{error}\n{trace}")
 
@@ -337,7 +337,7 @@ class PluginLoader:
     def load(
         self, places: Sequence[str | os.PathLike[str]] = (), *, built_in: bool = True
     ) -> PluginReport:
-        """Brings the package's registry in line with `places`, the path and the entry points.
+        """Bring the package's registry in line with `places`, the path and the entry points.
 
         The path is read again at every call: a file whose content is unchanged stays as it is, a
         changed one is loaded anew, one that is gone is unloaded. `places` (files, folders and
@@ -375,7 +375,7 @@ class PluginLoader:
                 self._unload(key)
 
     def unload(self, *, keep_libraries: bool = False) -> None:
-        """Forgets what plugins registered, explicit places, and the modules of plugin files.
+        """Forget what plugins registered, explicit places, and the modules of plugin files.
 
         Args:
             keep_libraries: leave loaded what has a `close` of its own (shared libraries), because

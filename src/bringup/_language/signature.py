@@ -132,8 +132,8 @@ def address_of(tensor: Any) -> int | None:
 
 
 def layout_of(tensor: Any, allowed: Sequence[Layout]) -> Layout:
-    """The layout of a tensor among the allowed ones; `ROW` for one that has none of them (it is
-    copied) and for None. native/torch/ops/variant.cpp says the same.
+    """Return the layout of a tensor among the allowed ones; `ROW` for one that has none of them (it
+    is copied) and for None. native/torch/ops/variant.cpp says the same.
 
     Args:
         tensor: a torch tensor, or None.

@@ -242,8 +242,8 @@ class AtenDialect(ir.AtenOperators, ir.VerifiableDialect, own=("mode_for",)):
         return self._sizes.dim_of(item) if isinstance(item, torch.SymInt) else item
 
     def mode_for(self, metas: Any) -> Any:
-        """The fake mode under which shapes are inferred: that of the first fake tensor met, here
-        or among `metas`, else a new one.
+        """Return the fake mode under which shapes are inferred: that of the first fake tensor met,
+        here or among `metas`, else a new one.
         """
         if self._fake_mode is None:
             found = next((meta.fake_mode for meta in metas if isinstance(meta, FakeTensor)), None)

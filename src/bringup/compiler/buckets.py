@@ -25,8 +25,8 @@ AUTO = tuple(size for power in range(4, 16) for size in (2**power, 3 * 2 ** (pow
 def bucket_ladder(
     lengths: Mapping[int, int] | Iterable[int], count: int, *, multiple_of: int = 1
 ) -> tuple[int, ...]:
-    """The buckets that pad lengths like these least: at most `count` sizes, rising, of which the
-    last holds the longest. Every length is padded up to the first bucket that holds it.
+    """Return the buckets that pad lengths like these least: at most `count` sizes, rising, of which
+    the last holds the longest. Every length is padded up to the first bucket that holds it.
 
     Args:
         lengths: how often each length comes, or the lengths themselves (0 takes the first bucket).
@@ -61,7 +61,7 @@ def bucket_ladder(
 
 
 def bucket_for(length: int, ladder: Sequence[int]) -> int | None:
-    """The first bucket of a rising ladder that holds `length`; None where none does.
+    """Return the first bucket of a rising ladder that holds `length`; None where none does.
 
     Args:
         length: from 0.

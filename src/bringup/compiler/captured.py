@@ -54,8 +54,8 @@ class CaptureReport:
 
 
 def captures() -> tuple[CaptureReport, ...]:
-    """What the captures of every compiled graph take that is alive in this process, in the order in
-    which the graphs were compiled.
+    """Return what the captures of every compiled graph take that is alive in this process, in the
+    order in which the graphs were compiled.
     """
     return tuple(calls.report() for _, calls in sorted(_ALIVE.items()))
 

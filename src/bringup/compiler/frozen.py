@@ -56,8 +56,8 @@ class FrozenReport:
 
 
 def frozen_models() -> tuple[FrozenReport, ...]:
-    """What the frozen weights of every compiled graph take that is alive in this process, in the
-    order in which the graphs were compiled.
+    """Return what the frozen weights of every compiled graph take that is alive in this process, in
+    the order in which the graphs were compiled.
     """
     return tuple(models.report() for _, models in sorted(_ALIVE.items()))
 

@@ -64,7 +64,7 @@ class InductorPass(CustomGraphPass):  # type: ignore[misc]
             _allow_constants(graph)
 
     def uuid(self) -> object | None:
-        """What Inductor's caches know these passes by: sources, versions, order and options.
+        """Return what Inductor's caches know these passes by: sources, versions, order and options.
 
         None, which turns caching off, when the source of a pass is unknown.
         """

@@ -88,7 +88,7 @@ class CompileOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, object] | None, mode: str | None = None) -> CompileOptions:
-        """The options, checked.
+        """Return the options, checked.
 
         Args:
             options: by name, as `torch.compile` takes them.
@@ -156,9 +156,10 @@ class CompileOptions:
         return "bfloat16" if self.mode == "max" else "float32"
 
     def for_passes(self) -> dict[str, object]:
-        """What passes may read with `context.get_option_value`. Weights are packed in float32;
-        which become narrower is known when there are inputs. Only packed ones can: where the user
-        asks for narrow weights, other products are no choice; where the mode does, they must win.
+        """Return what passes may read with `context.get_option_value`. Weights are packed in
+        float32; which become narrower is known when there are inputs. Only packed ones can: where
+        the user asks for narrow weights, other products are no choice; where the mode does, they
+        must win.
         """
         may_be_narrow = self.weight_dtype != "float32"
         return {

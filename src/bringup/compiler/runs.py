@@ -41,7 +41,9 @@ def _warn_not_loaded(error: str) -> None:
 
 
 def last_report() -> PassReport | None:
-    """The report of the last graph that this thread ran passes over, e.g. in `torch.compile`."""
+    """Return the report of the last graph that this thread ran passes over, e.g. in
+    `torch.compile`.
+    """
     return getattr(_LAST, "report", None)
 
 

@@ -28,7 +28,7 @@ def trace_pattern(
     open_arguments: Collection[str] = (),
     name: str = "",
 ) -> passes.Pattern:
-    """A pattern that matches what AOT autograd makes of `function` in an inference graph.
+    """Return a pattern that matches what AOT autograd makes of `function` in an inference graph.
 
     Args:
         function: takes tensors and returns one or several of them.

@@ -173,8 +173,8 @@ class DispatchTable:
         return {entry.key: entry for entry in self.entries}
 
     def groups(self) -> Iterator[tuple[str, DispatchEntry]]:
-        """Neighbours of one kind and origin as one: a text for the keys, and the first entry. The
-        keys of PrivateUse1 stay alone, and missing kernels are left out.
+        """Return neighbours of one kind and origin as one: a text for the keys, and the first
+        entry. The keys of PrivateUse1 stay alone, and missing kernels are left out.
         """
         run: list[DispatchEntry] = []
         for entry in self.entries:
@@ -248,7 +248,7 @@ def _require_operator(name: str) -> str:
 
 
 def dispatch_table(name: str) -> DispatchTable:
-    """The dispatch table of an operator, as it is now.
+    """Return the dispatch table of an operator, as it is now.
 
     Args:
         name: "aten::add.Tensor"; "aten::linear" or "aten::linear.default" for an overload without

@@ -75,7 +75,7 @@ class DispatchTrace:
         return [(name, chain, count) for (name, chain), count in found.most_common()]
 
     def to_dict(self) -> dict[str, Any]:
-        """The trace for JSON: chains once each, calls with the index of theirs."""
+        """Return the trace for JSON: chains once each, calls with the index of theirs."""
         chains: dict[tuple[DispatchEntry, ...], int] = {}
         calls = [
             {
@@ -108,7 +108,7 @@ class DispatchTrace:
 
 @contextmanager
 def dispatch_trace(*, limit: int = _LIMIT) -> Iterator[DispatchTrace]:
-    """Observes the operators that are called within a `with` block, in all threads of the process.
+    """Observe the operators that are called within a `with` block, in all threads of the process.
 
     Seen is every call that enters the dispatcher: from Python, from C++ and from autograd's
     threads, and those that a kernel makes in turn (`depth`). Not seen is what does not enter it:

@@ -86,7 +86,7 @@ class CallExplanation:
 def explain(
     what: Any, *args: Any, **kwargs: Any
 ) -> DispatchTable | TensorExplanation | CallExplanation:
-    """Says which kernel runs, without running it.
+    """Say which kernel runs, without running it.
 
     Args:
         what: an operator by name ("aten::add.Tensor") or as torch has it

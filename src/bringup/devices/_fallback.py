@@ -109,7 +109,7 @@ class FallbackReport:
 
 
 def fallback_report(*, reset: bool = False) -> FallbackReport:
-    """What ran on the host in this process since the last reset.
+    """Return what ran on the host in this process since the last reset.
 
     Args:
         reset: begin to count anew.
@@ -131,7 +131,7 @@ def fallback_report(*, reset: bool = False) -> FallbackReport:
 def set_fallback_policy(
     default: FallbackAction = "allow", operators: Mapping[str, FallbackAction] | None = None
 ) -> None:
-    """Says which operators without a kernel of their own may run on the host, before or after the
+    """Say which operators without a kernel of their own may run on the host, before or after the
     driver is loaded. Kernels that the device has are not affected.
 
     Args:
@@ -167,8 +167,8 @@ def set_fallback_policy(
 def fallback_policy(
     default: FallbackAction = "allow", operators: Mapping[str, FallbackAction] | None = None
 ) -> Iterator[None]:
-    """The same for the time of a `with` block, in all threads. Raises what `set_fallback_policy`
-    raises.
+    """Set the policy for the time of a `with` block, in all threads. Raises what
+    `set_fallback_policy` raises.
 
     Args:
         default: as there.

@@ -59,7 +59,7 @@ _source: Path | PythonDriver | None = None  # what it was loaded from
 
 
 def loaded() -> DriverInfo | None:
-    """The driver that `load_driver` loaded in this process, or None."""
+    """Return the driver that `load_driver` loaded in this process, or None."""
     return _loaded
 
 
@@ -69,7 +69,7 @@ def load_driver(
     *,
     downcast_float64: Float64Policy | None = None,
 ) -> DriverInfo:
-    """Makes a driver torch's PrivateUse1 backend, so that `torch.device(name)` exists.
+    """Make a driver torch's PrivateUse1 backend, so that `torch.device(name)` exists.
 
     One process has one driver: asking again for the loaded one returns what is loaded. It also
     puts the kit's kernels where a library that was there before the driver has gone.
@@ -198,7 +198,7 @@ def _require_free_backend() -> None:
 
 
 def device_name_problem(name: str) -> str:
-    """Why torch cannot call a device `name`, or "". Imports torch."""
+    """Return why torch cannot call a device `name`, or "". Imports torch."""
     torch = importlib.import_module("torch")
     if _NAME.fullmatch(name) is None:
         return "expected lower case letters, digits and underscores, beginning with a letter"

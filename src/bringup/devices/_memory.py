@@ -47,7 +47,7 @@ class PointerInfo:
 
 @contextmanager
 def register_host_memory(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Makes the memory of a cpu tensor as good as pinned for copies, without a copy of it.
+    """Make the memory of a cpu tensor as good as pinned for copies, without a copy of it.
 
     Within the block `tensor.is_pinned()` is true, and copies with `non_blocking=True` do not wait.
     Its end waits for them.
@@ -107,7 +107,7 @@ def _unregister_refused(native: ModuleType) -> None:
 
 
 def pointer_info(address: int) -> PointerInfo:
-    """Whose memory an address lies in, as the loaded driver says.
+    """Return whose memory an address lies in, as the loaded driver says.
 
     Args:
         address: any number, e.g. `tensor.data_ptr()`.

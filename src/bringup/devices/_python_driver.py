@@ -147,15 +147,15 @@ class PythonDriver(_SynchronousDriver, ABC):
 
     @abstractmethod
     def device_props(self, device: int) -> DeviceProps:
-        """What the device is."""
+        """Return what the device is."""
 
     @abstractmethod
     def mem_alloc(self, device: int, size: int) -> int:
-        """The address of `size` bytes of `device`, aligned as the properties say."""
+        """Return the address of `size` bytes of `device`, aligned as the properties say."""
 
     @abstractmethod
     def mem_free(self, device: int, address: int) -> None:
-        """Takes back the memory at `address` of `device`, which no pending work touches."""
+        """Take back the memory at `address` of `device`, which no pending work touches."""
 
     @abstractmethod
     def copy_async(
@@ -168,7 +168,7 @@ class PythonDriver(_SynchronousDriver, ABC):
         size: int,
         stream: int | None,
     ) -> None:
-        """Copies `size` bytes from `src` of `src_device` to `dst` of `dst_device`, in the order of
+        """Copy `size` bytes from `src` of `src_device` to `dst` of `dst_device`, in the order of
         `stream` (None: the default one). `kind` 1 is host to device, 2 device to host, 3 device to
         device.
         """
@@ -182,7 +182,7 @@ class PythonDriver(_SynchronousDriver, ABC):
         return Path(f"<{kind.__module__}.{kind.__qualname__}>")
 
     def table_address(self) -> int:
-        """The address of the function table; it and this object live as long as the process.
+        """Return the address of the function table; it and this object live as long as the process.
 
         Raises:
             DriverError: a subclass's `__init__` did not call this class's, or it has a function

@@ -47,7 +47,7 @@ class DispatchStub:
 
 
 def dispatch_stubs(include: Path | None = None) -> list[DispatchStub]:
-    """Every dispatch stub that torch's headers declare, by name.
+    """Return every dispatch stub that torch's headers declare, by name.
 
     Args:
         include: the folder of headers; None for the installed torch's. `registrable` is about the

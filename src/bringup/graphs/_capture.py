@@ -248,7 +248,7 @@ def rehearsal(note: Callable[[CaptureError], None]) -> capture:
 
 @contextmanager
 def scope(name: str) -> Iterator[None]:
-    """Names a part of the captured code: its slots are `<name>.<operator>...`. Outside a capture it
+    """Name a part of the captured code: its slots are `<name>.<operator>...`. Outside a capture it
     does nothing.
 
     Args:
@@ -276,7 +276,7 @@ def _end_lost() -> None:
 
 
 def is_current_stream_capturing() -> bool:
-    """Whether a capture is under way on this thread."""
+    """Return whether a capture is under way on this thread."""
     if _lost:
         _end_lost()
     recorder = _session.recorder
@@ -332,7 +332,7 @@ def end_task_group() -> tuple[CapturedGraph, int]:
 
 
 def constant(tensor: torch.Tensor) -> torch.Tensor:
-    """Declares the content of a tensor to be a constant of the graph being captured; returns the
+    """Declare the content of a tensor to be a constant of the graph being captured; return the
     tensor.
 
     For tensors that code which the recorder cannot see made inside the capture, and whose content

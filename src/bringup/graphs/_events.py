@@ -42,7 +42,7 @@ class ExternalEvent:
         self._native = torch_library("graphs.ExternalEvent").graphs.Event(what, float(limit))
 
     def record(self, stream: Any = None) -> None:
-        """Lets one wait go on: now, or after the work of a stream until here.
+        """Let one wait go on: now, or after the work of a stream until here.
 
         In captured code it is a node, whatever the stream: replays record when they come to it.
 
@@ -55,7 +55,7 @@ class ExternalEvent:
         self._do(stream, wait=False)
 
     def wait(self, stream: Any = None) -> None:
-        """Waits for the next record: this thread, or what comes next in a stream.
+        """Wait for the next record: this thread, or what comes next in a stream.
 
         In captured code it is a node, whatever the stream: replays wait there. Of several waits in
         one capture the first one waits, and again after a `reset`.
@@ -71,7 +71,7 @@ class ExternalEvent:
         self._do(stream, wait=True)
 
     def reset(self, stream: Any = None) -> None:
-        """Forgets records that no wait has taken and waits that are over, and ends those under way
+        """Forget records that no wait has taken and waits that are over, and end those under way
         with an error: after a replay failed on a device, so that records and replays go together
         again.
 

@@ -153,7 +153,7 @@ class CapturedGraph:
     def capture_begin(
         self, pool: object | None = None, capture_error_mode: str = "global", **options: Any
     ) -> None:
-        """Starts a capture that `capture_end` ends, on the same thread: `graphs.capture` without a
+        """Start a capture that `capture_end` ends, on the same thread: `graphs.capture` without a
         `with` block. What fails in between has to be followed by `reset`, or by the end of the
         graph itself, else the thread goes on capturing.
 
@@ -178,7 +178,7 @@ class CapturedGraph:
         self._block = block
 
     def capture_end(self) -> None:
-        """Ends the capture that `capture_begin` started.
+        """End the capture that `capture_begin` started.
 
         Raises:
             CaptureError: none was started on this graph; or the captured code did something that a
@@ -196,8 +196,8 @@ class CapturedGraph:
         return block
 
     def run(self, *args: Any, slots: Mapping[str, HostValue] | None = None, **kwargs: Any) -> Any:
-        """Copies inputs in, replays, and gives copies of the results: one unit, safe from any
-        thread. Runs of one graph take turns.
+        """Copy inputs in, replay, and give copies of the results: one unit, safe from any thread.
+        Runs of one graph take turns.
 
         Takes and gives what was declared (`capture(g, inputs=...)`, `g.outputs = ...`), or else
         what the only module call of the captured block took and gave: the same arguments, tensors
@@ -258,7 +258,7 @@ class CapturedGraph:
         return self._unit
 
     def replay(self) -> None:
-        """Runs the captured operators again, in whatever thread: one at a time. Writing inputs,
+        """Run the captured operators again, in whatever thread: one at a time. Writing inputs,
         replay and reading results belong together; where several threads do it, use `run`.
 
         Raises:
@@ -279,7 +279,7 @@ class CapturedGraph:
         *,
         cpu_update_input: Sequence[Mapping[str, HostValue]] | None = None,
     ) -> UpdateReport:
-        """Writes slots; the next replays see the values until they are written again. All or
+        """Write slots; the next replays see the values until they are written again. All or
         nothing.
 
         Args:
@@ -313,7 +313,7 @@ class CapturedGraph:
             return content.table.update_slots(pairs)  # type: ignore[no-any-return]
 
     def refresh(self) -> None:
-        """Reads again what the graph took as given, and takes it as it is for given.
+        """Read again what the graph took as given, and take it as it is for given.
 
         A replay looks at version counters and a few elements of weights that a compiled function
         froze. This reads all their elements: it finds sparse writes that bypass the counter
@@ -336,7 +336,7 @@ class CapturedGraph:
         content.native.refresh()
 
     def reset(self) -> None:
-        """Drops what was captured; memory goes with the last tensor that uses it. Another capture
+        """Drop what was captured; memory goes with the last tensor that uses it. Another capture
         may follow. Between `capture_begin` and `capture_end` it ends the capture and puts back what
         the code changed.
         """
@@ -371,7 +371,7 @@ class CapturedGraph:
         return tuple(NodeInfo(*row) for row in self._captured("nodes").native.nodes())
 
     def to_dot(self) -> str:
-        """The graph in the DOT language, the same text for the same capture.
+        """Return the graph in the DOT language, the same text for the same capture.
 
         A box is a node with its number, operator, scope and slots; an ellipse is memory that was
         there before the capture. An edge leads from who filled a memory last to who reads it; a
@@ -384,7 +384,7 @@ class CapturedGraph:
         return dot_text(self.nodes, content.accesses(), self._slots_by_node())
 
     def debug_dump(self, path: str | os.PathLike[str]) -> None:
-        """Writes the graph to a file: as JSON where its name ends with `.json` (nodes in replay
+        """Write the graph to a file: as JSON where its name ends with `.json` (nodes in replay
         order with operator, scope, method, what they read and write, and slots with types and
         values), in the DOT language otherwise.
 
@@ -417,7 +417,7 @@ class CapturedGraph:
         Path(path).write_text(json.dumps(written, indent=1) + "\n")
 
     def diff(self, other: CapturedGraph) -> GraphDiff:
-        """What `other` has in addition, lacks, or does in another way; printing it tells.
+        """Return what `other` has in addition, lacks, or does in another way; printing it tells.
 
         Raises:
             TypeError: `other` is no `CapturedGraph`.
@@ -433,7 +433,7 @@ class CapturedGraph:
         return diff_graphs(ours, theirs, our_slots, their_slots)
 
     def trace(self, path: str | os.PathLike[str]) -> None:
-        """Replays once, each node after the one before has ended, and writes when each ran as a
+        """Replay once, each node after the one before has ended, and write when each ran as a
         Chrome trace (Perfetto, chrome://tracing): nodes within their scopes, with operator, line,
         method and slots.
 
@@ -470,7 +470,7 @@ class CapturedGraph:
         return int(self._captured("memory_bytes").native.reserved_bytes)
 
     def pool(self) -> GraphPool:
-        """The memory of this graph, for the captures of others that share it.
+        """Return the memory of this graph, for the captures of others that share it.
 
         Raises:
             CaptureError: nothing is captured.

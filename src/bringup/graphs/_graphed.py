@@ -35,8 +35,8 @@ def make_graphed_callables(
     allow_unused_input: bool = False,
     pool: object | None = None,
 ) -> Any:
-    """Captures the forward and the backward run of callables; what it returns takes their place in
-    a training loop, and is one node of autograd's graph each.
+    """Capture the forward and the backward run of callables; what it returns takes their place in a
+    training loop, and is one node of autograd's graph each.
 
     A captured call gives results and gradients that share no memory with the graphs, so that it
     may be called again before they are read. Its backward reads what the last forward left: after

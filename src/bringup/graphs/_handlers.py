@@ -53,7 +53,7 @@ class GraphOpHandler:
 
     @classmethod
     def get_update_specs(cls, op_name: str) -> Sequence[Spec]:
-        """The specs of `op_name`, one of the registered names; none when `UPDATE_SPECS` does
+        """Return the specs of `op_name`, one of the registered names; none when `UPDATE_SPECS` does
         not list it.
         """
         return cls.UPDATE_SPECS.get(op_name, [])
@@ -62,9 +62,9 @@ class GraphOpHandler:
     def prepare_capture(
         cls, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-        """What is captured instead of `func(*args, **kwargs)`: another overload, with outputs or a
-        workspace that are allocated here, or a function that calls one operator with a handler.
-        Updates are those of the handler of what is captured.
+        """Return what is captured instead of `func(*args, **kwargs)`: another overload, with
+        outputs or a workspace that are allocated here, or a function that calls one operator with a
+        handler. Updates are those of the handler of what is captured.
 
         Args:
             func: the overload.
@@ -74,7 +74,7 @@ class GraphOpHandler:
 
     @classmethod
     def postprocess_result(cls, result: Any, kwargs: dict[str, Any]) -> Any:
-        """What the captured code gets.
+        """Return what the captured code gets.
 
         Args:
             result: what the captured call returned.
@@ -84,9 +84,9 @@ class GraphOpHandler:
 
     @classmethod
     def record_wrap_kwarg(cls, key: str, value: Any, tensor_param_names: Collection[str]) -> Any:
-        """How a keyword-only argument is kept in the record: tensors on a device by reference
-        where the operator takes tensors, lists and tuples element by element, everything else as a
-        deep copy. Called at the capture only.
+        """Return how a keyword-only argument is kept in the record: tensors on a device by
+        reference where the operator takes tensors, lists and tuples element by element, everything
+        else as a deep copy. Called at the capture only.
 
         Args:
             key: its name.
@@ -97,7 +97,7 @@ class GraphOpHandler:
 
     @classmethod
     def update_args(cls, dispatch_record: Any, update_input: Mapping[str, Any]) -> None:
-        """Writes an update into the record's `args` and `kwargs`, by the specs. Recorded
+        """Write an update into the record's `args` and `kwargs`, by the specs. Recorded
         keyword-only arguments that the input names are written before. What is raised here leaves
         graph and record as they were.
 
@@ -158,7 +158,7 @@ graph_handlers: Mapping[str, type[GraphOpHandler]] = MappingProxyType(_registry)
 
 
 def register_graph_handler(op_names: str | Sequence[str]) -> Callable[[H], H]:
-    """A class decorator that registers a handler for operators.
+    """Return a class decorator that registers a handler for operators.
 
     Args:
         op_names: one name or several, each `"my_op"` (all overloads), `"my_op.default"`, or either
@@ -188,7 +188,7 @@ def register_graph_handler(op_names: str | Sequence[str]) -> Callable[[H], H]:
 
 
 def unregister_graph_handler(op_names: str | Sequence[str]) -> None:
-    """Removes the handlers of these names. Graphs that are captured already keep theirs.
+    """Remove the handlers of these names. Graphs that are captured already keep theirs.
 
     Args:
         op_names: one name or several, as they were registered.
@@ -210,8 +210,8 @@ def unregister_graph_handler(op_names: str | Sequence[str]) -> None:
 def graph_handler_scope(
     op_names: str | Sequence[str], handler: type[GraphOpHandler]
 ) -> Iterator[None]:
-    """Registers a handler for the time of a `with` block, in all threads, without a warning; what
-    it takes the place of is back after it. Raises what `register_graph_handler` raises.
+    """Register a handler for the time of a `with` block, in all threads, without a warning; what it
+    takes the place of is back after it. Raises what `register_graph_handler` raises.
 
     Args:
         op_names: one name or several, as for `register_graph_handler`.

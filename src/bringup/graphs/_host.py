@@ -52,7 +52,7 @@ def _operator() -> Any:
 
 
 def host_function(function: Callable[..., object], *tensors: torch.Tensor) -> None:
-    """Calls `function` with copies of the tensors on the cpu, after what was computed before: in
+    """Call `function` with copies of the tensors on the cpu, after what was computed before: in
     every replay where a capture is under way, and now where none is.
 
     On a device replays wait for it, on a thread of the driver's that waits for Python: a function
@@ -80,7 +80,7 @@ def host_function(function: Callable[..., object], *tensors: torch.Tensor) -> No
 
 
 def print_tensor(tensor: torch.Tensor, name: str = "", *, file: Any = None) -> None:
-    """Prints a tensor as it is in every replay, or now where no capture is under way.
+    """Print a tensor as it is in every replay, or now where no capture is under way.
 
     Args:
         tensor: what to print.
@@ -101,7 +101,7 @@ def save_tensor(
     *,
     overwrite: bool = False,
 ) -> None:
-    """Saves tensors (`torch.save`, on the cpu) as they are in every replay, or now where no capture
+    """Save tensors (`torch.save`, on the cpu) as they are in every replay, or now where no capture
     is under way.
 
     Args:

@@ -25,7 +25,7 @@ class TensorRef:
         self._memory = (tensor.untyped_storage()._cdata, tensor.storage_offset())
 
     def get(self) -> torch.Tensor | None:
-        """The tensor, as long as somebody else has it."""
+        """Return the tensor, as long as somebody else has it."""
         return self._reference()
 
     @classmethod
@@ -34,7 +34,7 @@ class TensorRef:
         return func(*args, **kwargs)
 
     def is_(self, tensor: torch.Tensor) -> bool:
-        """Whether `tensor` is this memory, seen in the same way: shape, strides, dtype."""
+        """Return whether `tensor` is this memory, seen in the same way: shape, strides, dtype."""
         memory = (tensor.untyped_storage()._cdata, tensor.storage_offset())
         seen = (tensor.shape, tensor.stride(), tensor.dtype)
         return memory == self._memory and seen == (self.shape, self.stride, self.dtype)

@@ -35,7 +35,8 @@ class Refusal:
 
 
 def lint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Refusal, ...]:
-    """Everything in a call that a capture would refuse, found by one run, in order of appearance.
+    """Return everything in a call that a capture would refuse, found by one run, in order of
+    appearance.
 
     What is refused runs on uncaptured, so that what comes after it is looked at too. What no run
     can go on after ends the search: an exception of the function, or a refusal that is no
@@ -140,8 +141,8 @@ class DetectedUpdates:
 def detect_updates(
     function: Callable[..., Any], first: tuple[Any, ...], second: tuple[Any, ...]
 ) -> DetectedUpdates:
-    """Which host values a function computes from its inputs, by capturing it with two of them: a
-    replay of one capture would compute with those of its own.
+    """Return which host values a function computes from its inputs, by capturing it with two of
+    them: a replay of one capture would compute with those of its own.
 
     Args:
         function: what is to be captured.

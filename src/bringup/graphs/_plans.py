@@ -91,7 +91,7 @@ class UpdatePlan:
         )
 
     def resolve(self, inputs: Sequence[Any]) -> list[dict[str, HostValue]]:
-        """What each call gets, for the inputs of one call of the function: what
+        """Return what each call gets, for the inputs of one call of the function: what
         `CapturedGraph.update` takes as a list.
 
         Args:
@@ -106,7 +106,7 @@ class UpdatePlan:
         ]
 
     def bind(self, graph: CapturedGraph) -> BoundPlan:
-        """The plan for a graph that was captured of its function.
+        """Return the plan for a graph that was captured of its function.
 
         Args:
             graph: holds a capture.
@@ -153,8 +153,9 @@ class UpdatePlan:
         return BoundPlan(tuple(sources))
 
     def to_json(self) -> str:
-        """The plan as JSON: `{"version": 1, "calls": [{"op": ..., "updates": {key: source}}]}`,
-        where a source is `{"input": index}`, `{"constant": value}` or `{"list": [source, ...]}`.
+        """Return the plan as JSON: `{"version": 1, "calls": [{"op": ..., "updates": {key:
+        source}}]}`, where a source is `{"input": index}`, `{"constant": value}` or `{"list":
+        [source, ...]}`.
         """
         calls = [
             {"op": call.op, "updates": {key: _plain(s) for key, s in call.updates.items()}}
@@ -164,7 +165,7 @@ class UpdatePlan:
 
     @staticmethod
     def from_json(text: str) -> UpdatePlan:
-        """The plan that `to_json` wrote.
+        """Return the plan that `to_json` wrote.
 
         Args:
             text: JSON.
@@ -196,7 +197,8 @@ class BoundPlan:
     sources: tuple[tuple[str, Source], ...]
 
     def slots(self, inputs: Sequence[Any]) -> dict[str, HostValue]:
-        """What `CapturedGraph.update`, or `run(slots=)`, is given for a call with these inputs.
+        """Return what `CapturedGraph.update`, or `run(slots=)`, is given for a call with these
+        inputs.
 
         Args:
             inputs: of the function, by position.

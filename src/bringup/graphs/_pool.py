@@ -36,8 +36,8 @@ class GraphPool:
         return int(self._native.reserved_bytes)
 
     def describe(self) -> str:
-        """A line for the pool and one for each of its graphs: where it was captured, its results
-        and intermediates in bytes, and how many of these other graphs use too.
+        """Return a line for the pool and one for each of its graphs: where it was captured, its
+        results and intermediates in bytes, and how many of these other graphs use too.
         """
         rows = self._native.graphs()
         lines = [f"pool of {len(rows)} graphs, {self.memory_bytes} bytes"]
@@ -53,7 +53,7 @@ _pools: weakref.WeakValueDictionary[int, GraphPool] = weakref.WeakValueDictionar
 
 
 def graph_pool_handle() -> GraphPool:
-    """A new pool of memory, for the argument `pool` of captures."""
+    """Return a new pool of memory, for the argument `pool` of captures."""
     return GraphPool()
 
 

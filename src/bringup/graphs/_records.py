@@ -39,11 +39,11 @@ class DispatchRecord:
     kwargs: dict[str, Any]
 
     def staged(self) -> DispatchRecord:
-        """A copy that a handler may change."""
+        """Return a copy that a handler may change."""
         return DispatchRecord(self.op_cache_entry, list(self.args), dict(self.kwargs))
 
     def named(self) -> dict[str, Any]:
-        """Every argument by its name."""
+        """Return every argument by its name."""
         names = [a.name for a in self.op_cache_entry._schema.arguments if not a.kwarg_only]
         return {**dict(zip(names, self.args, strict=False)), **self.kwargs}
 

@@ -53,7 +53,7 @@ class TaskGroup:
         self._captured = weakref.ref(graph._content)
 
     def content(self) -> Any:
-        """What the capture left in the graph, or None where the graph has it no more."""
+        """Return what the capture left in the graph, or None where the graph has it no more."""
         graph, captured = self.graph, self._captured()
         return captured if graph is not None and graph._content is captured else None
 
@@ -69,7 +69,7 @@ _thread = _Thread()
 
 
 def graph_task_group_begin(stream: Any = None) -> None:
-    """Starts a group in the capture of this thread: host arguments of its operators can be updated,
+    """Start a group in the capture of this thread: host arguments of its operators can be updated,
     also by name (`CapturedGraph.slots`).
 
     Args:
@@ -84,7 +84,7 @@ def graph_task_group_begin(stream: Any = None) -> None:
 
 
 def graph_task_group_end(stream: Any = None) -> TaskGroup:
-    """Ends the group that `graph_task_group_begin` started.
+    """End the group that `graph_task_group_begin` started.
 
     Args:
         stream: as there.
@@ -127,7 +127,7 @@ def graph_task_update_begin(stream: Any, handle: TaskGroup) -> None:
 
 
 def graph_task_update_end(stream: Any = None) -> None:
-    """Writes the values of the calls since `graph_task_update_begin`, all or none: for the next
+    """Write the values of the calls since `graph_task_update_begin`, all or none: for the next
     replay.
 
     Args:

@@ -44,7 +44,7 @@ class TensorHolder:
         return self._builder
 
     def get_owner_builder(self) -> GraphBuilder:
-        """The same as `builder`, as GE calls it."""
+        """Return the same as `builder`, as GE calls it."""
         return self._builder
 
     def where(
@@ -176,7 +176,7 @@ class GraphBuilder:
 
     @classmethod
     def over(cls, graph: Graph, before: Node) -> GraphBuilder:
-        """A builder whose operators become nodes of `graph`, placed before `before`."""
+        """Return a builder whose operators become nodes of `graph`, placed before `before`."""
         builder = cls.__new__(cls)
         builder._graph, builder._before, builder._edits_graph = graph, before, True
         builder._dependencies = ()
@@ -204,7 +204,7 @@ class GraphBuilder:
         dtype: str = "float32",
         device: str = "cpu",
     ) -> TensorHolder:
-        """One more input.
+        """Return one more input.
 
         With a `shape` (numbers, or names of symbolic sizes) the input is described: then the shapes
         of all values can be inferred, at once if the builder has a dialect, else when the graph
@@ -232,7 +232,7 @@ class GraphBuilder:
     def create_constant(
         self, values: object, dtype: str | None = None, *, name: str = "constant"
     ) -> TensorHolder:
-        """A constant: of a number (no dimension), a nested list, a numpy array, or a tensor.
+        """Return a constant: of a number (no dimension), a nested list, a numpy array, or a tensor.
 
         Integers are int64 and other numbers float32 unless `dtype` says otherwise. Raises
         `TypeError` for values that make no tensor, `ValueError` for an unknown dtype.
@@ -244,7 +244,7 @@ class GraphBuilder:
         return TensorHolder(self, self._live().add_constant(payload, name=name, before=before))
 
     def create_scalar(self, value: complex, dtype: str | None = None) -> TensorHolder:
-        """A constant without dimensions; `TypeError` when `value` is not a number.
+        """Return a constant without dimensions; `TypeError` when `value` is not a number.
 
         `dtype` as in `create_constant`.
         """
@@ -253,7 +253,8 @@ class GraphBuilder:
         return self.create_constant(value, dtype)
 
     def create_vector(self, values: Sequence[complex], dtype: str | None = None) -> TensorHolder:
-        """A constant of one dimension; `TypeError` when `values` is not a sequence of numbers.
+        """Return a constant of one dimension; `TypeError` when `values` is not a sequence of
+        numbers.
 
         `dtype` as in `create_constant`; float32 for an empty vector.
         """
@@ -289,19 +290,19 @@ class GraphBuilder:
         return Operators(self, "onnx")
 
     def operators(self, namespace: str) -> Operators:
-        """The operators of a namespace as functions: `builder.operators("demo").twice(x)`."""
+        """Return a namespace's operators as functions: `builder.operators("demo").twice(x)`."""
         return Operators(self, namespace)
 
     def create_const_float(self, values: object) -> TensorHolder:
-        """A float32 constant of `values`, a number or a nested list, as GE calls it."""
+        """Return a float32 constant of `values`, a number or a nested list, as GE calls it."""
         return self.create_constant(values, "float32")
 
     def create_const_int64(self, values: object) -> TensorHolder:
-        """An int64 constant of `values`, a number or a nested list, as GE calls it."""
+        """Return an int64 constant of `values`, a number or a nested list, as GE calls it."""
         return self.create_constant(values, "int64")
 
     def create_const_int32(self, values: object) -> TensorHolder:
-        """An int32 constant of `values`, a number or a nested list, as GE calls it."""
+        """Return an int32 constant of `values`, a number or a nested list, as GE calls it."""
         return self.create_constant(values, "int32")
 
     def _check_next(self, index: int) -> None:
@@ -369,8 +370,8 @@ class GraphBuilder:
 
     @contextmanager
     def control_dependency_scope(self, dependencies: object) -> Iterator[None]:
-        """Every operator that this builder calls in the block runs after those of `dependencies`;
-        scopes nest. See `add_control_dependency`.
+        """Make every operator that this builder calls in the block run after those of
+        `dependencies`; scopes nest. See `add_control_dependency`.
         """
         outer = self._dependencies
         self._dependencies = (*outer, *self._nodes_of(dependencies))
@@ -416,8 +417,8 @@ class GraphBuilder:
         self._outputs[index] = self._held(output)
 
     def build_and_reset(self, outputs: object = None) -> Graph:
-        """The finished graph, returning `outputs` (a holder or a sequence of them); by default what
-        `set_graph_output` was told.
+        """Return the finished graph, returning `outputs` (a holder or a sequence of them); by
+        default what `set_graph_output` was told.
 
         Raises `PassError` when control dependencies make a cycle.
 

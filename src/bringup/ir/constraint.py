@@ -40,7 +40,7 @@ class TensorConstraint:
         shape: Iterable[DimPattern] | None = None,
         device: object = None,
     ) -> TensorConstraint:
-        """The constraint of these facts; dtype, rank and device also as a tuple of choices.
+        """Return the constraint of these facts; dtype, rank and device also as a tuple of choices.
 
         Raises `TypeError` or `ValueError` that names the fact when one cannot be meant.
         """

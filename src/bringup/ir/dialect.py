@@ -78,7 +78,7 @@ class Dialect(ABC):
     def bind(
         self, op_type: str, arguments: Sequence[object], keywords: Mapping[str, object]
     ) -> tuple[Operator, tuple[object, ...]]:
-        """The operator `op_type` (its overload chosen) and all arguments in schema order,
+        """Return the operator `op_type` (its overload chosen) and all arguments in schema order,
         defaults filled in: `arguments` by position, `keywords` by name.
 
         Raises `SchemaError` when there is no such operator or the arguments do not fit its
@@ -86,58 +86,58 @@ class Dialect(ABC):
         """
 
     def commutes(self, node: Node) -> bool:
-        """Whether the first two arguments of this node may change places."""
+        """Return whether the first two arguments of this node may change places."""
         return node.operator.commutes
 
     def draws_random(self, node: Node) -> bool:
-        """Whether this call of a random operator, `node`, draws numbers (a dropout of 0 does
+        """Return whether this call of a random operator, `node`, draws numbers (a dropout of 0 does
         not).
         """
         return node.operator.random
 
     @abstractmethod
     def infer(self, node: Node, instead_of: Value | None = None) -> tuple[object, ...]:
-        """The meta of every output of `node`, from that of the inputs. Raises what the operator
-        raises.
+        """Return the meta of every output of `node`, from that of the inputs. Raises what the
+        operator raises.
 
         `instead_of` is a value that the only output will stand for and that then goes: its meta
         may be taken over where it means the same.
         """
 
     def meta_of(self, desc: TensorDesc) -> object:
-        """The meta of a tensor that looks like `desc`: the opposite of `describe`.
+        """Return the meta of a tensor that looks like `desc`: the opposite of `describe`.
 
         Raises `PassError` where the dialect has no such tensor.
         """
         return desc
 
     def describe(self, meta: object) -> TensorDesc | None:
-        """The meta by value; None for a value that is not a tensor (a symbolic integer)."""
+        """Return the meta by value; None for a value that is not a tensor (a symbolic integer)."""
         return meta if isinstance(meta, TensorDesc) else None
 
     @abstractmethod
     def difference(self, old: object, new: object) -> str | None:
-        """Why a value of meta `new` cannot stand where one of `old` did; None when it can."""
+        """Return why a value of meta `new` cannot stand where one of `old` did, or None."""
 
     def same_layout(self, old: object, new: object) -> bool:
-        """Whether the metas `old` and `new` agree in their strides too, so that no consumer can
-        tell them apart.
+        """Return whether the metas `old` and `new` agree in their strides too, so that no consumer
+        can tell them apart.
         """
         return True
 
     def reads_strides(self, node: Node) -> bool:
-        """Whether a node depends on the strides of its inputs besides taking them."""
+        """Return whether a node depends on the strides of its inputs besides taking them."""
         return False
 
     def laid_out_as(self, value: Value, meta: object, before: Node) -> Value | None:
-        """A copy of `value` in front of `before` that has the strides of `meta`; None where none
-        can be made.
+        """Return a copy of `value` in front of `before` that has the strides of `meta`; None where
+        none can be made.
         """
         return None
 
     @abstractmethod
     def evaluate(self, node: Node, constants: Mapping[Value, object]) -> tuple[object, ...]:
-        """The outputs of a node whose inputs are all constants, given the data of each."""
+        """Return the outputs of a node whose inputs are all constants, given the data of each."""
 
     def inline_calls(self, graph: Any) -> int:
         """Let nodes that call a graph, of which constants say which and how often, be this graph;
@@ -146,51 +146,51 @@ class Dialect(ABC):
         return 0
 
     def can_fold(self, node: Node) -> bool:
-        """Whether a pure node on constants may be computed once."""
+        """Return whether a pure node on constants may be computed once."""
         return True
 
     def constant(self, payload: ConstantData) -> object:
-        """A constant whose `payload` was given by value, in the dialect's own form."""
+        """Return a constant whose `payload` was given by value, in the dialect's own form."""
         return payload
 
     @abstractmethod
     def constant_meta(self, payload: object) -> object:
-        """The meta of a constant that holds `payload`.
+        """Return the meta of a constant that holds `payload`.
 
         Raises `TypeError` for a payload that is not in the dialect's own form.
         """
 
     def constant_of(self, data: ConstantData) -> object:
-        """A payload with these data: what `constant_data` gives back.
+        """Return a payload with these data: what `constant_data` gives back.
 
         Raises `PassError` where the dialect cannot hold them.
         """
         return data
 
     def constant_data(self, payload: object) -> ConstantData | None:
-        """What a constant's `payload` holds, by value; None when that is not known."""
+        """Return what a constant's `payload` holds, by value; None when that is not known."""
         return payload if isinstance(payload, ConstantData) else None
 
     def supports(self, node: Node) -> tuple[bool, str]:
-        """Whether the node can be executed, and if not, why."""
+        """Return whether the node can be executed, and if not, why."""
         return True, ""
 
     def same(self, left: object, right: object) -> bool:
-        """Whether the host arguments `left` and `right` are equal, symbolic integers compared
-        by expression. Types must agree too, and numbers to the bit.
+        """Return whether the host arguments `left` and `right` are equal, symbolic integers
+        compared by expression. Types must agree too, and numbers to the bit.
         """
         return same_number(left, right)
 
     def detached(self) -> Dialect | None:
-        """One of this class and name that belongs to no graph: what is built with it (a pattern) is
-        kept, and serves the graphs of all dialects of this class and name. None where there is
-        none.
+        """Return one of this class and name that belongs to no graph: what is built with it (a
+        pattern) is kept, and serves the graphs of all dialects of this class and name. None where
+        there is none.
         """
         return None
 
     def is_settled(self, meta: object) -> bool:
-        """Whether inference over a graph could say nothing more of a value of this meta: a node all
-        of whose outputs are settled is left out.
+        """Return whether inference over a graph could say nothing more of a value of this meta: a
+        node all of whose outputs are settled is left out.
         """
         return False
 
@@ -200,13 +200,13 @@ class Dialect(ABC):
         """
 
     def as_size(self, meta: object) -> Dim | None:
-        """The number that a value of this meta is, where it is a size; also of one that hooks were
-        given as an argument.
+        """Return the number that a value of this meta is, where it is a size; also of one that
+        hooks were given as an argument.
         """
         return None
 
     def size_named(self, text: str) -> Dim:
-        """The size that has this text."""
+        """Return the size that has this text."""
         return SymbolicDim.named(text)
 
 
@@ -223,12 +223,12 @@ class VerifiableDialect(Dialect, own=("sample", "distance", "vary")):
 
     @abstractmethod
     def distance(self, expected: object, got: object) -> tuple[float, float]:
-        """How far the result `got` is from `expected` at most, and how far it may be."""
+        """Return how far the result `got` is from `expected` at most, and how far it may be."""
 
     @abstractmethod
     def vary(self, meta: object, dtype: str | None, more: int) -> object:
-        """The meta in another floating-point `dtype` (None: its own), with every size above 1
-        larger by `more`; the same object where that changes nothing.
+        """Return the meta in another floating-point `dtype` (None: its own), with every size above
+        1 larger by `more`; the same object where that changes nothing.
         """
 
 
@@ -236,7 +236,9 @@ _CURRENT: ContextVar[Dialect | None] = ContextVar("bringup_dialect", default=Non
 
 
 def current_dialect() -> Dialect | None:
-    """The dialect of builders that are given none: inside a pass, that of the graph it edits."""
+    """Return the dialect of builders that are given none: inside a pass, that of the graph it
+    edits.
+    """
     return _CURRENT.get()
 
 

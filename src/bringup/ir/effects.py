@@ -33,15 +33,17 @@ class AliasAnalysis:
         return self.core.quiet
 
     def root(self, value: ValueBase) -> NodeBase:
-        """The node that stands for the storage of `value`, if views are tracked or not quiet."""
+        """Return the node that stands for the storage of `value`, if views are tracked or not
+        quiet.
+        """
         return self.core.root(value)
 
     def writer_between(self, value: ValueBase, first: NodeBase, last: NodeBase) -> NodeBase | None:
-        """A node from `first` on and before `last` that may write the memory of `value`."""
+        """Return a node from `first` on and before `last` that may write the memory of `value`."""
         return self.core.writer_between(value, first, last)
 
     def writer_of(self, value: ValueBase) -> NodeBase | None:
-        """Any node that may write the memory of `value`, wherever it stands."""
+        """Return any node that may write the memory of `value`, wherever it stands."""
         return self.core.writer_of(value)
 
     def replaced(self, old: ValueBase, new: ValueBase) -> None:

@@ -60,7 +60,7 @@ class Graph(GraphTree):
 
     @classmethod
     def of_core(cls, core: GraphCore, name: str, dialect: Dialect) -> Graph:
-        """The face of a graph that a C++ program made.
+        """Return the face of a graph that a C++ program made.
 
         Args:
             core: holds it.
@@ -97,11 +97,11 @@ class Graph(GraphTree):
         return self._core.nodes()
 
     def get_direct_nodes(self) -> tuple[Node, ...]:
-        """The nodes of this graph without those of its subgraphs, in order."""
+        """Return the nodes of this graph without those of its subgraphs, in order."""
         return self.nodes
 
     def get_all_nodes(self) -> tuple[Node, ...]:
-        """The nodes of this graph, then those of its subgraphs at any depth."""
+        """Return the nodes of this graph, then those of its subgraphs at any depth."""
         below = [node for graph in self.get_all_subgraphs() for node in graph.get_all_nodes()]
         return (*self.nodes, *below)
 
@@ -123,14 +123,14 @@ class Graph(GraphTree):
         return self.output_node.inputs
 
     def find(self, op_type: str) -> tuple[Node, ...]:
-        """All nodes of type `op_type` in graph order. Indexed: costs nothing per node of
+        """Return all nodes of type `op_type` in graph order. Indexed: costs nothing per node of
         another type.
         """
         self._live()
         return self._core.find(op_type)
 
     def find_node_by_name(self, name: str) -> Node:
-        """The node of this name; `KeyError` when there is none."""
+        """Return the node of this name; `KeyError` when there is none."""
         self._live()
         node = self._core.find_by_name(name)
         if node is None:
@@ -138,7 +138,7 @@ class Graph(GraphTree):
         return node
 
     def count(self, op_type: str) -> int:
-        """How many nodes are of type `op_type`."""
+        """Return how many nodes are of type `op_type`."""
         self._live()
         return self._core.count(op_type)
 
@@ -150,13 +150,13 @@ class Graph(GraphTree):
         return graph_text(self)
 
     def to_dot(self) -> str:
-        """The graph in the DOT language of Graphviz."""
+        """Return the graph in the DOT language of Graphviz."""
         return to_dot(self)
 
     # Changing
 
     def add_input(self, name: str = "", meta: object = None) -> Value:
-        """A new input, after those there are.
+        """Return a new input, after those there are.
 
         Args:
             name: what its node is called; `input_` and its number by default.
@@ -169,7 +169,9 @@ class Graph(GraphTree):
     def add_constant(
         self, payload: object, *, name: str = "constant", before: Node | None = None
     ) -> Value:
-        """A new constant holding `payload`, before the first node that computes (or `before`)."""
+        """Return a new constant holding `payload`, before the first node that computes (or
+        `before`).
+        """
         self._live()
         if before is not None:
             self._own(before)
@@ -192,8 +194,8 @@ class Graph(GraphTree):
         before: Node | None = None,
         output_count: int | None = None,
     ) -> Node:
-        """A new node. With a dialect its overload, defaults and the shapes of its outputs are
-        worked out now.
+        """Return a new node. With a dialect its overload, defaults and the shapes of its outputs
+        are worked out now.
 
         Raises `SchemaError` when the arguments do not fit the operator and `PassError` when its
         shape inference refuses them.
@@ -218,7 +220,7 @@ class Graph(GraphTree):
         output_count: int | None = None,
         instead_of: Value | None = None,
     ) -> Node:
-        """The same for an operator already looked up, all arguments in schema order.
+        """Return the same for an operator already looked up, all arguments in schema order.
 
         `instead_of` is a value that the only output will stand for and that then goes.
         """
@@ -244,7 +246,7 @@ class Graph(GraphTree):
         metas: tuple[object, ...],
         name: str,
     ) -> Node:
-        """A new last node, as a file has it: nothing is checked or inferred.
+        """Return a new last node, as a file has it: nothing is checked or inferred.
 
         `metas` has the description of every output, None where there is none.
         """
@@ -275,7 +277,7 @@ class Graph(GraphTree):
         return self._core
 
     def inserting_before(self, node: Node) -> Calls:
-        """A `GraphBuilder` whose operators become nodes of this graph, placed before `node`."""
+        """Return a `GraphBuilder` whose operators become nodes of this graph before `node`."""
         self._own(node)
         return _builder_over(self, node)
 
@@ -312,7 +314,7 @@ class Graph(GraphTree):
         self._relaid[node] = None
 
     def set_outputs(self, *outputs: object) -> None:
-        """What the graph returns: values or holders, also nested in tuples, lists and dicts."""
+        """Set what the graph returns: values or holders, also nested in tuples, lists and dicts."""
         self._live()
         arguments = tuple([plain(output) for output in outputs])
         for argument in arguments:
@@ -437,7 +439,7 @@ class Graph(GraphTree):
             raise
 
     def mark(self) -> tuple[int, int, int]:
-        """How far the open transaction has come, for `roll_back_to`; see `savepoint`.
+        """Return how far the open transaction has come, for `roll_back_to`; see `savepoint`.
 
         Raises `RuntimeError` outside of a transaction.
         """
@@ -464,7 +466,7 @@ class Graph(GraphTree):
         return bool(self._journal)
 
     def owns(self, node: Node | None) -> bool:
-        """Whether `node` is (still) a node of this graph."""
+        """Return whether `node` is (still) a node of this graph."""
         return node is not None and self._core.owns(node)
 
     def bind(self, dialect: Dialect) -> None:
@@ -555,8 +557,8 @@ class Graph(GraphTree):
             )
 
     def why_not(self, old: Value, new: Value) -> str | None:
-        """Why `new` cannot stand where `old` does; None when it can. Then readers of `old` are
-        shaped again where the strides differ.
+        """Return why `new` cannot stand where `old` does; None when it can. Then readers of `old`
+        are shaped again where the strides differ.
         """
         former, current = old.meta, new.meta
         if self.dialect is None or former is None or current is None or former is current:

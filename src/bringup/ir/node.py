@@ -149,17 +149,19 @@ class Node(NodeBase):
         return MappingProxyType(found)
 
     def argument(self, name: str) -> object:
-        """The argument of this schema name; `KeyError` that lists the names when there is none."""
+        """Return the argument of this schema name; `KeyError` that lists the names when there is
+        none.
+        """
         return self.arguments[self.operator.index_of(name)]
 
     def has_attr(self, name: str) -> bool:
-        """Whether there is a parameter or an attribute of this name."""
+        """Return whether there is a parameter or an attribute of this name."""
         named = any(parameter.name == name for parameter in self.operator.parameters)
         return named or name in self._free_attributes()
 
     def get_attr(self, name: str) -> object:
-        """The argument of this schema name, else the attribute that was set; `KeyError` that lists
-        both when there is none.
+        """Return the argument of this schema name, else the attribute that was set; `KeyError` that
+        lists both when there is none.
         """
         if name in self._free_attributes():
             return self._free_attributes()[name]
@@ -188,30 +190,30 @@ class Node(NodeBase):
         return found if isinstance(found, dict) else {}
 
     def get_all_in_anchors(self) -> tuple[InAnchor, ...]:
-        """All inputs of this node; a value that is read twice stands twice."""
+        """Return all inputs of this node; a value that is read twice stands twice."""
         return tuple(InAnchor(self, index) for index in range(len(self.inputs)))
 
     def get_all_out_anchors(self) -> tuple[OutAnchor, ...]:
-        """The outputs of this node."""
+        """Return the outputs of this node."""
         return tuple(OutAnchor(self, index) for index in range(len(self.outputs)))
 
     def get_in_data_nodes(self) -> tuple[Node, ...]:
-        """The nodes whose values this one reads, each once."""
+        """Return the nodes whose values this one reads, each once."""
         return tuple(dict.fromkeys(value.node for value in self.inputs))
 
     def get_out_data_nodes(self) -> tuple[Node, ...]:
-        """The nodes that read a value of this one, each once, in graph order."""
+        """Return the nodes that read a value of this one, each once, in graph order."""
         return self.users
 
     def get_in_control_nodes(self) -> tuple[Node, ...]:
-        """The nodes that must run before this one: those of `control_inputs`, and for the sake of
-        memory they both use.
+        """Return the nodes that must run before this one: those of `control_inputs`, and for the
+        sake of memory they both use.
         """
         return _control_inputs(self)
 
     def get_out_control_nodes(self) -> tuple[Node, ...]:
-        """The nodes that must run after this one: those of `control_users`, and for the sake of
-        memory they both use.
+        """Return the nodes that must run after this one: those of `control_users`, and for the sake
+        of memory they both use.
         """
         return _control_outputs(self)
 
@@ -223,28 +225,30 @@ class Node(NodeBase):
         return self.op_type
 
     def get_inputs_size(self) -> int:
-        """How many values it reads."""
+        """Return how many values it reads."""
         return len(self.inputs)
 
     def get_outputs_size(self) -> int:
-        """How many values it computes."""
+        """Return how many values it computes."""
         return len(self.outputs)
 
     def get_input_desc(self, index: int) -> TensorDesc | None:
-        """What the value looks like that it reads as number `index`; see `Value.desc`."""
+        """Return what the value looks like that it reads as number `index`; see `Value.desc`."""
         return self.inputs[index].desc
 
     def get_output_desc(self, index: int) -> TensorDesc | None:
-        """What its output number `index` looks like; see `Value.desc`."""
+        """Return what its output number `index` looks like; see `Value.desc`."""
         return self.outputs[index].desc
 
     def get_in_data_nodes_and_port_indexes(self, in_index: int) -> tuple[Node, int]:
-        """Where the value number `in_index` that it reads comes from: a node and its output."""
+        """Return where the value number `in_index` that it reads comes from: node and output."""
         value = self.inputs[in_index]
         return value.node, value.index
 
     def get_out_data_nodes_and_port_indexes(self, out_index: int) -> list[tuple[Node, int]]:
-        """Where its output number `out_index` is read: nodes and their inputs, in graph order."""
+        """Return where its output number `out_index` is read: nodes and their inputs, in graph
+        order.
+        """
         peers = self.get_all_out_anchors()[out_index].peers
         return [(anchor.node, anchor.index) for anchor in peers]
 
@@ -356,7 +360,7 @@ def _memory_of(node: Node, aliases: AliasAnalysis) -> tuple[set[NodeBase], set[N
 
 
 def argument_text(argument: object) -> str:
-    """One argument: `%name` for a value, `[a, b]` for a list, `repr` for host values."""
+    """Return one argument: `%name` for a value, `[a, b]` for a list, `repr` for host values."""
     if isinstance(argument, Value):
         return f"%{argument.name}"
     if isinstance(argument, (tuple, list)):

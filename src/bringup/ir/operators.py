@@ -54,7 +54,7 @@ class Operator:
         return not (self.mutates or self.random or self.kept or self.opaque)
 
     def index_of(self, name: str) -> int:
-        """The position of a parameter; `KeyError` that lists the names when there is none."""
+        """Return the position of a parameter; `KeyError` lists the names when there is none."""
         for index, parameter in enumerate(self.parameters):
             if parameter.name == name:
                 return index

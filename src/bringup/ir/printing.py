@@ -11,7 +11,7 @@ __all__ = ["graph_text", "to_dot"]
 
 
 def graph_text(graph: GraphTree) -> str:
-    """The whole graph, one node a line, its subgraphs below it."""
+    """Return the whole graph, one node a line, its subgraphs below it."""
     lines = [f"graph {graph.name}:"]
     lines.extend(f"  {node_text(node)}" for node in graph.nodes)
     for subgraph in graph.get_all_subgraphs():
@@ -20,9 +20,9 @@ def graph_text(graph: GraphTree) -> str:
 
 
 def to_dot(graph: GraphTree) -> str:
-    """The graph in the DOT language of Graphviz: a box for every node, an edge for every value that
-    it reads, labelled with shape and dtype; a dotted edge for every control edge; a dashed edge to
-    every subgraph that a node calls.
+    """Return the graph in the DOT language of Graphviz: a box for every node, an edge for every
+    value that it reads, labelled with shape and dtype; a dotted edge for every control edge; a
+    dashed edge to every subgraph that a node calls.
     """
     lines = [f"digraph {_quoted(graph.name)} {{", "  node [shape=box];"]
     lines.extend(_dot_lines(graph, "n"))

@@ -53,7 +53,7 @@ class SymbolicDim:
 
     @classmethod
     def named(cls, name: str, least: float = 0, most: float = math.inf) -> SymbolicDim:
-        """The size of this name, between `least` and `most`, both included."""
+        """Return the size of this name, between `least` and `most`, both included."""
         return cls({(_Atom(name, (least, most)),): 1})
 
     @property
@@ -86,7 +86,7 @@ class SymbolicDim:
         return total
 
     def evaluate(self, size_of: Callable[[str], int]) -> int:
-        """The number that it is where each named size is what `size_of` says."""
+        """Return the number that it is where each named size is what `size_of` says."""
         value = self.build(_compute, lambda dim: size_of(str(dim)))
         assert isinstance(value, int), "made of numbers"
         return value
@@ -261,7 +261,7 @@ def as_dim(size: DimLike) -> Dim:
 
 
 def same_size(left: object, right: object) -> bool:
-    """Whether two dimensions are known to be equal, whatever the sizes; False is no refusal.
+    """Return whether two dimensions are known to be equal, whatever the sizes; False is no refusal.
 
     Args:
         left: a size: an integer, or a symbolic one.
@@ -273,7 +273,7 @@ def same_size(left: object, right: object) -> bool:
 
 
 def sizes_in(argument: object) -> Iterator[SymbolicDim]:
-    """Every symbolic size in an argument of a node, which may be nested."""
+    """Return every symbolic size in an argument of a node, which may be nested."""
     if isinstance(argument, SymbolicDim):
         yield argument
     elif isinstance(argument, (tuple, list)):

@@ -52,11 +52,11 @@ class Shape:
         return self.numel if self.dims else 0
 
     def is_unknown_shape(self) -> bool:
-        """Whether a size is symbolic."""
+        """Return whether a size is symbolic."""
         return not self.is_static
 
     def same_as(self, other: Shape) -> bool:
-        """Whether both are known to be equal, whatever the sizes; never raises."""
+        """Return whether both are known to be equal, whatever the sizes; never raises."""
         return self.rank == other.rank and all(map(same_size, self.dims, other.dims))
 
     def __eq__(self, other: object) -> bool:
@@ -109,11 +109,11 @@ class TensorDesc:
         return self.dtype
 
     def get_shape(self) -> Shape:
-        """The same as `shape`, as GE calls it."""
+        """Return the same as `shape`, as GE calls it."""
         return self.shape
 
     def get_data_type(self) -> str:
-        """The same as `dtype`, as GE calls it."""
+        """Return the same as `dtype`, as GE calls it."""
         return self.dtype
 
     def __eq__(self, other: object) -> bool:

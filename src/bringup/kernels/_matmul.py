@@ -513,7 +513,8 @@ def grouped_matmul(
     group_list: torch.Tensor,
     out_dtype: str | torch.dtype | None = None,
 ) -> torch.Tensor:
-    """The rows of a [m, k] in groups, each times its own matrix of b [groups, k, n] -> [m, n].
+    """Return the rows of a [m, k] in groups, each times its own matrix of b [groups, k, n] -> [m,
+    n].
 
     Rows behind the last group are zeros.
 
@@ -541,8 +542,8 @@ def grouped_matmul_slice_k(
     group_list: torch.Tensor,
     out_dtype: str | torch.dtype | None = None,
 ) -> torch.Tensor:
-    """The columns of a [m, k] and the rows of b [k, n] in groups: the product of each -> [groups,
-    m, n], zeros for an empty one.
+    """Return the columns of a [m, k] and the rows of b [k, n] in groups: the product of each ->
+    [groups, m, n], zeros for an empty one.
 
     Args:
         a: [m, k], float16, bfloat16, float32 or float64.

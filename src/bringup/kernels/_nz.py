@@ -13,9 +13,9 @@ BLOCK = 16  # rows and columns of a block: kFractal in gemm/operand.h
 
 
 def to_nz(matrix: torch.Tensor) -> torch.Tensor:
-    """A matrix [..., rows, columns] in the nz layout: [..., ceil(columns / 16), ceil(rows / 16),
-    16, 16], contiguous; rows and columns are filled up with zeros. Raises `ValueError` for less
-    than two dimensions.
+    """Return a matrix [..., rows, columns] in the nz layout: [..., ceil(columns / 16), ceil(rows /
+    16), 16, 16], contiguous; rows and columns are filled up with zeros. Raises `ValueError` for
+    less than two dimensions.
     """
     if matrix.dim() < 2:
         raise ValueError(
@@ -28,8 +28,8 @@ def to_nz(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def from_nz(blocks: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
-    """The matrix [..., rows, columns] of a tensor in the nz layout; what `to_nz` filled up is left
-    out.
+    """Return the matrix [..., rows, columns] of a tensor in the nz layout; what `to_nz` filled up
+    is left out.
 
     Args:
         blocks: [..., ceil(columns / 16), ceil(rows / 16), 16, 16].

@@ -228,7 +228,7 @@ for _kernel, _text in _DESCRIPTIONS.items():
 
 
 def names() -> tuple[str, ...]:
-    """The names of the operators for transformers, which are those of their sources."""
+    """Return the names of the operators for transformers, which are those of their sources."""
     return (
         "add_layer_norm",
         "add_layer_norm_sum",

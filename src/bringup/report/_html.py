@@ -81,7 +81,7 @@ class Page:
 
 
 def to_html(page: Page) -> str:
-    """The page as one text. What comes from outside is escaped.
+    """Return the page as one text. What comes from outside is escaped.
 
     Args:
         page: what is written.
@@ -102,7 +102,7 @@ def to_html(page: Page) -> str:
 
 
 def write_html(path: Path, page: Page) -> None:
-    """Writes the page into a file; one of this name is replaced.
+    """Write the page into a file; one of this name is replaced.
 
     Args:
         path: the file.

@@ -24,7 +24,7 @@ def _plain(value: object) -> object:
 
 
 def finite_fields(row: Any) -> dict[str, object]:
-    """The fields of the dataclass instance `row`, by name; None for a float that JSON has no
+    """Return the fields of the dataclass instance `row`, by name; None for a float that JSON has no
     number for: NaN, infinities.
     """
     return {
@@ -34,7 +34,7 @@ def finite_fields(row: Any) -> dict[str, object]:
 
 
 def to_json(result: Mapping[str, object]) -> str:
-    """The result as indented JSON; dataclasses, enums and paths are written by value. NaN is
+    """Return the result as indented JSON; dataclasses, enums and paths are written by value. NaN is
     refused.
     """
     return json.dumps(result, default=_plain, indent=2, ensure_ascii=False, allow_nan=False)

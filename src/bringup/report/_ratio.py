@@ -42,8 +42,8 @@ class Ratio:
     rounds: int
 
     def is_narrow(self, tolerance: float) -> bool:
-        """Whether both ends are at most the part `tolerance` of the median away from it, e.g.
-        0.05.
+        """Return whether both ends are at most the part `tolerance` of the median away from it,
+        e.g. 0.05.
         """
         if not math.isfinite(self.high):
             return False
@@ -60,7 +60,8 @@ class Ratio:
 
 
 def paired_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Ratio:
-    """The ratio of two series of times that were taken in the same rounds, in the same order.
+    """Return the ratio of two series of times that were taken in the same rounds, in the same
+    order.
 
     The interval is between order statistics of the rounds' ratios, by the binomial distribution of
     how many of them are below the median (Conover, Practical Nonparametric Statistics, 3.2): it

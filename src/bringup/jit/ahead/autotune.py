@@ -102,8 +102,8 @@ def tuned(
     threads: int | None = None,
     device: str = "",
 ) -> Params:
-    """The parameter set with the tile sizes that were measured for it, or as it is when there are
-    none that hold here. Measures nothing.
+    """Return the parameter set with the tile sizes that were measured for it, or as it is when
+    there are none that hold here. Measures nothing.
 
     Args:
         params: the parameter set of a call.
@@ -126,8 +126,8 @@ def tune(
     threads: int | None = None,
     device: str = "",
 ) -> Params:
-    """The parameter set with the fastest of its template's tile sizes, measured now if that is not
-    known yet. What is found is kept in the cache, for this machine and the compiler in use.
+    """Return the parameter set with the fastest of its template's tile sizes, measured now if that
+    is not known yet. What is found is kept in the cache, for this machine and the compiler in use.
 
     All candidates are built together. One that does not compile or that refuses to run is left
     out. While others measure on this machine, this waits.
@@ -169,10 +169,11 @@ def measured(
     basis: str = "",
     threads: int | None = None,
 ) -> Mapping[str, float]:
-    """Seconds that one run takes in each of several ways, the best of a few rounds, on the cpu of
-    this machine: measured once and kept in the cache. Empty where nothing is measured: because
-    `BRINGUP_JIT_AUTOTUNE` is 0, because `jit` is frozen and it is not known, or because there is no
-    compiler, whose machine the results would belong to. While others measure, this waits.
+    """Return seconds that one run takes in each of several ways, the best of a few rounds, on the
+    cpu of this machine: measured once and kept in the cache. Empty where nothing is measured:
+    because `BRINGUP_JIT_AUTOTUNE` is 0, because `jit` is frozen and it is not known, or because
+    there is no compiler, whose machine the results would belong to. While others measure, this
+    waits.
 
     Args:
         key: what the results are kept under; it begins with a name of the kind of question.

@@ -254,8 +254,8 @@ def prebuild(
     targets: Sequence[str] | None = None,
     executor: Executor | None = None,
 ) -> PrebuildReport:
-    """Builds every kernel that the cache does not have, and says what became of each. One that
-    fails does not stop the others.
+    """Build every kernel that the cache does not have, and say what became of each. One that fails
+    does not stop the others.
 
     Args:
         specs: what to build: a source alone is built without macros and flags, the parameter set

@@ -15,7 +15,7 @@ _log = settings.logger("jit")
 
 
 def use_bundle(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Takes the kernels of a bundle that a package brings along into the cache.
+    """Take the kernels of a bundle that a package brings along into the cache.
 
     Meant for a package's import: a bundle for other machines, a damaged or a missing one is a
     warning, not an error, because the kernels' sources may still be compiled.

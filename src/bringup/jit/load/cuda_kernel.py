@@ -47,7 +47,7 @@ class CudaKernel:
         stream: Any = None,
         shared_bytes: int = 0,
     ) -> None:
-        """Starts the kernel; it runs when the stream gets to it.
+        """Start the kernel; it runs when the stream gets to it.
 
         Args:
             grid: the number of blocks, in up to three dimensions.

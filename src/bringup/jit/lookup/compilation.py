@@ -104,7 +104,8 @@ def compile(  # noqa: A001 - the verb of the field; used as jit.compile
     flags: Iterable[str] = (),
     debug: Debug | None = None,
 ) -> Binary:
-    """The binary of `source` for `target`: from memory, from the cache on disk, or built now.
+    """Return the binary of `source` for `target`: from memory, from the cache on disk, or built
+    now.
 
     Args:
         source: what to compile; a library that is built already is taken as it is.
@@ -308,7 +309,7 @@ def _end_flight(flight: tuple[Path, str]) -> None:
 
 
 def toolchain(target: str = "cpu", *, kind: Kind = "host") -> ToolchainInfo:
-    """Which compiler builds sources of this kind for `target`, or why none does.
+    """Return which compiler builds sources of this kind for `target`, or why none does.
 
     Args:
         target: `"cpu"`, `"sim"`, `"cuda"`, ..., or one that was registered.

@@ -43,7 +43,7 @@ class Difference:
 
 
 def differences(ours: Record, theirs: Record) -> tuple[Difference, ...]:
-    """What `ours` has otherwise than `theirs`, field by field; empty when they are the same.
+    """Return what `ours` has otherwise than `theirs`, field by field; empty when they are the same.
 
     Args:
         ours: a record: by field, its values in order.

@@ -71,7 +71,7 @@ class Spec:
 
     @classmethod
     def of(cls, request: Request) -> Spec:
-        """The spec that a call of `compile` amounted to."""
+        """Return the spec that a call of `compile` amounted to."""
         debug = request.debug if request.debug else None
         return cls(request.source, request.macros, request.flags, request.target, debug)
 
@@ -124,7 +124,7 @@ def _source_fields(source: Source) -> dict[str, str]:
 
 
 def save_specs(path: str | os.PathLike[str], specs: Iterable[Spec]) -> None:
-    """Writes specs to a JSON file that `load_specs` and `bringup cache prebuild` read, whole or not
+    """Write specs to a JSON file that `load_specs` and `bringup cache prebuild` read, whole or not
     at all. A source that is a text travels in the file; one that is a file stays where it is.
 
     Args:
@@ -154,7 +154,8 @@ def save_specs(path: str | os.PathLike[str], specs: Iterable[Spec]) -> None:
 
 
 def load_specs(*paths: str | os.PathLike[str]) -> list[Spec]:
-    """The specs of files that `save_specs` or `record` wrote, each once, in the order of the files.
+    """Return the specs of files that `save_specs` or `record` wrote, each once, in the order of the
+    files.
 
     Raises:
         OSError: a file cannot be read.
@@ -197,7 +198,7 @@ class Recording:
         return tuple(self._found)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the specs to `path`; see `save_specs`."""
+        """Write the specs to `path`; see `save_specs`."""
         save_specs(path, self.specs)
 
     def _note(self, event: events.Event) -> None:

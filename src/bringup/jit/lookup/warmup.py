@@ -80,7 +80,7 @@ def _compared(request: Request, source_digest: str, store: Cache, *, built: str 
 
 
 def end_warmup() -> None:
-    """Says that every kernel this process needs has been compiled. From here on each compile is
+    """Say that every kernel this process needs has been compiled. From here on each compile is
     logged as a warning that says what differs from the nearest kernel in the cache.
 
     Nothing is refused: `jit.freeze` does that.

@@ -162,8 +162,8 @@ class Source:
         return self.name if self.path is None else os.path.basename(self.path)
 
     def content(self) -> bytes:
-        """The source itself, now. Raises `FileNotFoundError` naming the source when the file is
-        gone.
+        """Return the source itself, now. Raises `FileNotFoundError` naming the source when the file
+        is gone.
         """
         if self.text is not None:
             return self.text.encode()

@@ -82,8 +82,8 @@ class Entry(NamedTuple):
     in_use: bool = False
 
     def meta(self) -> dict[str, Any]:
-        """What its meta.json says: key record, command, compiler, headers, files. Raises `OSError`
-        or `ValueError` when that cannot be read.
+        """Return what its meta.json says: key record, command, compiler, headers, files. Raises
+        `OSError` or `ValueError` when that cannot be read.
         """
         found: dict[str, Any] = json.loads(read_bytes(str(self.path / META)))
         if lacking := {"key", "record", "headers", "files", *_FACTS} - found.keys():
@@ -108,11 +108,11 @@ class Cache:
         return f"Cache({str(self.root)!r})"
 
     def distrust(self) -> str:
-        """Why nothing may be loaded from here, or ""."""
+        """Return why nothing may be loaded from here, or ""."""
         return self.layout.distrust()
 
     def entries(self) -> list[Entry]:
-        """Every entry with a readable meta.json, by name and key."""
+        """Return every entry with a readable meta.json, by name and key."""
         found = []
         in_use = keys_in_use(self.layout)
         for folder in self.layout.entry_folders():
@@ -126,7 +126,7 @@ class Cache:
         return sorted(found, key=lambda entry: (entry.name, entry.key))
 
     def prune(self, max_bytes: float | None = None, max_entries: int | None = None) -> Pruned:
-        """Removes the entries used longest ago until both bounds hold, and whatever is stale.
+        """Remove the entries used longest ago until both bounds hold, and whatever is stale.
 
         What a living process has loaded stays. A cache is pruned by itself when it grows beyond its
         bounds; this is for other bounds, or for now.
@@ -153,7 +153,7 @@ class Cache:
             return prune.prune(self.layout, *bounds)
 
     def clear(self) -> Pruned:
-        """Removes everything but what living processes have loaded; `unload` first lets go of what
+        """Remove everything but what living processes have loaded; `unload` first lets go of what
         only this process holds. Raises `OSError` when the cache cannot be written.
         """
         from bringup.jit.store import prune
@@ -162,16 +162,18 @@ class Cache:
             return prune.clear(self.layout)
 
     def unload(self) -> Unloaded:
-        """Closes the libraries of this process's kernels, wherever they lie, that nothing holds:
-        an operator, a graph or a running launch keeps its kernel, and says so in the result. What
-        was closed is loaded again when it is next used.
+        """Close the libraries of this process's kernels, wherever they lie, that nothing holds: an
+        operator, a graph or a running launch keeps its kernel, and says so in the result. What was
+        closed is loaded again when it is next used.
         """
         from bringup.jit.load.binary import unload
 
         return unload()
 
     def find(self, key: str) -> Entry:
-        """The entry whose key begins so. Raises `LookupError` when there is none, or several."""
+        """Return the entry whose key begins so. Raises `LookupError` when there is none, or
+        several.
+        """
         found = [entry for entry in self.entries() if entry.key.startswith(key)]
         if len(found) != 1 or not key:
             several = ", ".join(f"{entry.key[:12]} ({entry.name})" for entry in found[:8])
@@ -184,7 +186,7 @@ class Cache:
     def export_bundle(
         self, path: str | os.PathLike[str], keys: Iterable[str] | None = None
     ) -> list[Entry]:
-        """Writes entries into one file, which `import_bundle` takes on machines without a compiler.
+        """Write entries into one file, which `import_bundle` takes on machines without a compiler.
 
         Args:
             path: the file; one that is there is replaced.
@@ -218,7 +220,7 @@ class Cache:
         return list(packed)
 
     def import_bundle(self, path: str | os.PathLike[str]) -> list[Entry]:
-        """Takes the entries of a bundle, so that what they were built for needs no compiler here.
+        """Take the entries of a bundle, so that what they were built for needs no compiler here.
 
         All of them are checked before any is taken. Entries for other machines are left out with a
         warning that names what is missing. Code is imported: take bundles only from people whose
@@ -256,7 +258,7 @@ class Cache:
         return [entry for entry in self.entries() if entry.key in keys]
 
     def take(self, packed: bundle.Packed) -> None:
-        """Makes a packed entry one of this cache. Raises `StoreUnwritableError`."""
+        """Make a packed entry one of this cache. Raises `StoreUnwritableError`."""
         staged = self.stage()
         try:
             with translate_write_errors():
@@ -292,19 +294,19 @@ class Cache:
             ) from error
 
     def recall(self, name: str) -> bytes | None:
-        """What a compiler answered in another process, or None."""
+        """Return what a compiler answered in another process, or None."""
         try:
             return read_bytes(f"{self.layout.prefix}.toolchains/{name}")
         except OSError:
             return None
 
     def keep(self, name: str, content: bytes) -> None:
-        """Keeps what a compiler answered for other processes, if this cache can be written."""
+        """Keep what a compiler answered for other processes, if this cache can be written."""
         with contextlib.suppress(StoreUnwritableError):
             replace_file(self.layout.folder(".toolchains") / name, content)
 
     def lookup(self, request_key: str) -> Hit | None:
-        """The verified entry for a request whose headers are as they were, or None."""
+        """Return the verified entry for a request whose headers are as they were, or None."""
         for variant in self._requests.variants(request_key):
             if variant.holds() and self._intact(variant):
                 return self._used(self._hit(variant))
@@ -313,8 +315,8 @@ class Cache:
     def lookup_portable(
         self, portable_key: str, roots: Sequence[tuple[str, str]], *, compiler_is_missing: bool
     ) -> tuple[Hit | None, list[str]]:
-        """The verified entry for what was asked for, whatever compiler built it, and why others
-        were refused. Where there is a compiler, only builds that were imported count.
+        """Return the verified entry for what was asked for, whatever compiler built it, and why
+        others were refused. Where there is a compiler, only builds that were imported count.
         """
         refused = []
         for variant in self._portables.variants(portable_key):
@@ -333,13 +335,13 @@ class Cache:
         return None, refused
 
     def recall_call(self, name: str, proved: str) -> RecordedBuild | None:
-        """The build that a call of this name was answered with, if all that the answer depends on
-        is untouched; `proved` as in `CallIndex.find`.
+        """Return the build that a call of this name was answered with, if all that the answer
+        depends on is untouched; `proved` as in `CallIndex.find`.
         """
         return self._calls.find(name, proved)
 
     def verified_hit(self, build: RecordedBuild) -> Hit | None:
-        """The verified entry of a build, or None when its binary is gone or another one."""
+        """Return the verified entry of a build, or None when its binary is gone or another one."""
         path = self.layout.binary(build.key)
         try:
             intact = quick_digest(read_bytes(path)) == build.digest
@@ -348,7 +350,7 @@ class Cache:
         return self._used(Hit(Path(path), build.key, ())) if intact else None
 
     def note_call(self, name: str, record: bytes) -> None:
-        """Lets other processes recall what a call was answered with, if this cache can be written:
+        """Let other processes recall what a call was answered with, if this cache can be written:
         without a record they look for themselves.
         """
         with contextlib.suppress(StoreUnwritableError, OSError):
@@ -372,8 +374,8 @@ class Cache:
         origin: Origin,
         facts: Mapping[str, object],
     ) -> Hit:
-        """Makes the staged folder an entry, whole or not at all; when another process was first,
-        its entry counts.
+        """Make the staged folder an entry, whole or not at all; when another process was first, its
+        entry counts.
 
         Raises `StoreUnwritableError`.
         """
@@ -403,7 +405,7 @@ class Cache:
     def add_portable(
         self, origin: Origin, key: str, size: int, sha256: str, *, imported: bool = False
     ) -> None:
-        """Lets an entry be found without its compiler. Raises `StoreUnwritableError`."""
+        """Let an entry be found without its compiler. Raises `StoreUnwritableError`."""
         variant = PortableVariant(key, size, sha256, *origin[1:], imported)
         self._portables.add(origin.key, variant)
 
@@ -438,7 +440,7 @@ class Cache:
         return self.verified(variant.key) is not None
 
     def verified(self, key: str) -> tuple[int, str] | None:
-        """Size and digest of a binary that is what its meta.json says. Puts another aside."""
+        """Return size and digest of a binary that is what its meta.json says; put another aside."""
         entry = self.layout.entry(key)
         try:
             meta: dict[str, Any] = json.loads(read_bytes(str(entry / META)))
@@ -476,7 +478,7 @@ class Cache:
         _log.warning("damaged kernel cache entry %s: %s; %s", entry, problem, done)
 
     def stage(self) -> Path:
-        """A new empty folder to build in, on the store's file system. Raises
+        """Return a new empty folder to build in, on the store's file system. Raises
         `StoreUnwritableError`.
         """
         staging = self.layout.folder(STAGING)
@@ -486,7 +488,7 @@ class Cache:
         return folder
 
     def adopt(self, staged: Path) -> Path:
-        """A copy of another cache's staged folder. Raises `StoreUnwritableError`."""
+        """Return a copy of another cache's staged folder. Raises `StoreUnwritableError`."""
         folder = self.stage()
         with translate_write_errors():
             for file in staged.iterdir():

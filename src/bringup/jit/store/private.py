@@ -57,8 +57,8 @@ def _cache_at(root: Path) -> Cache:
 
 
 def cache() -> Cache:
-    """The kernel cache in use: the one of `BRINGUP_CACHE_DIR`, or a private one when others may
-    write that.
+    """Return the kernel cache in use: the one of `BRINGUP_CACHE_DIR`, or a private one when others
+    may write that.
     """
     found = _cache_at(settings.cache_dir())
     if reason := found.distrust():

@@ -54,7 +54,7 @@ class AscendTarget(Target):
         self._known = KnownToolchain()
 
     def variant(self, text: str) -> Target:
-        """The same for another architecture.
+        """Return the same for another architecture.
 
         Raises:
             ValueError: the text is no architecture.
@@ -69,7 +69,7 @@ class AscendTarget(Target):
         return AscendTarget(f"{self.name}:{text}", text)
 
     def toolchain(self, memo: Memo, kind: Kind = "host") -> Toolchain:
-        """The toolkit's compiler as it is now. Raises `MissingCompilerError`."""
+        """Return the toolkit's compiler as it is now. Raises `MissingCompilerError`."""
         asked_for = settings.inherited("PATH", "LD_LIBRARY_PATH", *self.variables)
         return self._known.get(asked_for, lambda: self._query(_find()))
 
@@ -91,7 +91,7 @@ class AscendTarget(Target):
         ).fingerprinted()
 
     def flags(self, toolchain: Toolchain, language: str, debug: Debug) -> tuple[str, ...]:
-        """A shared library for the architecture of the name.
+        """Return a shared library for the architecture of the name.
 
         Raises:
             ValueError: `debug` asks for sanitizers.
@@ -105,7 +105,7 @@ class AscendTarget(Target):
         return (*_FLAGS, f"--npu-arch={self._architecture}", *inside)
 
     def command(self, job: Job) -> list[str]:
-        """The command line of the toolkit's compiler, which is called like clang."""
+        """Return the command line of the toolkit's compiler, which is called like clang."""
         toolchain = job.toolchain
         return [
             toolchain.compiler,

@@ -62,7 +62,7 @@ class CudaTarget(Target):
         self.known_toolchain = KnownToolchain()
 
     def variant(self, text: str) -> Target:
-        """The same for other architectures, joined by `+`.
+        """Return the same for other architectures, joined by `+`.
 
         Raises:
             ValueError: the text names no architectures.
@@ -78,7 +78,7 @@ class CudaTarget(Target):
         return CudaTarget(f"{self.name}:{text}", architectures)
 
     def check_loadable(self, path: Path, debug: Debug) -> None:
-        """Raises `TargetError` for device code, which only a GPU loads."""
+        """Raise `TargetError` for device code, which only a GPU loads."""
         if machine_of(path) == DEVICE_CODE:
             raise TargetError(
                 f"{path} is device code for {DEVICE_CODE} ({self.name}), not for this machine "
@@ -192,7 +192,7 @@ class CudaTarget(Target):
         ]
 
     def run(self, job: Job, command: Sequence[str]) -> Finished:
-        """Runs nvcc under the limits of the settings; NVRTC works in this process, without them."""
+        """Run nvcc under the limits of the settings; NVRTC works in this process, without them."""
         if job.toolchain.family == "nvrtc":
             return self._nvrtc.run(job, command)
         return super().run(job, command)

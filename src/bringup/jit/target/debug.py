@@ -62,8 +62,8 @@ class Debug:
 
     @classmethod
     def from_settings(cls) -> Debug:
-        """What `BRINGUP_JIT_DEBUG` asks for. Raises `SettingError` naming a word that it cannot
-        have.
+        """Return what `BRINGUP_JIT_DEBUG` asks for. Raises `SettingError` naming a word that it
+        cannot have.
         """
         asked = settings.jit_debug()
         return _from_words(asked) if asked else NO_DEBUG

@@ -130,7 +130,7 @@ class GnuTarget(Target):
         self._folders: dict[tuple[object, ...], tuple[str, ...]] = {}
 
     def variant(self, text: str) -> Target:
-        """The same compiler with another `-march`.
+        """Return the same compiler with another `-march`.
 
         Raises:
             ValueError: the text is no value of `-march`.
@@ -146,7 +146,7 @@ class GnuTarget(Target):
         return made
 
     def toolchain(self, memo: Memo, kind: Kind = "host") -> Toolchain:
-        """The compiler as it is now; the same for every kind of source."""
+        """Return the compiler as it is now; the same for every kind of source."""
         asked_for = self._asked_for()
 
         def find() -> Toolchain:
@@ -169,7 +169,9 @@ class GnuTarget(Target):
         return (os.path.expanduser(wanted),) if wanted else self._compilers
 
     def found_by(self, language: str) -> tuple[object, ...] | None:
-        """The settings, the names and the options; None for a subclass, which may ask for more."""
+        """Return the settings, the names and the options; None for a subclass, which may ask for
+        more.
+        """
         if type(self) is not GnuTarget:
             return None
         of_language = (_LANGUAGE_FLAGS[language], _SAME_EVERYWHERE)
@@ -177,8 +179,8 @@ class GnuTarget(Target):
         return (*self._asked_for(), self._names(), self._runs_here, options)
 
     def passed_over(self, compiler: str) -> list[str] | None:
-        """The places on PATH that come before the compiler's; None with folders that depend on
-        where the process is.
+        """Return the places on PATH that come before the compiler's; None with folders that depend
+        on where the process is.
         """
         passed: list[str] = []
         for candidate in itertools.chain.from_iterable(map(candidates, self._names())):
@@ -275,7 +277,7 @@ class GnuTarget(Target):
         return (*re.findall(_MISSING_FOLDER, said), *re.findall(_SEARCHED_FOLDER, listed))
 
     def searched(self, toolchain: Toolchain, language: str, flags: Sequence[str]) -> Sequence[str]:
-        """The compiler's own folders; it is asked again for flags that may change them."""
+        """Return the compiler's own folders; it is asked again for flags that may change them."""
         asked = tuple(flag for flag in flags if not re.match(_KEEPS_FOLDERS, flag))
         if not asked:
             return toolchain.c_folders if language == "c" else toolchain.cxx_folders
@@ -285,7 +287,7 @@ class GnuTarget(Target):
         return self._folders[known]
 
     def passed_by_linker(self, job: Job) -> Sequence[str]:
-        """What GNU ld says that it tried; an empty library is linked for it."""
+        """Return what GNU ld says that it tried; an empty library is linked for it."""
         naming = [flag for flag in job.flags if re.match(_LINKS, flag)]
         if not any(re.search(_NAMES_LIBRARY, flag) for flag in naming):
             return ()
@@ -296,7 +298,7 @@ class GnuTarget(Target):
         return re.findall(_ATTEMPT, done.output)
 
     def predefined_macros(self, compiler: str, *flags: str) -> set[str]:
-        """The macros that the compiler defines by itself with these flags."""
+        """Return the macros that the compiler defines by itself with these flags."""
         lines = self._ask(compiler, *flags, "-dM", "-E", "-x", "c++", os.devnull).splitlines()
         return {line.removeprefix("#define ") for line in lines}
 
@@ -340,7 +342,7 @@ class GnuTarget(Target):
         )
 
     def command(self, job: Job) -> list[str]:
-        """The command line, with everything that keeps folders out of the binary."""
+        """Return the command line, with everything that keeps folders out of the binary."""
         return [
             *self._compile_command(job),
             *(f"-Wl,--require-defined={job.source.symbol}", f"-Wl,--dependency-file={job.linked}"),
@@ -381,7 +383,7 @@ class GnuTarget(Target):
         return [f"-Wl,-rpath,{os.path.dirname(path)}" for path in paths]
 
     def run(self, job: Job, command: Sequence[str]) -> Finished:
-        """Runs the compiler; at first without what most kernels do not need.
+        """Run the compiler; at first without what most kernels do not need.
 
         Reading libstdc++ and the start-up files costs the linker a fifth of a small kernel's build,
         and `--as-needed` drops them again. What does need them says so, and is linked with them.
@@ -393,7 +395,7 @@ class GnuTarget(Target):
         return super().run(job, command)
 
     def tools(self, job: Job) -> list[str]:
-        """The programs that flags of this job bring into play, beyond the toolchain's own."""
+        """Return the programs that flags of this job use, beyond the toolchain's own."""
         choosing = [flag for flag in job.flags if re.match(_CHOOSES_PROGRAMS, flag)]
         if not choosing:
             return []
@@ -414,7 +416,7 @@ class GnuTarget(Target):
         return wanted
 
     def check_loadable(self, path: Path, debug: Debug) -> None:
-        """Raises `TargetError` for another machine, for instructions that this one lacks, and
+        """Raise `TargetError` for another machine, for instructions that this one lacks, and
         without the runtime of a sanitizer.
         """
         super().check_loadable(path, debug)

@@ -82,7 +82,7 @@ class Target(abc.ABC):
 
     @abc.abstractmethod
     def toolchain(self, memo: Memo, kind: Kind = "host") -> Toolchain:
-        """The compiler for sources of this kind, as it is now.
+        """Return the compiler for sources of this kind, as it is now.
 
         Called for every `jit.compile`, so the answer is worth keeping while nothing has changed.
         Raises `MissingCompilerError` saying how to get one.
@@ -93,22 +93,22 @@ class Target(abc.ABC):
         """
 
     def found_by(self, language: str) -> tuple[object, ...] | None:
-        """All that decides which compiler `toolchain` finds and which options a build in this
-        language has when nothing is debugged, apart from the content of files; None when it cannot
-        be said so. Then every process asks `toolchain` before it loads a kernel.
+        """Return all that decides which compiler `toolchain` finds and which options a build in
+        this language has when nothing is debugged, apart from the content of files; None when it
+        cannot be said so. Then every process asks `toolchain` before it loads a kernel.
         """
         return None
 
     def passed_over(self, compiler: str) -> list[str] | None:
-        """The files that `toolchain` would find before `compiler` if they were there; None when
-        that cannot be said.
+        """Return the files that `toolchain` would find before `compiler` if they were there; None
+        when that cannot be said.
         """
         return None
 
     @abc.abstractmethod
     def flags(self, toolchain: Toolchain, language: str, debug: Debug) -> tuple[str, ...]:
-        """The options of every build, before the caller's. They belong to the key: no names of
-        folders in them.
+        """Return the options of every build, before the caller's. They belong to the key: no names
+        of folders in them.
 
         Raises `ValueError` for a debug build that this target does not have.
 
@@ -120,42 +120,42 @@ class Target(abc.ABC):
 
     @abc.abstractmethod
     def command(self, job: Job) -> list[str]:
-        """The command line that makes `job.output`, `job.headers` and `job.linked` of
+        """Return the command line that makes `job.output`, `job.headers` and `job.linked` of
         `job.file`.
         """
 
     def run(self, job: Job, command: Sequence[str]) -> Finished:
-        """Runs `command`, the compiler's command line for `job`, once, under the limits of the
+        """Run `command`, the compiler's command line for `job`, once, under the limits of the
         settings. A target whose compiler is a library does its work here.
         """
         return run(command, job.folder, compiler_environment(self.variables))
 
     def tools(self, job: Job) -> Sequence[str]:
-        """Programs that flags of this job bring into play, beyond those of the toolchain."""
+        """Return programs that flags of this job use, beyond those of the toolchain."""
         return ()
 
     def searched(self, toolchain: Toolchain, language: str, flags: Sequence[str]) -> Sequence[str]:
-        """The folders in which the compiler looks for headers after those that the flags name, in
-        order; nothing where that is not known. Then a header of the system that turns up before
-        another one of the system is not noticed.
+        """Return the folders in which the compiler looks for headers after those that the flags
+        name, in order; nothing where that is not known. Then a header of the system that turns up
+        before another one of the system is not noticed.
 
         `toolchain` is the compiler, `language` what the source is written in.
         """
         return ()
 
     def passed_by_linker(self, job: Job) -> Sequence[str]:
-        """The files that the linker would have taken for libraries of this job's flags, had they
-        been there.
+        """Return the files that the linker would have taken for libraries of this job's flags, had
+        they been there.
         """
         return ()
 
     def dumps(self, job: Job) -> Mapping[str, Sequence[str]]:
-        """The commands that write what `job.debug` wants beside the binary, by file name."""
+        """Return the commands that write what `job.debug` wants beside the binary, by file name."""
         return {}
 
     def check_loadable(self, path: Path, debug: Debug) -> None:
-        """Raises `TargetError` when the binary of this target at `path` cannot be loaded into
-        this process. `debug` is how it was built.
+        """Raise `TargetError` when the binary of this target at `path` cannot be loaded into this
+        process. `debug` is how it was built.
         """
         built_for = machine_of(path)
         if built_for and built_for != this_machine():
@@ -166,11 +166,11 @@ class Target(abc.ABC):
             )
 
     def variant(self, text: str) -> Target:
-        """The target `name:text`: another model of the same machine. Raises `ValueError`."""
+        """Return the target `name:text`: another model of the same machine. Raises `ValueError`."""
         raise ValueError(f"target '{self.name}:{text}': {self.name!r} has no variants")
 
     def check_language(self, source: Source) -> None:
-        """Raises `ValueError` when this target cannot build what the source is written in."""
+        """Raise `ValueError` when this target cannot build what the source is written in."""
         if source.language not in self.languages.values():
             builds = ", ".join(dict.fromkeys(self.languages.values()))
             others = [name for name, other in targets().items() if _builds(other, source)]
@@ -208,7 +208,7 @@ def temporary_targets() -> Iterator[None]:
 
 
 def register_target(target: Target, *, replace: bool = False) -> None:
-    """Makes a target known to `jit.compile` by its name.
+    """Make a target known to `jit.compile` by its name.
 
     Args:
         target: an object of a class of yours.
@@ -243,7 +243,7 @@ def register_target(target: Target, *, replace: bool = False) -> None:
 
 
 def targets() -> Mapping[str, Target]:
-    """The targets by name, without their variants."""
+    """Return the targets by name, without their variants."""
     return MappingProxyType(_registry.named)
 
 

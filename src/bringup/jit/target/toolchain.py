@@ -104,11 +104,11 @@ class Toolchain:
     host: str = ""
 
     def untouched(self) -> bool:
-        """Whether the compiler's programs are the ones that were asked."""
+        """Return whether the compiler's programs are the ones that were asked."""
         return _same(self.tools)
 
     def whole(self) -> bool:
-        """Whether everything that was digested is as it was."""
+        """Return whether everything that was digested is as it was."""
         return _same(self.tools) and _same(self.parts)
 
     def fingerprinted(self) -> Toolchain:
@@ -134,10 +134,10 @@ class Memo(Protocol):
     """Where answers of compilers are kept between processes."""
 
     def recall(self, name: str) -> bytes | None:
-        """What was kept under `name`, or None."""
+        """Return what was kept under `name`, or None."""
 
     def keep(self, name: str, content: bytes) -> None:
-        """Keeps `content` if it can."""
+        """Keep `content` if it can."""
 
 
 class KnownToolchain:
@@ -348,5 +348,5 @@ def bringup_includes() -> tuple[str, ...]:
 
 
 def include_flags() -> tuple[str, ...]:
-    """What a compiler needs to find `bringup/kernel.h`."""
+    """Return what a compiler needs to find `bringup/kernel.h`."""
     return tuple(f"-I{directory}" for directory in bringup_includes())

@@ -119,7 +119,7 @@ class TritonTarget(Target):
         self._known = KnownToolchain()
 
     def variant(self, text: str) -> Target:
-        """The same for another GPU.
+        """Return the same for another GPU.
 
         Raises:
             ValueError: the text is no architecture.
@@ -132,14 +132,14 @@ class TritonTarget(Target):
         return self if text == self._architecture else TritonTarget(f"{self.name}:{text}", text)
 
     def check_loadable(self, path: Path, debug: Debug) -> None:
-        """Raises `TargetError`: only a GPU loads it."""
+        """Raise `TargetError`: only a GPU loads it."""
         raise TargetError(
             f"{path} is device code for {self._architecture} ({self.name}), not for this machine "
             f"({this_machine()}); on a GPU triton loads its own build of the kernel"
         )
 
     def toolchain(self, memo: Memo, kind: Kind = "device") -> Toolchain:
-        """The installed triton. Raises `MissingCompilerError` saying how to get it."""
+        """Return the installed triton. Raises `MissingCompilerError` saying how to get it."""
 
         def find() -> Toolchain:
             version, library = _installed()
@@ -162,7 +162,7 @@ class TritonTarget(Target):
         ).fingerprinted()
 
     def flags(self, toolchain: Toolchain, language: str, debug: Debug) -> tuple[str, ...]:
-        """None: what Triton is told stands in the source.
+        """Return None: what Triton gets stands in the source.
 
         Raises:
             ValueError: `debug` asks for sanitizers, which device code has not.
@@ -172,11 +172,11 @@ class TritonTarget(Target):
         return ()
 
     def command(self, job: Job) -> list[str]:
-        """What Triton is told, in the form of a command line."""
+        """Return what Triton gets, in the form of a command line."""
         return ["triton", f"--target={self._architecture}", job.file]
 
     def run(self, job: Job, command: Sequence[str]) -> Finished:
-        """Compiles into `job.output`, beside it the assembly and what a launch needs to know."""
+        """Compile into `job.output`, beside it the assembly and what a launch needs to know."""
         content = json.loads((job.folder / job.file).read_bytes())
         try:
             compiled = self._compile(TritonKernel(**content))

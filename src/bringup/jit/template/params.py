@@ -52,8 +52,8 @@ class Params:
 
     @classmethod
     def of_call(cls, bound: BoundTemplate, values: Sequence[Any]) -> Params:
-        """The set for these values of all arguments, outputs among them. Raises `ValueError` naming
-        the template and what does not fit it.
+        """Return the set for these values of all arguments, outputs among them. Raises `ValueError`
+        naming the template and what does not fit it.
         """
         signature = bound.signature
         try:
@@ -83,8 +83,9 @@ class Params:
         choices: Sequence[int],
         buckets: Sequence[int],
     ) -> Params:
-        """The set for the numbers that an operator's call was packed into: a choice is the number
-        of the allowed value. Raises `ValueError` naming the argument whose dtype has no C type.
+        """Return the set for the numbers that an operator's call was packed into: a choice is the
+        number of the allowed value. Raises `ValueError` naming the argument whose dtype has no C
+        type.
         """
         return cls(
             bound,
@@ -137,12 +138,12 @@ class Params:
         return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
 
     def spec(self, target: str = "cpu") -> Spec:
-        """The kernel as a value that `jit.prebuild` takes. Raises what `jit.Spec` raises."""
+        """Return the kernel as a value that `jit.prebuild` takes. Raises what `jit.Spec` raises."""
         glued = self.bound.glued
         return Spec(glued.source, self.macros, (*glued.flags, *self.template.flags), target)
 
     def with_tile(self, tile: int) -> Params:
-        """The same with another set of tile sizes. Raises `ValueError` when there is none."""
+        """Return the same with another set of tile sizes; `ValueError` when there is none."""
         count = len(self.template.tiles)
         if not 0 <= tile < max(count, 1):
             raise self.template.error(f"tile {tile}", f"there are {count} sets of tile sizes")
@@ -160,7 +161,7 @@ def _shown(value: Any) -> str:
 
 
 def params(template: Template, /, *, tile: int = 0, **arguments: Any) -> Params:
-    """The parameter set of a call with these arguments, in the kernel's order, outputs last.
+    """Return the parameter set of a call with these arguments, in the kernel's order, outputs last.
 
     Args:
         template: the template.

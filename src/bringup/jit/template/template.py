@@ -248,21 +248,21 @@ class Template:
         return next(iter(names), ())
 
     def error(self, where: str, what: str) -> ValueError:
-        """A `ValueError` about this template."""
+        """Return a `ValueError` about this template."""
         return ValueError(f"jit.Template {self.name!r}: {where}: {what}")
 
     def bind(self, signature: Sequence[Argument]) -> BoundTemplate:
-        """The template for a kernel with these arguments, outputs last.
+        """Return the template for a kernel with these arguments, outputs last.
 
         Raises `ValueError` naming what the template declares and the signature has not.
         """
         return BoundTemplate(self, tuple(signature))
 
     def compile(self, params: ParameterSet, *, target: str = "cpu") -> Binary:
-        """The binary for a parameter set, as `jit.compile` makes or finds it. Raises what that
-        raises, `FileNotFoundError` for a source that is not there among it; `ValueError` for a
-        parameter struct that is not what `params=` says, and for an optional function that
-        nobody would call.
+        """Return the binary for a parameter set, as `jit.compile` makes or finds it. Raises what
+        that raises, `FileNotFoundError` for a source that is not there among it; `ValueError` for a
+        parameter struct that is not what `params=` says, and for an optional function that nobody
+        would call.
         """
         content = self.source.content()  # a missing file by its name, not as a header that is gone
         text = "" if self.source.is_library else content.decode(errors="replace")
@@ -278,9 +278,9 @@ class Template:
         return replace(binary, binding=params.bound.binding)
 
     def load(self, params: ParameterSet, *, target: str = "cpu") -> int:
-        """The number in the native kernel table of the kernel for a parameter set. It is built
-        again when somebody clears the cache between compile and load. Raises what `compile` and
-        `Binary.kernel_id` raise.
+        """Return the number in the native kernel table of the kernel for a parameter set. It is
+        built again when somebody clears the cache between compile and load. Raises what `compile`
+        and `Binary.kernel_id` raise.
         """
         try:
             return self.compile(params, target=target).kernel_id
