@@ -136,13 +136,6 @@ def native_choice(text: str) -> NativeChoice:
         raise ValueError("expected auto, 1 or 0") from None
 
 
-def engine(text: str) -> str:
-    """native or python."""
-    if text.strip().lower() not in {"native", "python"}:
-        raise ValueError("expected native or python")
-    return text.strip().lower()
-
-
 def words(text: str) -> tuple[str, ...]:
     """Words separated by commas."""
     return tuple(word.strip() for word in text.split(",") if word.strip())

@@ -246,13 +246,6 @@ native = Setting(
     "auto",
     parse.native_choice,
 )
-engine = Setting(
-    "BRINGUP_ENGINE",
-    "what finds patterns in graphs: native, or python for the reference that it is tested "
-    "against (slow)",
-    "native",
-    parse.engine,
-)
 _log = Setting(
     "BRINGUP_LOG",
     "what to log to stderr: a level (debug, info, warning, error), or package:level pairs "

@@ -1,5 +1,5 @@
 // Matching without Python: what C and C++ passes use. The Python tests compare every answer with
-// the reference matcher; here is what they cannot reach.
+// the oracle in Python; here is what they cannot reach.
 #include "check.h"
 #include "engine/graph/text.h"
 #include "patterns.h"

@@ -56,7 +56,6 @@ WRONG = {
     "BRINGUP_OPS_PATH": ["~nobody-of-this-name/x"],
     "BRINGUP_DRIVER_PATH": ["~nobody-of-this-name/x"],
     "BRINGUP_NATIVE": ["banana", "2"],
-    "BRINGUP_ENGINE": ["banana"],
     "BRINGUP_LOG": ["banana", "jit:banana", "jit:", "jit:json:x"],
     "BRINGUP_LAUNCH_BLOCKING": ["banana", "2"],
     "BRINGUP_OPS_DEBUG": ["banana", "2"],

@@ -2,9 +2,9 @@
 //
 // A match binds nodes of the pattern to nodes one to one and its inputs to values. Choices (the
 // order of commutative operands, which reader of a value is meant, alternatives) are tried in turn,
-// depth first, those that cannot fit left out, within a fixed number of second tries. The Python
-// package has the same in plain Python (bringup/passes/reference/matcher.py): matches, their order
-// and near misses must agree.
+// depth first, those that cannot fit left out, within a fixed number of second tries.
+// tests/oracles/matching has the same in plain Python: matches, their order and near misses must
+// agree.
 #pragma once
 
 #include <algorithm>

@@ -6,9 +6,10 @@ whose names end in a number have that many outputs (`t::split2`).
 
 import struct
 
+from tests.oracles.matching import Matcher
+
 from bringup import ir, passes
 from bringup.passes.matching.native_matcher import NativeMatcher
-from bringup.passes.reference.matcher import Matcher
 
 
 class PlainDialect(ir.Dialect):
@@ -129,7 +130,7 @@ def matches(pattern, graph):
 
 
 def candidates(pattern, graph):
-    """Every match and the near miss, on which the native matcher and the reference agree."""
+    """Every match and the near miss, on which the native matcher and its oracle agree."""
     found, miss = answers(NativeMatcher, pattern, graph)
     expected, near_miss = answers(Matcher, pattern, graph)
     assert list(map(facts, found)) == list(map(facts, expected))

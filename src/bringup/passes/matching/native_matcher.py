@@ -1,4 +1,4 @@
-"""Finding a pattern with the native engine: the same answers as `matcher.Matcher`, faster."""
+"""Finding a pattern in a graph, with the native engine. `tests/oracles/matching` is its oracle."""
 
 from __future__ import annotations
 
@@ -6,32 +6,25 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-from bringup import ir, settings
+from bringup import ir
 from bringup.ir import Node
 from bringup.passes.engine import MatcherCore
 from bringup.passes.matching.program import Program, SubPattern, program_of
 from bringup.passes.patterns.bindings import PatternFrame
-from bringup.passes.patterns.match import MatchResult
+from bringup.passes.patterns.match import MatchResult, RewriteCandidate
 from bringup.passes.patterns.pattern import Pattern
-from bringup.passes.reference.boundary import RewriteCandidate
-from bringup.passes.reference.matcher import Matcher
 from bringup.passes.report import NearMiss
 
-__all__ = ["NativeMatcher", "make_matcher"]
+__all__ = ["NativeMatcher"]
 
 _SizeNamed: TypeAlias = Callable[[str], ir.Dim]
 
 
-def make_matcher(
-    pattern: Pattern, graph: ir.Graph, aliases: ir.AliasAnalysis
-) -> NativeMatcher | Matcher:
-    """The matcher that `BRINGUP_ENGINE` names: native, or the reference in Python."""
-    kind = Matcher if settings.engine() == "python" else NativeMatcher
-    return kind(pattern, graph, aliases)
-
-
 class NativeMatcher:
-    """One pattern against the nodes of one graph. See `Matcher`."""
+    """One pattern against the nodes of one graph.
+
+    After `match_at` returned None, `near_miss` has the refusal that came furthest over all calls.
+    """
 
     def __init__(self, pattern: Pattern, graph: ir.Graph, aliases: ir.AliasAnalysis) -> None:
         self.pattern = pattern
@@ -47,16 +40,19 @@ class NativeMatcher:
         return None if miss is None else NearMiss(*miss)
 
     def candidates(self) -> tuple[Node, ...]:
-        """See `Matcher.candidates`."""
+        """Return the nodes of the anchor's types; when there is none, the near miss says so."""
         return self._core.candidates()
 
     def match_at(self, target: Node) -> RewriteCandidate | None:
-        """See `Matcher.match_at`."""
+        """Return the first match whose first output is computed by `target`, or None."""
         self._forget_last()
         return self._candidate(self._core.match_at(target))
 
     def matches(self) -> Iterator[RewriteCandidate]:
-        """See `Matcher.matches`. The search runs without the GIL."""
+        """Give every match among the candidates, in their order, also if edits come in between.
+
+        The search runs without the GIL.
+        """
         self._forget_last()
         while (found := self._candidate(self._core.next())) is not None:
             yield found
@@ -78,7 +74,7 @@ class NativeMatcher:
         self._last = None
 
     def refuse(self, node: Node | None, reason: str) -> None:
-        """See `Matcher.refuse`."""
+        """Refuse a candidate: the refusal that came furthest is remembered."""
         self._core.refuse(node, reason)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from bringup import ir
 from bringup.ir.node import values_in
-from bringup.passes.matching.native_matcher import make_matcher
+from bringup.passes.matching.native_matcher import NativeMatcher
 from bringup.passes.mining.growth import structure
 from bringup.passes.patterns.elements import AnyValue
 from bringup.passes.patterns.pattern import Pattern
@@ -71,7 +71,7 @@ class MinedPattern:
             stands_for[copy] = node
             copies.update(zip(node.outputs, copy.outputs, strict=True))
         built.set_outputs(*(copies[value] for value in self.outputs))
-        matcher = make_matcher(Pattern(built), graph, ir.AliasAnalysis(graph))
+        matcher = NativeMatcher(Pattern(built), graph, ir.AliasAnalysis(graph))
         self.places = [
             {stands_for[own]: found for own, found in candidate.result.bound_nodes().items()}
             for candidate in matcher.matches()

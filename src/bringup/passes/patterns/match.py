@@ -1,7 +1,8 @@
-"""What a hook learns about one match. Valid only while the hook runs."""
+"""One match of a pattern: what a hook learns about it, and where it may be rewritten."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bringup import ir
@@ -11,11 +12,11 @@ from bringup.ir.node import plain
 if TYPE_CHECKING:
     from bringup.passes.patterns.bindings import PatternFrame
 
-__all__ = ["MatchResult"]
+__all__ = ["MatchResult", "RewriteCandidate"]
 
 
 class MatchResult:
-    """One occurrence of a pattern. Expires when the match has been dealt with."""
+    """One occurrence of a pattern. Valid only while the hook runs that it is given to."""
 
     def __init__(self, frame: PatternFrame) -> None:
         self._frame = frame
@@ -196,3 +197,12 @@ class MatchResult:
             return "<expired match>"
         names = ", ".join(node.name for node in self.get_matched_nodes())
         return f"<match of {self._pattern.name}: {names}>"
+
+
+@dataclass(frozen=True)
+class RewriteCandidate:
+    """A match that may be rewritten: where the replacement goes, what must move in front of it."""
+
+    result: MatchResult
+    before: ir.Node
+    hoist: tuple[ir.Node, ...]

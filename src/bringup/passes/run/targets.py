@@ -10,10 +10,9 @@ from bringup.errors import PassError
 from bringup.passes.definition.base import PatternFusionPass, pattern_methods
 from bringup.passes.definition.expressions import configure, pattern_of
 from bringup.passes.engine import native
-from bringup.passes.matching.native_matcher import make_matcher
-from bringup.passes.patterns.match import MatchResult
+from bringup.passes.matching.native_matcher import NativeMatcher
+from bringup.passes.patterns.match import MatchResult, RewriteCandidate
 from bringup.passes.patterns.pattern import Pattern
-from bringup.passes.reference.matcher import RewriteCandidate
 from bringup.passes.report import NearMiss
 
 __all__ = ["PatternTargets", "RewriteTarget"]
@@ -77,7 +76,7 @@ class PatternTargets:
 
     def start(self, search: int) -> None:
         """Look for pattern number `search`, from the first node on."""
-        self._matcher = make_matcher(self._patterns[search], self._graph, self._aliases)
+        self._matcher = NativeMatcher(self._patterns[search], self._graph, self._aliases)
         self._found: Iterator[RewriteCandidate] = self._matcher.matches()
 
     def next(self) -> RewriteTarget | None:

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.oracles.matching import run_passes_with_oracle
 from tests.unit.passes import small
 from tests.unit.passes.matching.test_control_edges import EDGES, STEPS, grown
 from tests.unit.passes.native_libraries import LIBRARIES, build
@@ -54,9 +55,10 @@ def rewriting(make_replacement, wanted=("demo::a", "demo::b")):
     return P
 
 
-@pytest.fixture(params=["native", "python"])
+@pytest.fixture(params=["native", "oracle"])
 def engine(request, monkeypatch):
-    monkeypatch.setenv("BRINGUP_ENGINE", request.param)
+    if request.param == "oracle":
+        run_passes_with_oracle(monkeypatch)
 
 
 @pytest.mark.usefixtures("engine")

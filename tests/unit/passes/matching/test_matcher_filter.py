@@ -1,5 +1,5 @@
 """What the native matcher leaves out changes no answer: matches, order and near miss stay those of
-the reference, which looks at every candidate.
+the oracle, which looks at every candidate.
 """
 
 import itertools
@@ -141,7 +141,7 @@ def test_number_that_no_call_has_ends_the_search_when_nothing_can_come_nearer(nu
     graph, dialect = scaled(2)
     found, miss = answers(NativeMatcher, described(number), graph)
     assert (found, miss.matched, miss.size) == ([], 2, 2)
-    assert miss.node == "scale"  # of the first candidate, as in the reference
+    assert miss.node == "scale"  # of the first candidate, as in the oracle
     assert dialect.count < 5
     candidates(described(number), graph)
 

@@ -1,10 +1,10 @@
 """Work grows with the graph and no faster. Work is counted in comparisons, not timed."""
 
 import pytest
+from tests.oracles.matching import Matcher
 from tests.unit.passes.plain import Build, pattern_of
 
 from bringup import ir
-from bringup.passes.reference.matcher import Matcher
 
 
 class Counting(Matcher):

@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import torch
+from tests.oracles.matching import run_passes_with_oracle
 from tests.unit.passes.native_libraries import LIBRARIES, build
 
 from bringup import compiler, passes
@@ -36,7 +37,7 @@ def rewritten(traced, name, function, *inputs):
     return module, result
 
 
-@pytest.mark.parametrize("engine", ["native", "python"])
+@pytest.mark.parametrize("engine", ["native", "oracle"])
 @pytest.mark.parametrize(
     ("function", "shapes", "activation"),
     [
@@ -49,8 +50,8 @@ def test_optional_part_alternatives_and_tensor_forms_in_cpp(
     traced, monkeypatch, engine, function, shapes, activation
 ):
     """Forms with named sizes, a bias that may be absent, one of two activations."""
-    if engine == "python":
-        monkeypatch.setenv("BRINGUP_ENGINE", "python")
+    if engine == "oracle":
+        run_passes_with_oracle(monkeypatch)
     inputs = [torch.randn(shape) for shape in shapes]
     module, result = rewritten(traced, "MmToLinear", function, *inputs)
     assert result.matches == 1

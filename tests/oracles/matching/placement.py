@@ -1,11 +1,10 @@
-"""Where a replacement may stand: the reference of native/engine/analysis/placement.cpp."""
+"""Where a replacement may stand: the oracle of native/engine/analysis/placement.cpp."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from bringup import ir
-from bringup.ir.order import hoist_plan
 from bringup.passes.rewrite.placement import Placement, PlacementRefusal
 
 __all__ = ["stand"]
@@ -34,7 +33,7 @@ def stand(
         needed.extend(
             source for node in in_order for source in node.control_inputs if source not in matched
         )
-        plan = hoist_plan(needed, first_reader, matched, aliases)
+        plan = _hoist_plan(needed, first_reader, matched, aliases)
         if isinstance(plan, str):
             return PlacementRefusal(first_reader, plan)
         placement = Placement(first_reader, tuple(plan))
@@ -56,3 +55,40 @@ def _why_not_at(
                     node, f"{writer.name!r} writes what it reads between it and the replacement"
                 )
     return None
+
+
+def _hoist_plan(
+    needed: Iterable[ir.Node],
+    before: ir.Node,
+    blocked: frozenset[ir.Node],
+    aliases: ir.AliasAnalysis,
+) -> list[ir.Node] | str:
+    """The nodes that must move so that all of `needed` ran before the node `before` runs.
+
+    Only nodes after `before` are visited. Returns them in order, or the reason why it cannot be
+    done: a cycle through `before` or a node of `blocked`, or a node that may not be moved.
+    """
+    late: dict[ir.Node, None] = {}
+    graph = before.graph
+    agenda = list(needed)
+    while agenda:
+        node = agenda.pop()
+        if not graph.owns(node) or node.is_before(before) or node in late:
+            continue
+        if node is before or node in blocked:
+            return f"it would make a cycle: what it needs depends on {node.name!r}, which needs it"
+        late[node] = None
+        agenda.extend(node.control_inputs)
+        agenda.extend(value.node for value in node.inputs)
+    for node in late:
+        if not node.pure:
+            return (
+                f"{node.name!r} ({node.op_type}) would have to run earlier, but it has side effects"
+            )
+        for value in node.inputs:
+            writer = aliases.writer_between(value, before, node)
+            if writer is not None:
+                return (
+                    f"{node.name!r} would have to run before {writer.name!r}, a writer of its input"
+                )
+    return sorted(late, key=lambda node: node.order)

@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+
+from tests.oracles.matching.bindings import Bindings
+from tests.oracles.matching.linking import reads_through, stated_edges
+from tests.oracles.matching.placement import stand
 
 from bringup import ir
 from bringup.ir import Node, Value
 from bringup.ir.node import values_in
-from bringup.passes.patterns.bindings import Bindings, resolve
-from bringup.passes.patterns.match import MatchResult
-from bringup.passes.reference.linking import reads_through, stated_edges
-from bringup.passes.reference.placement import stand
+from bringup.passes.patterns.bindings import resolve
+from bringup.passes.patterns.match import MatchResult, RewriteCandidate
 from bringup.passes.rewrite.placement import PlacementRefusal
 
-__all__ = ["RETURNS_INPUT", "RewriteCandidate", "accept"]
+__all__ = ["RETURNS_INPUT", "accept"]
 
 RETURNS_INPUT = (
     "the pattern returns its own input here: only what an operator computes can be replaced"
 )
 
 _Refuse = Callable[[Node, str], None]
-
-
-@dataclass(frozen=True)
-class RewriteCandidate:
-    """A match that may be rewritten: where the replacement goes, what must move in front of it."""
-
-    result: MatchResult
-    before: Node
-    hoist: tuple[Node, ...]
 
 
 def accept(bound: Bindings, aliases: ir.AliasAnalysis, refuse: _Refuse) -> RewriteCandidate | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tests.oracles.matching.bindings import Bindings
+from tests.oracles.matching.predicates import Refusal
+
 from bringup import ir
 from bringup.ir import Node
-from bringup.passes.patterns.bindings import Bindings, PatternFrame
-from bringup.passes.reference.predicates import Refusal
+from bringup.passes.patterns.bindings import PatternFrame
 
 __all__ = [
     "Link",

@@ -10,12 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from bringup import ir
-from bringup._numbers import same_number
-from bringup.ir import Node, Value
-from bringup.passes.patterns.elements import AnyValue, ArgumentPattern, Constant
-from bringup.passes.patterns.pattern import Pattern, Variadic
-from bringup.passes.reference.predicates import (
+from tests.oracles.matching.predicates import (
     any_value_refusal,
     constant_refusal,
     is_constant,
@@ -23,6 +18,12 @@ from bringup.passes.reference.predicates import (
     list_refusal,
     with_kinds,
 )
+
+from bringup import ir
+from bringup._numbers import same_number
+from bringup.ir import Node, Value
+from bringup.passes.patterns.elements import AnyValue, ArgumentPattern, Constant
+from bringup.passes.patterns.pattern import Pattern, Variadic
 
 __all__ = ["Lookahead"]
 

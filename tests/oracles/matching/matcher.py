@@ -1,4 +1,4 @@
-"""Finding a pattern in a graph: plain Python, and the oracle of the native matcher.
+"""Finding a pattern in a graph: the oracle of the native matcher, in plain Python.
 
 A match binds pattern nodes to nodes one to one and pattern inputs to values. Arguments are walked
 with a worklist; each node is bound once, so shared subgraphs cost nothing extra. Choices (the order
@@ -12,16 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from bringup import ir
-from bringup._numbers import same_number
-from bringup.ir import Node, Value
-from bringup.passes.patterns.bindings import Bindings, PatternFrame, resolve
-from bringup.passes.patterns.elements import AnyValue, Constant
-from bringup.passes.patterns.pattern import Pattern, Variadic
-from bringup.passes.reference.boundary import RETURNS_INPUT, RewriteCandidate, accept
-from bringup.passes.reference.linking import link_to_known, missing_edge, types_text
-from bringup.passes.reference.lookahead import Lookahead
-from bringup.passes.reference.predicates import (
+from tests.oracles.matching.bindings import Bindings
+from tests.oracles.matching.boundary import RETURNS_INPUT, accept
+from tests.oracles.matching.linking import link_to_known, missing_edge, types_text
+from tests.oracles.matching.lookahead import Lookahead
+from tests.oracles.matching.predicates import (
     Refusal,
     any_value_refusal,
     constant_refusal,
@@ -32,9 +27,17 @@ from bringup.passes.reference.predicates import (
     text,
     with_kinds,
 )
+
+from bringup import ir
+from bringup._numbers import same_number
+from bringup.ir import Node, Value
+from bringup.passes.patterns.bindings import PatternFrame, resolve
+from bringup.passes.patterns.elements import AnyValue, Constant
+from bringup.passes.patterns.match import RewriteCandidate
+from bringup.passes.patterns.pattern import Pattern, Variadic
 from bringup.passes.report import NearMiss
 
-__all__ = ["Matcher", "RewriteCandidate"]
+__all__ = ["Matcher"]
 
 
 @dataclass(frozen=True)
