@@ -2,13 +2,18 @@
  * synchronous. Compiled with -DBROKEN_<what> it breaks its contract in one way, with -DNO_FLOAT64
  * the device lacks that dtype, with -DHOST_VISIBLE the host may reach its memory, with -DLIE_<what>
  * it answers what is not so, with -DTWELVE it has the required functions only, with -DLOSES_DEVICE
- * the device is lost until it is reset, which -DHAS_RESET makes possible, with -DDTYPES it has few.
+ * the device is lost until it is reset, which -DHAS_RESET makes possible, with -DDTYPES it has few,
+ * with -DMEMORY=<MiB> that much memory, of which nothing is counted.
  */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "bringup/driver.h"
+
+#ifndef MEMORY
+#define MEMORY 1
+#endif
 
 #ifdef BROKEN_COUNT
 static int32_t device_count(int32_t* count) {
@@ -34,7 +39,7 @@ static int32_t device_props(int32_t device, bringup_device_props* props) {
   all.struct_size = props->struct_size;
   strcpy(all.name, "Minimal");
   strcpy(all.arch, "none");
-  all.total_memory = 1 << 20;
+  all.total_memory = (size_t)MEMORY << 20;
   all.core_count = 1;
   all.supports_float64 = all.supports_int64 = 1;
 #ifdef NO_FLOAT64
