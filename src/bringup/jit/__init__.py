@@ -11,10 +11,10 @@ should be missing.
 a call makes of it: see docs/jit/templates.md. `tune` measures which of its tile sizes is the
 fastest, `tuned` looks that up; `measured` does it for anything else.
 
-What is not named here is internal. Its packages, each knowing only those before it:
+What is not named here is internal. Its packages, each knowing only those before it (the language of
+`args=` and of conditions is `bringup._language`, below `jit` and `ops`):
 
 - `files`: what identifies a file, the folders of a store, locks and marks
-- `language`: what says which arguments a kernel gets
 - `source`: what is compiled, and what its text says
 - `target`: compilers, one module for each vendor
 - `builder`: one build, its request and its key

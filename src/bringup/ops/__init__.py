@@ -38,6 +38,7 @@ What is not named here is internal. Its packages, each knowing only those before
 - `registration`: what can be registered for any operator
 - `custom`: Python functions as operators, and registering by name
 - `kernel`: kernel files and libraries as operators
+- `operators`: kernels for operators that torch has (`devices.kernel`)
 - `launch`: kernels without an operator
 - `validation`: `check`
 - `integration`: operators, kernels, plugins and models of others
