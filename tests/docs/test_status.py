@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "status.md"
-STATES = ("works", "partly: ", "missing", "different")
+STATES = ("works", "partly: ", "missing", "different", "refused")
 
 
 def rows() -> list[tuple[str, str, list[str]]]:

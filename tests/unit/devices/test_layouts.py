@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -171,6 +172,28 @@ def test_other_layouts_are_refused_with_what_to_do(what: str) -> None:
     make, remedy = REFUSED[what]
     with pytest.raises(NotImplementedError, match=f"device 'npu'.*{remedy}"):
         make()
+
+
+SENTENCES: dict[str, Callable[[], object]] = {
+    "CSR": lambda: torch.eye(3, device="npu").to_sparse_csr(),
+    "CSR moved": lambda: repr(torch.eye(3).to_sparse_csr().to("npu")),
+    "BSR": lambda: torch.eye(4, device="npu").to_sparse_bsr((2, 2)),
+    "quantized": lambda: torch.quantize_per_tensor(
+        torch.ones(3, device="npu"), 0.1, 0, torch.qint8
+    ),
+    "semi-structured": lambda: torch.sparse.to_sparse_semi_structured(
+        torch.tensor([0, 0, 1, 1], dtype=torch.float16, device="npu").tile(32, 16)
+    ),
+    "strided nested": lambda: torch.nested.nested_tensor([torch.ones(2)], device="npu"),
+}
+
+
+@pytest.mark.parametrize("what", SENTENCES)
+def test_the_status_page_has_the_sentence_of_a_refusal(what: str) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "status.md").read_text()
+    with pytest.raises(RuntimeError) as raised:  # or its kind NotImplementedError
+        SENTENCES[what]()
+    assert f"`{raised.value}`" in page
 
 
 def test_jagged_nested_tensors_work() -> None:
