@@ -71,10 +71,11 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             overwrites results of graphs that were captured later, and reading these raises until
             their graph is replayed. Replays of one pool come one after the other.
         stream: a `torch.Stream` to run the block in; the current one by default.
-        auto_dispatch_capture: accepted for programs written for torch_npu; host arguments can
-            always be updated.
-        capture_error_mode: `"global"`, `"thread_local"` or `"relaxed"`; all are treated as
-            `"global"`.
+        auto_dispatch_capture: changes nothing; for programs written for torch_npu, where True makes
+            host arguments updatable. Here they always are.
+        capture_error_mode: `"global"`, `"thread_local"` or `"relaxed"`, checked and otherwise
+            without effect; for programs written for CUDA, where it says whose unsafe calls end the
+            capture. Here only the capturing thread's are refused, and other threads go on.
         inputs: what `graph.run` takes: a tensor, a sequence (by position) or a mapping (by keyword)
             of tensors that the block reads; nests are allowed. Without it, and without
             `graph.outputs = ...`, run takes and gives what the block's only module call did.

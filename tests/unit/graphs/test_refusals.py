@@ -350,6 +350,72 @@ def test_wrong_arguments_of_capture() -> None:
         graphs.capture(graphs.CapturedGraph(), capture_error_mode="strict")
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"auto_dispatch_capture": False},
+        {"capture_error_mode": "thread_local"},
+        {"capture_error_mode": "relaxed"},
+    ],
+    ids=str,
+)
+def test_options_for_other_systems_change_nothing(options: dict[str, Any]) -> None:
+    def of(**given: Any) -> graphs.CapturedGraph:
+        graph, read = graphs.CapturedGraph(), []
+        other = threading.Thread(target=lambda: read.append(torch.ones(2).sum().item()))
+        with graphs.capture(graph, **given):
+            torch.cumsum(torch.ones(2), 0)
+            other.start()  # what would end the capture on its own thread
+            other.join()
+        assert read == [2.0]
+        lost = graphs.CapturedGraph()
+        with pytest.raises(CaptureError, match="reads the value"), graphs.capture(lost, **given):
+            torch.ones(2).sum().item()
+        return graph
+
+    class Cumsum(graphs.GraphOpHandler):
+        UPDATE_SPECS = {"cumsum": [("arg", 1, "axis")]}  # noqa: RUF012
+
+    with graphs.graph_handler_scope("cumsum", Cumsum):
+        plain, other = of(), of(**options)
+    assert str(plain.slots) == str(other.slots) != "{}"
+    assert [node.op for node in plain.nodes] == [node.op for node in other.nodes]
+
+
+X = torch.arange(6.0).reshape(2, 3)
+
+
+def stepped(**options: Any) -> Callable[[], Any]:
+    weight = torch.nn.Parameter(torch.ones(3))
+    weight.grad = torch.ones(3)
+    return torch.optim.SGD([weight], lr=torch.tensor(0.1), **options).step  # type: ignore[arg-type]
+
+
+def forked() -> torch.Tensor:
+    with torch.random.fork_rng():
+        return torch.nn.functional.dropout(X, 0.5)
+
+
+TORCH_READS: dict[str, tuple[Callable[[], Any], str]] = {
+    "cov": (lambda: torch.cov(X), "`torch.cov.X.` reads the value"),
+    "corrcoef": (lambda: torch.corrcoef(X), "`torch.corrcoef.X.` reads the value"),
+    "SGD with a tensor as lr": (stepped(), "reads the value of a tensor float32"),
+    "SGD with lists": (stepped(foreach=True), "reads the value of a tensor float32"),
+    "fork_rng on the CPU": (forked, "was seeded or set inside the capture"),
+}
+
+
+@pytest.mark.parametrize("what", TORCH_READS)
+def test_what_torch_reads_for_itself_is_refused(what: str) -> None:
+    action, words = TORCH_READS[what]
+    with pytest.raises(CaptureError, match=words):
+        captured(action)
+
+
+def test_a_fused_step_reads_no_rate_on_the_host() -> None:
+    captured(stepped(fused=True))
+
+
 def test_resized_input_is_refused_by_replay() -> None:
     x = torch.ones(4)
     graph, _ = captured(lambda: x * 2)
