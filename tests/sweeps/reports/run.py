@@ -12,7 +12,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from tests.sweeps.reports import captured_programs, device_programs, rewritten_programs
+from tests.sweeps.reports import (
+    captured_programs,
+    device_programs,
+    network_programs,  # noqa: F401 - adds to the programs of a device
+    rewritten_programs,
+)
 
 from bringup import devices, graphs
 
