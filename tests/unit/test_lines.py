@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
 from pathlib import Path
 from types import ModuleType
 
@@ -34,6 +35,26 @@ def test_the_page_has_the_lines_of_the_tree(lines: ModuleType) -> None:
         for now, then in zip(numbers, said[row], strict=True):
             assert abs(now - then) <= max(100, now / 20), f"{row}: python tools/lines.py --write"
     assert said.pop("**all**") == [sum(column) for column in zip(*said.values(), strict=True)]
+
+
+def test_no_file_has_more_than_600_lines() -> None:
+    """Those that have are named here until they have not."""
+    listed = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "*.py", "*.pyi", "*.cpp", "*.h", "*.c", "*.md"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.splitlines()
+    counts = {
+        name: len((ROOT / name).read_text(errors="replace").splitlines())
+        for name in listed
+        if (ROOT / name).is_file()
+    }
+    assert {name for name, count in counts.items() if count > 600} == {
+        "include/bringup/engine.h",
+        "src/bringup/ir/graph.py",
+        "tests/unit/cli/test_try.py",
+    }
 
 
 def test_code_lines_of_python_have_no_comments_blanks_and_docstrings(lines: ModuleType) -> None:
