@@ -1,54 +1,165 @@
 """Runs Python programs in processes of their own that need not import torch again: each is forked
-from a server that has. A program has its own folder, environment, arguments and output.
+from a server that has. A program has its own folder, environment, arguments, streams and end.
+
+Not for what a fresh interpreter is tested with: imports, automatic loading of a driver, variables
+that torch or Python reads when it starts (`run_forked` refuses those).
 """
 
 from __future__ import annotations
 
-import atexit
-import multiprocessing
+import functools
+import json
 import os
-import runpy
+import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch", "torch._dynamo", "bringup"])
+DYNAMO = ("torch", "torch._dynamo")
+"""What a server imports for programs that compile."""
+
+ROOT = Path(__file__).parents[1]
+_SERVER = Path(__file__).with_name("fork_server.py")
+# Of these, what the server's process has begun with holds.
+_READ_AT_THE_START = (
+    *("PYTHON", "LD_", "MALLOC_", "GLIBC_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_"),
+    *("TORCH", "PYTORCH", "BRINGUP_DRIVER="),
+)
+_AT_THE_BEGINNING = {name: value for name, value in os.environ.items() if name != "BRINGUP_DRIVER"}
+_READ_LATER = ("PYTHONPATH=", "TORCHINDUCTOR_CACHE_DIR=", "TORCHINDUCTOR_FX_GRAPH_CACHE=")
 
 
 def run_forked(
-    program: Path, environment: Mapping[str, str], *, timeout: float
+    program: str | Path,
+    *arguments: str,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    timeout: float = 240,
+    preload: tuple[str, ...] = ("torch",),
 ) -> subprocess.CompletedProcess[str]:
-    """Runs it in its own folder. Output is that of both streams, in order, as `stdout`.
+    """Run code, as `python -c` would, or a file, and return its exit status and both outputs.
 
     Raises:
-        subprocess.TimeoutExpired: it takes longer than `timeout` seconds. It is killed.
+        ValueError: a variable of `environment` is read when a process starts.
+        subprocess.TimeoutExpired: it takes longer than `timeout` seconds. It is killed, and so are
+            the processes that it has started.
     """
-    output = program.with_suffix(".out")
-    process = _CONTEXT.Process(target=_run, args=(program, dict(environment), output))
-    process.start()
-    process.join(timeout)
-    if process.exitcode is None:
-        process.kill()
-        process.join()
-        raise subprocess.TimeoutExpired([str(program)], timeout, output.read_text())
-    return subprocess.CompletedProcess([str(program)], process.exitcode, output.read_text(), "")
+    server = _server(preload)
+    variables = dict(os.environ if environment is None else environment)
+    _check(variables)
+    is_file = isinstance(program, Path)
+    request = {
+        "code": "" if is_file else program,
+        "file": str(program) if is_file else "",
+        "argv": [str(program) if is_file else "-c", *arguments],
+        "environment": variables,
+        "folder": str(folder or Path.cwd()),
+        "path": [
+            str(program.parent) if isinstance(program, Path) else "",
+            *filter(None, variables.get("PYTHONPATH", "").split(os.pathsep)),
+            *sys.path,
+        ],
+    }
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        status = server.run(json.dumps(request), out.fileno(), err.fileno(), timeout)
+        told = [_text(stream.fileno()) for stream in (out, err)]
+    if status is None:
+        raise subprocess.TimeoutExpired(request["argv"], timeout, *told)
+    return subprocess.CompletedProcess(request["argv"], status, *told)
 
 
-def _run(program: Path, environment: dict[str, str], output: Path) -> None:
-    descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    for stream in (1, 2):
-        os.dup2(descriptor, stream)
-    sys.stdout = os.fdopen(1, "w", closefd=False)
-    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
-    os.environ.clear()
-    os.environ.update(environment)
-    os.chdir(program.parent)
-    sys.argv = [program.name]
-    sys.path.insert(0, str(program.parent))
-    try:
-        runpy.run_path(program.name, run_name="__main__")
-        atexit._run_exitfuncs()
-    finally:
-        sys.stdout.flush()
+def output_of(code: str, *arguments: str, **variables: str) -> str:
+    """Return the output, stripped, of code that must end well.
+
+    `variables` are beside those of this process; Python processes that it starts have its path.
+    """
+    path = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = run_forked(code, *arguments, environment={**os.environ, **path, **variables})
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()
+
+
+def output_of_module(name: str, *arguments: str, timeout: float = 900, **variables: str) -> str:
+    """Return the same of a module that is a program, without its warnings."""
+    code = (
+        "import runpy, warnings; warnings.simplefilter('ignore')\n"
+        f"runpy.run_module({name!r}, run_name='__main__', alter_sys=True)"
+    )
+    done = run_forked(
+        code, *arguments, environment={**os.environ, **variables}, folder=ROOT, timeout=timeout
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    return done.stdout.strip()
+
+
+def output_of_start(code: str, *arguments: str, **variables: str) -> str:
+    """Do the same in a fresh interpreter, for what is tested with one."""
+    path = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, **path, **variables},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.strip()
+
+
+class _Server:
+    def __init__(self, preload: tuple[str, ...]) -> None:
+        self._control, theirs = socket.socketpair()
+        path = {"PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"}
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, str(_SERVER), str(theirs.fileno()), *preload],
+                env=_AT_THE_BEGINNING | path,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,  # what a terminal's Ctrl-C ends is not the server
+            )
+
+    def run(self, request: str, out: int, err: int, timeout: float) -> int | None:
+        """Return the exit status, None where the time was not enough."""
+        connection, theirs = socket.socketpair()
+        with connection, Path(os.devnull).open() as nothing:
+            with theirs:
+                files = [theirs.fileno(), nothing.fileno(), out, err]
+                socket.send_fds(self._control, [b"1"], files)
+            connection.sendall(request.encode() + b"\n")
+            connection.settimeout(timeout)
+            try:
+                status = connection.recv(16)
+            except TimeoutError:
+                connection.shutdown(socket.SHUT_WR)
+                connection.settimeout(None)
+                connection.recv(16)  # until the program has ended
+                return None
+        assert status, "the fork server has ended"
+        return int(status)
+
+
+def _check(variables: Mapping[str, str]) -> None:
+    """Raise for a variable that would be read too late."""
+    for name, value in variables.items():
+        entry, had = f"{name}=", _AT_THE_BEGINNING.get(name)
+        late = entry.startswith(_READ_AT_THE_START) and not entry.startswith(_READ_LATER)
+        if late and value != had:
+            words = f"{name} is read when a process starts or imports torch"
+            raise ValueError(
+                f"{words}: {had!r} in the fork server, {value!r} here; start a process"
+            )
+
+
+@functools.cache
+def _server(preload: tuple[str, ...]) -> _Server:
+    return _Server(preload)
+
+
+def _text(file: int) -> str:
+    with os.fdopen(os.dup(file), encoding="utf-8", errors="replace") as stream:
+        stream.seek(0)
+        return stream.read()

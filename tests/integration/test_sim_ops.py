@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.forked_python import run_forked
+from tests.forked_python import DYNAMO, output_of, run_forked
 from tests.gpt_program import GPT
 
 import sim_ops
@@ -30,14 +30,12 @@ Program = Callable[..., str]
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Program:
+def program() -> Program:
     """Runs code after BEGIN in a process of its own; the last line that it printed, or ""."""
 
     def run(code: str, **environment: str) -> str:
-        file = tmp_path / "program.py"
-        file.write_text(BEGIN + code)
-        done = run_forked(file, os.environ | environment, timeout=300)
-        assert done.returncode == 0, done.stdout
+        done = run_forked(BEGIN + code, environment=os.environ | environment, preload=DYNAMO)
+        assert done.returncode == 0, done.stdout + done.stderr
         return (done.stdout.splitlines() or [""])[-1]
 
     return run
@@ -155,9 +153,8 @@ assert natives(lambda: x + x) == (1, 0)
 """)
 
 
-def test_without_a_driver_nothing_is_registered(program: Program, tmp_path: Path) -> None:
-    file = tmp_path / "without.py"
-    file.write_text(
+def test_without_a_driver_nothing_is_registered() -> None:
+    said = output_of(
         BEGIN.replace('devices.load_driver("sim")', "")
         + """
 from bringup.errors import DeviceError
@@ -169,9 +166,7 @@ devices.load_driver("sim")
 assert len(sim_ops.load()) == len(sim_ops.OPERATORS)
 """
     )
-    done = run_forked(file, os.environ, timeout=60)
-    assert done.returncode == 0, done.stdout
-    assert "no driver is loaded" in done.stdout
+    assert "no driver is loaded" in said
 
 
 def test_an_index_out_of_range_is_an_error_where_somebody_waits(program: Program) -> None:

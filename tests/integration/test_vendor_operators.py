@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.forked_python import run_forked
+from tests.forked_python import DYNAMO, run_forked
 
 from bringup import devices
 
@@ -89,10 +89,12 @@ def program(built: Path, tmp_path: Path) -> Program:
     def run(code: str, order: str = "driver", **environment: str) -> str:
         steps = ['devices.load_driver("sim")', "load()"]
         begin = BEGIN + "\n".join(steps if order == "driver" else steps[::-1])
-        file = tmp_path / "program.py"
-        file.write_text(f"BUILT = {str(built)!r}\n{begin}\n{code}")
-        done = run_forked(file, os.environ | environment, timeout=120)
-        assert done.returncode == 0, done.stdout
+        done = run_forked(
+            f"BUILT = {str(built)!r}\n{begin}\n{code}",
+            environment=os.environ | environment,
+            preload=DYNAMO,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
     return run

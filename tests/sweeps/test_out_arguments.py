@@ -6,32 +6,19 @@ lies and whoever has the kernel.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.forked_python import output_of_module
 
-ROOT = Path(__file__).parents[2]
 MODES = ("visible", "isolated", "kernels", "isolated kernels")
 
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("out")
-    program = [sys.executable, "-W", "ignore", "-m", "tests.sweeps.out_programs"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(
-        [*program, str(folder), ",".join(MODES)],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    output_of_module("tests.sweeps.out_programs", str(folder), ",".join(MODES))
     return folder
 
 

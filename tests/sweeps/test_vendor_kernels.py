@@ -6,30 +6,18 @@ kit's again when the vendor's library goes.
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.forked_python import output_of_module
 from tests.sweeps.vendor_programs import OF_THE_KIT, WAYS
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    program = [sys.executable, "-W", "ignore", "-m", "tests.sweeps.vendor_programs"]
-    done = subprocess.run(
-        [*program, str(tmp_path_factory.mktemp("vendor"))],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    told: dict[str, Any] = json.loads(done.stdout)
+    folder = str(tmp_path_factory.mktemp("vendor"))
+    told: dict[str, Any] = json.loads(output_of_module("tests.sweeps.vendor_programs", folder))
     return told
 
 

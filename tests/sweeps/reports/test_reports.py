@@ -5,17 +5,12 @@ refused and none changes its numbers, on cpu, on the device, and with memory or 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
+from tests.forked_python import output_of_module
 from tests.sweeps.reports.run import cases
 from tests.sweeps.support import part
-
-ROOT = Path(__file__).parents[3]
 
 MODES = {
     "cpu": (["--device", "cpu"], {}),
@@ -30,14 +25,8 @@ MODES = {
 def test_a_program_of_a_report_is_still_right(mode: str, sweep_counts: Counter[str]) -> None:
     options, variables = MODES[mode]
     chosen = part([case for case in cases() if runs_in(case, mode)])
-    command = [sys.executable, "-m", "tests.sweeps.reports.run", *options, *chosen]
-    path = f"{ROOT}{os.pathsep}{ROOT / 'drivers/sim_ops/src'}"
-    environment = {**os.environ, **variables, "PYTHONPATH": path}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert json.loads(done.stdout) == []
+    said = output_of_module("tests.sweeps.reports.run", *options, *chosen, **variables)
+    assert json.loads(said) == []
     sweep_counts["programs"] += len(chosen)
 
 

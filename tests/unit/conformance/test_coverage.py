@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
+from tests.forked_python import output_of
 from tests.unit.conformance.conftest import Register
 from torch import nn
 
@@ -107,11 +105,7 @@ def test_what_is_forbidden_in_place_is_computed_all_the_same() -> None:
 
 
 def test_a_model_that_the_device_cannot_hold_is_listed_all_the_same() -> None:
-    environment = {**os.environ, "BRINGUP_SIM_FAULTS": "hidden_dtypes=float64"}
-    command = [sys.executable, "-W", "ignore", "-c", IN_PROCESS]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    told = json.loads(output_of(IN_PROCESS, BRINGUP_SIM_FAULTS="hidden_dtypes=float64"))
     assert "each tried on npu" in told["notes"][0]
     by_name = {(name, phase): (support, reason) for name, phase, support, reason in told["needs"]}
     support, reason = by_name["aten::gelu", "forward"]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.forked_python import output_of
 
 from bringup import _native, devices
 
@@ -39,20 +38,7 @@ def build_driver(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path
     return build
 
 
-def run_python(code: str, *arguments: str, **environment: str) -> str:
-    """Runs code in a process that has loaded nothing; its output, stripped. It must succeed."""
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.strip()
-
-
 @pytest.fixture(scope="session")
 def fresh_python() -> Callable[..., str]:
-    return run_python
+    """Runs code in a process that has loaded torch and nothing else; its output, stripped."""
+    return output_of

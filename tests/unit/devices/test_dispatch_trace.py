@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.forked_python import run_forked
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bringup import devices, graphs
@@ -241,15 +241,10 @@ def run(value: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
     from bringup import settings
 
     environment = settings.without("BRINGUP_DISPATCH_TRACE")
-    environment |= {"BRINGUP_DISPATCH_TRACE": value, "PYTHONPATH": ":".join(sys.path)}
-    return subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env=environment,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    environment |= {"BRINGUP_DISPATCH_TRACE": value}
+    done = run_forked(PROGRAM, environment=environment, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 def test_the_setting_lists_calls_at_the_end_from_the_driver_on(tmp_path: Path) -> None:

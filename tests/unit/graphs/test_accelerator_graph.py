@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from tests.forked_python import run_forked
 
 from bringup import devices, graphs
 from bringup.errors import CaptureError
@@ -106,7 +105,5 @@ with torch.no_grad(), graph:
 graph.replay()
 print(y.cpu().tolist())
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False
-    )
+    done = run_forked(script)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "[2.0, 2.0]", "")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
 import torch
+from tests.forked_python import output_of
 from tests.unit.graphs.support import ReferenceRecorder, captured
 from torch import Tensor, nn
 
@@ -272,14 +271,7 @@ graph.replay()
 assert calls == [operator], calls
 assert y.tolist() == [[7.0] * 3] * 3, y
 """
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    output_of(script)
 
 
 def test_outputs_without_a_form_of_their_own_are_exact() -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from tests.forked_python import output_of
 from torch import Tensor
 
 from bringup import devices, graphs
@@ -133,12 +131,5 @@ x.add_(1)
 graph.replay()
 print(y.tolist(), z.tolist())
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "BRINGUP_SIM_ISOLATED": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
     numbers = "[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]"
-    assert done.stdout == f"{numbers} {numbers}\n", done.stderr
+    assert output_of(code, BRINGUP_SIM_ISOLATED="1") == f"{numbers} {numbers}"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+from tests.forked_python import output_of
 from tests.unit.graphs.support import captured
 from torch import Tensor, nn
 
@@ -361,11 +360,8 @@ for wait in (profiled, legacy, captured, frozen.refresh, torch.npu.empty_cache):
 
 
 def test_waiting_with_an_operator_in_python_pending_lets_it_run() -> None:
-    run = subprocess.run(
-        [sys.executable, "-c", PENDING], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert run.stdout.split() == ["profiled", "legacy", "captured", "refresh", "empty_cache"]
-    assert run.returncode == 0, run.stderr
+    said = output_of(PENDING)
+    assert said.split() == ["profiled", "legacy", "captured", "refresh", "empty_cache"]
 
 
 ISOLATED = """
@@ -384,17 +380,10 @@ print(torch.relu(x).cpu().tolist())
 """
 
 
-def test_without_host_visible_memory_fallback_operators_are_refused_by_name(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("BRINGUP_SIM_ISOLATED", "1")
-    done = subprocess.run(
-        [sys.executable, "-c", ISOLATED], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.startswith(
-        "aten::relu has no kernel on the device and cannot run on the host"
-    )
-    assert done.stdout.endswith("[1.0, 1.0, 1.0]\n")
+def test_without_host_visible_memory_fallback_operators_are_refused_by_name() -> None:
+    said = output_of(ISOLATED, BRINGUP_SIM_ISOLATED="1")
+    assert said.startswith("aten::relu has no kernel on the device and cannot run on the host")
+    assert said.endswith("[1.0, 1.0, 1.0]")
 
 
 def test_side_stream_that_is_joined_is_captured() -> None:

@@ -4,7 +4,6 @@ nothing that stays.
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import threading
 import warnings
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.forked_python import output_of
 from torch.nn.modules import module as torch_module
 
 from bringup import graphs, kernels
@@ -213,8 +213,7 @@ with torch.no_grad():
 
 
 def compile_in_a_capture(backend: str) -> str:
-    command = [sys.executable, "-c", COMPILE_IN_A_CAPTURE, backend]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return output_of(COMPILE_IN_A_CAPTURE, backend)
 
 
 def test_dynamo_that_is_imported_in_the_capture_compiles_outside_of_it() -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import random
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.forked_python import output_of
 from tests.unit.graphs.support import captured
 from torch import Tensor
 
@@ -225,10 +225,7 @@ for step in range(400):
         expected = 0
 print("exact")
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert (done.returncode, done.stdout.strip()) == (0, "exact"), done.stderr
+    assert output_of(script) == "exact"
 
 
 def test_update_is_checked_against_what_the_next_replay_sees(

@@ -4,8 +4,6 @@ that the kernel counts. Real, fake and meta outputs agree.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +12,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.forked_python import output_of
 from tests.unit.ops.conftest import Define
 from tests.unit.ops.support import each, kernel
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -383,7 +382,7 @@ def test_one_source_serves_a_device_that_is_loaded_later() -> None:
             assert torch.equal(call(x.to("npu"), factor=3).cpu(), 3 * x)
         assert torch.equal(scale(x), 2 * x)
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
+    output_of(textwrap.dedent(script))
 
 
 @PATHS

@@ -5,8 +5,6 @@ The shortcut of the callable is only a shortcut; each test compares it with `tor
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.forked_python import output_of
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
@@ -214,10 +213,7 @@ def test_the_state_of_the_importing_thread_does_not_matter() -> None:
         "with torch.autocast('cpu'): print(f(x).dtype)\n"
         "print(f(x).dtype)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
-    assert done.stdout.split() == ["torch.bfloat16", "torch.float32"], done.stderr
+    assert output_of(program).split() == ["torch.bfloat16", "torch.float32"]
 
 
 @PATHS

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import gc
 import itertools
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from tests.forked_python import output_of
 from tests.unit.ops.conftest import Define
 from tests.unit.ops.support import SCALE
 
@@ -272,10 +271,7 @@ print([y.item() for y in (*found, custom(x))])
 
 
 def test_npu_names_mean_privateuse1_before_and_after_a_driver_of_any_name() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", NPU_NAMES], capture_output=True, text=True, check=False
-    )
-    assert done.stdout.strip() == "[1.0, 2.0, 3.0, 4.0]", done.stderr
+    assert output_of(NPU_NAMES) == "[1.0, 2.0, 3.0, 4.0]"
 
 
 def test_rules_may_be_registered_for_a_kernel_operator(define: Define) -> None:

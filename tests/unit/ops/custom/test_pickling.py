@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.forked_python import run_forked
 from tests.unit.ops.conftest import Define
 
 from bringup import ops
@@ -78,9 +79,7 @@ def test_one_that_is_not_defined_is_named(define: Define, custom: Callable[..., 
 
 
 def run(folder: Path, script: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, timeout=300
-    )
+    done = run_forked(script, folder=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -4,8 +4,6 @@ that a kernel operator shares with every other one.
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 import warnings
 from collections.abc import Callable
@@ -13,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.forked_python import output_of
 from tests.unit.ops.conftest import Define
 from tests.unit.ops.support import ELEMENTWISE, MUL, each, kernel
 from torch.autograd import forward_ad
@@ -494,7 +493,7 @@ def test_gradients_of_lists_and_masks_on_the_device() -> None:
             assert scale.grad.item() == 4
             assert [x.grad.tolist() for x in xs] == [[3, 3], [3, 3]]
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
+    output_of(textwrap.dedent(script))
 
 
 MISMATCHES = [

@@ -5,14 +5,13 @@ its function is called with.
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.forked_python import output_of
 from tests.unit.ops.c_functions import (
     ARGS,
     CONTRACT,
@@ -333,11 +332,7 @@ def test_isolated_device_memory_is_translated_for_functions() -> None:
         assert twice(torch.arange(3.0).to("npu")).cpu().tolist() == [0, 2, 4]
     """
     folder = Path(os.environ["BRINGUP_CACHE_DIR"]).parent
-    subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), str(folder)],
-        env={**os.environ, "BRINGUP_SIM_ISOLATED": "1"},
-        check=True,
-    )
+    output_of(textwrap.dedent(script), str(folder), BRINGUP_SIM_ISOLATED="1")
 
 
 def test_functions_are_called_without_the_native_torch_library_too(build: Build) -> None:
@@ -365,8 +360,7 @@ def test_functions_are_called_without_the_native_torch_library_too(build: Build)
             else:
                 raise AssertionError(words)
     """
-    argv = [sys.executable, "-c", textwrap.dedent(script), str(build(RMS)), LIBRARY_ARGS]
-    subprocess.run(argv, env={**os.environ, "BRINGUP_NATIVE": "0"}, check=True)
+    output_of(textwrap.dedent(script), str(build(RMS)), LIBRARY_ARGS, BRINGUP_NATIVE="0")
 
 
 @pytest.mark.parametrize("name", ["wide.c", "wide.cpp"])

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 
 import pytest
 import torch
+from tests.forked_python import output_of
 from tests.unit.ops.conftest import Define
 from tests.unit.ops.support import ADD, ADD_INPLACE, kernel
 from torch._dynamo.testing import CompileCounter
@@ -105,4 +104,4 @@ def test_defining_an_operator_does_not_import_dynamo() -> None:
         traced = torch.compile(lambda x: op(x), fullgraph=True, backend="eager")(torch.ones(1))
         assert traced.shape == (2,)
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
+    output_of(textwrap.dedent(script))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 
 import pytest
 import torch
+from tests.forked_python import output_of
 from tests.unit.ops.conftest import Define
 from tests.unit.ops.support import SCALE, kernel
 
@@ -89,7 +88,7 @@ def test_gradients_are_computed_on_the_device() -> None:
             call(x, y).sum().backward()
             assert torch.equal(x.grad.cpu(), y.cpu())
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True)
+    output_of(textwrap.dedent(script))
 
 
 @PATHS

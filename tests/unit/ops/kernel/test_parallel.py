@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
+from tests.forked_python import output_of
 from tests.unit.ops.conftest import Define
 from tests.unit.ops.support import kernel
 
@@ -62,8 +61,7 @@ who = ops.kernel_op("bringup_test_parallel::who(Tensor x, int n) -> Tensor", sou
 torch.set_num_threads(2)
 assert len(set(who(torch.ones(1), 2).tolist())) == 2
 """
-    command = [sys.executable, "-c", prologue + script]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=100).stdout
+    return output_of(prologue + script)
 
 
 @pytest.mark.native("kernels run on one thread without it")
@@ -72,7 +70,7 @@ def test_one_openmp_library_serves_torch_and_kernels() -> None:
 lines = open("/proc/self/maps").read().splitlines()
 print(len({line.split()[-1] for line in lines if "omp" in line.rpartition("/")[2]}))
 """
-    assert in_a_new_process(script) == "1\n"
+    assert in_a_new_process(script) == "1"
 
 
 @pytest.mark.native("kernels run on one thread without it")
@@ -88,7 +86,7 @@ assert receive.poll(30), "the child hangs"
 print(receive.recv(), len(set(who(torch.ones(1), 8).tolist())))
 child.join()
 """
-    assert in_a_new_process(script) == "1 2\n"
+    assert in_a_new_process(script) == "1 2"
 
 
 def test_several_python_threads_may_run_parallel_kernels_at_once(who: ops.KernelOperator) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import queue
-import subprocess
-import sys
 import textwrap
 import threading
 
 import pytest
 import torch
+from tests.forked_python import output_of
 
 from bringup import ops
 from bringup._native import torch_library
@@ -124,5 +122,4 @@ def test_the_setting_switches_it(setting: str, kept: int) -> None:
         del out
         assert torch_library().ops.pooled_blocks() == {kept}
     """
-    environment = os.environ | {"BRINGUP_OPS_POOL": setting}
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, env=environment)
+    output_of(textwrap.dedent(script), BRINGUP_OPS_POOL=setting)

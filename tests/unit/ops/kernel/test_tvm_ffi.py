@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import importlib.util
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.forked_python import output_of
 from tests.unit.ops.conftest import Define
 
 from bringup import devices, jit, ops
@@ -230,8 +230,7 @@ def test_without_the_package_a_library_that_needs_it_says_so(build: Build) -> No
         "try:\n    fails(torch.ones(1))\n"
         "except Exception as error:\n    print(type(error).__name__, error)\n"
     )
-    argv = [sys.executable, "-c", script, str(build(NEEDS_RUNTIME))]
-    said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+    said = output_of(script, str(build(NEEDS_RUNTIME)))
     assert said.startswith("CompileError"), said
     assert "needs tvm-ffi's runtime, which is not installed: pip install apache-tvm-ffi" in said
 

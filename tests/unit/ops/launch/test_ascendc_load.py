@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import subprocess
-import sys
 import textwrap
 import threading
 from collections.abc import Callable
@@ -13,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.forked_python import output_of
 
 from bringup import devices, jit, ops
 from bringup.errors import CompileError, KernelError
@@ -172,8 +170,7 @@ def test_isolated_memory_is_reached(tmp_path: Path) -> None:
         adder.launch("add_custom", block_dim=2, args=[x, x, z, ops.u32(2048)])
         assert torch.equal(z.cpu(), (x + x).cpu())
     """
-    environment = os.environ | {"BRINGUP_SIM_ISOLATED": "1"}
-    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, env=environment)
+    output_of(textwrap.dedent(script), BRINGUP_SIM_ISOLATED="1")
 
 
 MISUSES = {

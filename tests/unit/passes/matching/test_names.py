@@ -1,10 +1,8 @@
 """Nodes are found by name in graphs of every source."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
+from tests.forked_python import output_of
 from tests.unit.passes.native_libraries import build
 from tests.unit.passes.support import STAGE
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -139,5 +137,4 @@ def test_native_pass_finds_a_node_of_a_torch_graph_by_name(tmp_path, monkeypatch
     source.write_text(SOURCE)
     build(source, tmp_path / "look.so")
     monkeypatch.setenv("BRINGUP_PASS_PATH", str(tmp_path / "look.so"))
-    ran = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True)
-    assert ran.stdout.split() == ["unchanged"], ran.stderr
+    assert output_of(SCRIPT) == "unchanged"
