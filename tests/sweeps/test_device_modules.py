@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from tests.sweeps.support import part
 
 from bringup import devices
 from bringup.conformance._modules import module_cases, module_failures
@@ -21,6 +22,6 @@ def npu() -> devices.DriverInfo:
 CASES = [pytest.param(info, training, id=name) for name, info, training in module_cases()]
 
 
-@pytest.mark.parametrize(("info", "training"), CASES)
+@pytest.mark.parametrize(("info", "training"), part(CASES))
 def test_module_is_the_cpus(info: Any, training: bool, sweep_counts: Counter[str]) -> None:
     assert list(module_failures(info, training, sweep_counts, "npu")) == []

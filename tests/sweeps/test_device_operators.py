@@ -9,24 +9,20 @@ copies, and a host that touches device memory is stopped); the second is a proce
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.sweeps.support import sized
+from tests.forked_python import output_of_module
+from tests.sweeps.support import FULL, PARTS, part, seed
 
 from bringup import devices
 from bringup.conformance._opinfo import TORCHS_OWN, Failure, operators, sweep
 
-ROOT = Path(__file__).parents[2]
-
-# Of `make test`; `make sweep` runs all operators of all dtypes in both modes.
-STEPS = {"float32": 2, "bfloat16": 12, "float16": 13, "int64": 11, "complex64": 10}
-COPIES_STEP = 6
+DTYPES = ("float32", "bfloat16", "float16", "int64", "complex64")
+# Of a sweep in a process of its own: which of how many parts, as `part` chooses.
+SLICE = ("--first", "0", "--step", "1") if FULL else ("--first", str(seed()), "--step", str(PARTS))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -36,19 +32,17 @@ def npu() -> devices.DriverInfo:
 
 def cases() -> list[Any]:
     chosen = []
-    for name, step in STEPS.items():
+    for name in DTYPES:
         dtype = getattr(torch, name)
-        for op in operators(dtype)[:: sized(step, 1)]:
+        for op in part(operators(dtype)):
             chosen.append(pytest.param(op, dtype, id=f"{name}-{op.full_name}"))
     return chosen
 
 
 def told_by(*arguments: str) -> dict[str, Any]:
     """The report of a process that sweeps a part."""
-    command = [sys.executable, "-W", "ignore", "-m", "tests.sweeps.device_operators", *arguments]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-4000:]
-    report: dict[str, Any] = json.loads(done.stdout)
+    said = output_of_module("tests.sweeps.device_operators", *arguments, timeout=7200)
+    report: dict[str, Any] = json.loads(said)
     return report
 
 
@@ -74,12 +68,12 @@ def test_operator_gives_the_cpus_results_and_gradients(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", STEPS if sized(0, 1) else ["float32"])
+@pytest.mark.parametrize("dtype", DTYPES if FULL else ["float32"])
 def test_operators_give_the_cpus_results_where_the_host_sees_no_device_memory(
     dtype: str, sweep_counts: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BRINGUP_SIM_ISOLATED", "1")
-    told = told_by("--dtype", dtype, "--first", "1", "--step", str(sized(COPIES_STEP, 1)))
+    told = told_by("--dtype", dtype, *SLICE)
     assert not told["host_visible"]
     assert told["counts"]["samples"] > 0
     sweep_counts.update(told["counts"])
@@ -93,7 +87,7 @@ def test_modules_are_the_cpus_where_the_host_sees_no_device_memory(
     sweep_counts: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BRINGUP_SIM_ISOLATED", "1")
-    told = told_by("--modules")
+    told = told_by("--modules", *SLICE)
     assert not told["host_visible"]
     assert told["counts"]["backwards"] > 0
     sweep_counts.update(told["counts"])

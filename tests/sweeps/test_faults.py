@@ -7,34 +7,24 @@ hangs is one failed test.
 
 from __future__ import annotations
 
+import itertools
 import json
-import os
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
+from tests.forked_python import output_of_module
 from tests.sweeps.fault_programs import FAULTS, PROGRAMS
-from tests.sweeps.support import FULL, sized
+from tests.sweeps.support import part, sized
 
 PROGRAM = "tests.sweeps.fault_programs"
 STEP = sized(11, 1)
 MODES = {"visible": {}, "isolated": {"BRINGUP_SIM_ISOLATED": "1"}}
-# Each case starts a process: the fixed slice has every program, and every kind of fault.
 IN_EVERY_WAY = ("copies", "launches", "captured")
 RELEASING = ("not_released", "never_released")
-IN_THE_SLICE = {("memory", "not_released"), ("captured", "never_released")}
+# Memory that is not given back is only seen by programs that give some back.
+ALWAYS = [("memory", "not_released", "visible"), ("captured", "never_released", "visible")]
 GIVE_NOTHING_BACK = ("training", "fallbacks", "mixed_precision", "random_numbers")
-CASES = [
-    (program, fault, mode)
-    for program in PROGRAMS
-    for fault in FAULTS
-    for mode in MODES
-    if FULL
-    or (fault == "refused" and (mode == "visible" or program in IN_EVERY_WAY))
-    or (mode == "visible" and program in IN_EVERY_WAY and fault not in RELEASING)
-    or (mode == "visible" and (program, fault) in IN_THE_SLICE)
-]
+CASES = part([*itertools.product(PROGRAMS, FAULTS, MODES)], always=ALWAYS)
 
 
 @pytest.mark.slow
@@ -42,21 +32,9 @@ CASES = [
 def test_each_call_that_fails_is_an_error_or_harmless_and_the_device_recovers(
     program: str, fault: str, mode: str, sweep_counts: Counter[str]
 ) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-m", PROGRAM, program, fault, str(STEP)],
-        env={
-            **os.environ,
-            **MODES[mode],
-            "BRINGUP_WAIT_TIMEOUT": "20",
-            "PYTHONPATH": os.pathsep.join(sys.path),
-        },
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    variables = {**MODES[mode], "BRINGUP_WAIT_TIMEOUT": "20"}
+    said = output_of_module(PROGRAM, program, fault, str(STEP), **variables)
+    found = json.loads(said.splitlines()[-1])
     sweep_counts.update(found["counts"])
     assert not found["problems"], "\n".join(found["problems"])
     # What only runs on the host gives streams nothing that could fail there.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.sweeps.support import sized
+from tests.sweeps.support import part
 
 import sim_ops
 from bringup import devices, graphs
@@ -65,8 +65,7 @@ OPERATORS = {
     "topk": "topk",
     "cat": "cat",
 }
-# Of `make test`; `make sweep` runs all operators of all dtypes.
-STEPS = {"float32": 1, "float64": 5, "bfloat16": 3, "float16": 4, "int64": 3}
+DTYPES = ("float32", "float64", "bfloat16", "float16", "int64")
 
 # Operator, dtype, number of the sample, phase, and why it is not the CPU's.
 NOISE = "the gradient is 0: what the CPU's sums leave of one element"
@@ -100,10 +99,9 @@ def kernels() -> Iterator[None]:
 
 def cases() -> list[Any]:
     chosen = []
-    for name, step in STEPS.items():
+    for name in DTYPES:
         dtype = getattr(torch, name)
-        ours = [op for op in operators(dtype) if op.name in OPERATORS]
-        for op in ours[:: sized(step, 1)]:
+        for op in part([op for op in operators(dtype) if op.name in OPERATORS]):
             chosen.append(pytest.param(op, dtype, id=f"{name}-{op.full_name}"))
     return chosen
 
@@ -120,7 +118,7 @@ def test_a_kernel_gives_the_cpus_results_and_gradients(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", OPERATORS)
+@pytest.mark.parametrize("name", part(list(OPERATORS)))
 def test_the_samples_reach_the_kernel(name: str) -> None:
     reached = set()
     for op in operators(torch.float32):
