@@ -23,7 +23,7 @@ NATIVE := $(shell find native include cmake -type f) CMakeLists.txt pyproject.to
 PY_FOLDERS := src tests benchmarks examples tools drivers
 CPP_FILES = $(shell find native include tests examples src drivers -name '*.h' -o -name '*.cpp' -o -name '*.c')
 
-.PHONY: help demo test test-host check build compilers lint native-test \
+.PHONY: help demo test test-host check build compilers lint native-test native-test-optimized \
 	asan asan-python asan-host valgrind-host tsan test-aarch64 pytest driver-abi sweep wheels test-wheels bench \
 	format clean
 .DEFAULT_GOAL := help
@@ -33,7 +33,7 @@ help:
 	@echo "make test     everything that CI checks"
 	@echo "make check    lint, and the tests that your change touches, nearest first, for two minutes"
 	@echo "make build    the package, editable, into $(VENV)      make bench   the performance rows"
-	@echo "make lint | native-test | asan | tsan | pytest         the parts of make test"
+	@echo "make lint | native-test | asan | tsan | pytest         most of make test"
 	@echo "make sweep    random programs against their oracles, in full (make test runs a slice)"
 	@echo "make wheels   a wheel for every interpreter    make test-wheels   each in an empty environment"
 	@echo "make format   ruff and clang-format                    make clean   forget builds and $(VENV)"
@@ -77,15 +77,23 @@ ifeq ($(origin CXX),default)
 CXX := $(if $(shell command -v g++),g++,c++)
 endif
 
-# $(1): a CMake preset. ctest fails when it finds no test at all.
+# $(1): a CMake preset; $(2), $(3): options of the build and of ctest, which fails when it finds no
+# test at all.
 define run_native_tests
 	PATH="$(abspath $(BIN)):$$PATH" CXX="$(CXX)" cmake --preset $(1) >/dev/null
-	PATH="$(abspath $(BIN)):$$PATH" cmake --build --preset $(1)
-	PATH="$(abspath $(BIN)):$$PATH" ctest --test-dir build/$(1) -j $(JOBS) --output-on-failure --no-tests=error
+	PATH="$(abspath $(BIN)):$$PATH" cmake --build --preset $(1) $(2)
+	PATH="$(abspath $(BIN)):$$PATH" ctest --test-dir build/$(1) -j $(JOBS) $(3) --output-on-failure --no-tests=error
 endef
 
 native-test: $(STAMPS)/tools
 	$(call run_native_tests,native-tests)
+
+# Of them, with the release's flags in `make test`: what is about time, or about what the optimizer
+# may move (memory that threads share without a lock, layouts). asan runs them all.
+OPTIMIZED := test_engine_shared test_host_event test_launch_block test_sim_faults test_sim_profiler \
+	test_variant_table
+native-test-optimized: $(STAMPS)/tools
+	$(call run_native_tests,native-tests,--target $(OPTIMIZED),-R '^($(subst $(space),|,$(strip $(OPTIMIZED))))$$')
 
 asan: $(STAMPS)/tools
 	$(call run_native_tests,asan)
@@ -122,7 +130,7 @@ test-aarch64: build
 compilers: $(STAMPS)/venv
 	$(BIN)/python tools/install_compilers.py
 
-# A file's tests stay together, and files with slow ones come first. There is a worker for each core,
+# A file's tests stay together, and the files that took longest the last time come first. There is a worker for each core,
 # so threads that wait for others of their team shall not spin.
 pytest: build compilers
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder \
@@ -145,13 +153,13 @@ check: lint
 sweep: build
 	BRINGUP_TEST_SWEEP=full $(BIN)/python -m pytest -q -n $(JOBS) tests/sweeps
 
-# The parts one after the other, whatever -j says; pytest's summary line comes last.
+# The parts one after the other, whatever -j says, and then what each of them took.
+TEST_PARTS := build lint native-test-optimized asan tsan pytest
 test:
-	@$(MAKE) --no-print-directory lint
-	@$(MAKE) --no-print-directory native-test
-	@$(MAKE) --no-print-directory asan
-	@$(MAKE) --no-print-directory tsan
-	@$(MAKE) --no-print-directory pytest
+	@told=; for part in $(TEST_PARTS); do begin=$$(date +%s); \
+	$(MAKE) --no-print-directory $$part || exit; \
+	told="$$told$$(printf '%8d  %s' $$(($$(date +%s) - begin)) $$part)\n"; done; \
+	printf "seconds of make test:\n$$told"
 
 # Not a part of `make test`: a build for every interpreter takes minutes.
 wheels: build

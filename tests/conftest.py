@@ -1,10 +1,11 @@
-"""What every test shares: a kernel cache of its own, and the report of the sweeps."""
+"""What every test shares: a kernel cache of its own, the order of tests, and what a run tells."""
 
 from __future__ import annotations
 
 import os
+import random
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,13 +17,18 @@ SHARED_CACHE = "TEST_KERNEL_CACHE"
 # The options in place of `-march=native` that a session's kernels are built with.
 MACHINE = "TEST_KERNEL_MACHINE"
 
+# Where the seconds that each file took are kept in pytest's cache.
+SECONDS = "bringup/seconds"
+TOLD_FROM_S = 20
+
 _sweeps: dict[str, Counter[str]] = {}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--slow-first`, for a run of everything."""
-    words = "files with slow tests first, so that no worker is left with one at the end"
+    words = "files that took longest first, so that no worker is left with one at the end"
     parser.addoption("--slow-first", action="store_true", help=words)
+    parser.addoption("--shuffle", metavar="SEED", help="files and their tests in a random order")
 
 
 def pytest_configure() -> None:
@@ -40,10 +46,27 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """The order of files, where `--slow-first` asks for it."""
+    """Order the tests as `--slow-first` and the shuffle ask for it."""
+    if config.getoption("shuffle"):
+        _shuffle(items, config.getoption("shuffle"))
     if config.getoption("slow_first"):
-        slow = {item.path for item in items if item.get_closest_marker("slow")}
-        items.sort(key=lambda item: item.path not in slow)
+        slow = {_file(item.nodeid) for item in items if item.get_closest_marker("slow")}
+        took: dict[str, float] = config.cache.get(SECONDS, {}) if config.cache else {}
+        ten = dict.fromkeys(slow, 10.0)
+        items.sort(key=lambda item: -(ten | took).get(_file(item.nodeid), 0.0))
+
+
+def _shuffle(items: list[pytest.Item], seed: str) -> None:
+    """Shuffle files, and the tests of each: they share what is made once for a file."""
+    files: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(_file(item.nodeid), []).append(item)
+    draw = random.Random(seed)
+    shuffled = list(files.values())
+    draw.shuffle(shuffled)
+    for tests in shuffled:
+        draw.shuffle(tests)
+    items[:] = [item for tests in shuffled for item in tests]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -87,10 +110,41 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
             _sweeps.setdefault(report.nodeid.split("[")[0], Counter()).update(counts)
 
 
+def _file(nodeid: str) -> str:
+    return nodeid.partition("::")[0]
+
+
+def _folder(file: str) -> str:
+    """tests/docs/test_pages.py: tests/docs; tests/unit/jit/store/test_cache.py: tests/unit/jit."""
+    parents = file.split("/")[:-1]
+    return "/".join(parents[: 3 if parents[1:2] == ["unit"] else 2])
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The sweeps' table."""
-    if not _sweeps:
-        return
+    """Print where the time went, and the sweeps' table."""
+    took: dict[str, float] = defaultdict(float)
+    for report in (one for some in terminalreporter.stats.values() for one in some):
+        if isinstance(report, pytest.TestReport):
+            took[_file(report.nodeid)] += report.duration
+    if sum(took.values()) > TOLD_FROM_S:
+        _tell_seconds(terminalreporter, took)
+    if _sweeps:
+        _tell_sweeps(terminalreporter)
+
+
+def _tell_seconds(terminalreporter: pytest.TerminalReporter, took: dict[str, float]) -> None:
+    """Print the seconds of each folder, and keep those of each file for the next run."""
+    if cache := terminalreporter.config.cache:
+        cache.set(SECONDS, cache.get(SECONDS, {}) | {k: round(v, 1) for k, v in took.items()})
+    folders: dict[str, float] = defaultdict(float)
+    for file, seconds in took.items():
+        folders[_folder(file)] += seconds
+    terminalreporter.section("seconds of all workers")
+    for folder, seconds in sorted(folders.items(), key=lambda row: -row[1]):
+        terminalreporter.write_line(f"{seconds:8.0f}  {folder}")
+
+
+def _tell_sweeps(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section("sweeps")
     for nodeid, counts in sorted(_sweeps.items()):
         told = ", ".join(f"{value:,} {name}" for name, value in counts.items())
