@@ -130,8 +130,8 @@ test-aarch64: build
 compilers: $(STAMPS)/venv
 	$(BIN)/python tools/install_compilers.py
 
-# A file's tests stay together, and the files that took longest the last time come first. There is a worker for each core,
-# so threads that wait for others of their team shall not spin.
+# A file's tests stay together, and the files that took longest the last time come first. There is a
+# worker for each core, so threads that wait for others of their team shall not spin.
 pytest: build compilers
 	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder \
 	--slow-first --durations=50 --durations-min=2
