@@ -65,6 +65,9 @@ def _lift_constants(program: ExportedProgram, module: Any) -> None:
     for node in constants:
         node.meta.setdefault("nn_module_stack", {})  # torch asks for it: whose constant is it?
     names = {node.target for node in constants}
+    for node in constants:
+        if not node.users:  # torch looks at the first reader of each
+            module.graph.erase_node(node)
     lifted = lift_constants_pass(module, program.graph_signature, ConstantAttrMap())
     program.constants.update(lifted)
     for name in names:

@@ -147,3 +147,19 @@ def test_copy_that_resolves_a_conjugate_or_negative_stays(function):
     with torch.no_grad():
         got, expected = torch.compile(function, backend="bringup")(x), function(x)
     torch.testing.assert_close(got, expected, rtol=0, atol=0)
+
+
+def test_constant_of_an_exported_program_that_a_later_pass_leaves_unread_is_gone():
+    class TwiceNegated(nn.Module):
+        def forward(self, x):
+            return torch.neg(torch.neg(x))
+
+    linear, x = nn.Linear(4, 4).eval(), torch.randn(2, 4)
+    compiler.register_replacement(
+        lambda x: torch.neg(torch.neg(x)), lambda x: x, [x], name="TwiceNegated"
+    )
+    program = torch.export.export(nn.Sequential(linear, TwiceNegated()), (x,))
+    program = program.run_decompositions()
+    matches = compiler.apply_passes(program).matches
+    assert matches["TwiceNegated"] == matches["LibraryPackLinear"] == 1
+    torch.testing.assert_close(program.module()(x), linear(x))
