@@ -134,7 +134,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def _tell_seconds(terminalreporter: pytest.TerminalReporter, took: dict[str, float]) -> None:
     """Print the seconds of each folder, and keep those of each file for the next run."""
-    if cache := terminalreporter.config.cache:
+    if cache := getattr(terminalreporter.config, "cache", None):  # absent without its plugin
         cache.set(SECONDS, cache.get(SECONDS, {}) | {k: round(v, 1) for k, v in took.items()})
     folders: dict[str, float] = defaultdict(float)
     for file, seconds in took.items():

@@ -9,7 +9,6 @@ knowing only those before it:
 - `patterns`: patterns, and what a match of one tells
 - `definition`: what an author of a pass writes
 - `rewrite`: putting something where a match was
-- `reference`: the matcher in plain Python, the oracle of the native one
 - `matching`: finding a pattern with the native engine
 - `registry`: which passes there are, and which of them run
 - `run`: running them; `report` is what came of it
