@@ -14,10 +14,8 @@
 #include "python/engine_registry.h"
 #include "python/engine_rewrite.h"
 #include "python/engine_run.h"
-#include "python/host_call.h"
 #include "python/language.h"
 #include "runtime/call_record.h"
-#include "runtime/error_slot.h"
 #include "runtime/kernel_table.h"
 
 namespace nb = nanobind;
@@ -123,7 +121,5 @@ NB_MODULE(_core, module) {
   module.def("recall_call", &recall_call, nb::arg("path"), nb::arg("proved") = "",
              "(key, digest) of the build that the call record at `path` names, if all that it "
              "depends on is as it was; else None.");
-  bringup::python::bind_host_call(module);
-  module.def("take_last_error", &rt::take_last_error);
   if (PyModule_AddFunctions(module.ptr(), late_names) != 0) throw nb::python_error();
 }

@@ -242,7 +242,7 @@ driver_path = Setting(
 native = Setting(
     "BRINGUP_NATIVE",
     "what links libtorch: auto (found by torch version, else built once, else done without), "
-    "1 (no operators without it), 0 (done without: operators run through Python)",
+    "1 (an error where there is none), 0 (done without: kernel operators do not run)",
     "auto",
     parse.native_choice,
 )

@@ -80,16 +80,13 @@ print(jit.toolchain("cpu").problem)
 """
 
 
-@pytest.mark.parametrize("native", ["auto", "0"])
 def test_the_example_works_from_its_wheel_where_there_is_no_compiler(
-    site: Path, tmp_path: Path, native: str
+    site: Path, tmp_path: Path
 ) -> None:
-    """With the library that links libtorch and without it."""
     environment = {
         "PYTHONPATH": str(site),
         "PATH": str(tmp_path),
         "BRINGUP_CACHE_DIR": str(tmp_path / "cache"),
-        "BRINGUP_NATIVE": native,
     }
     said = run("-c", USE, folder=tmp_path, **environment)
     assert "PATH" in said  # why there is no compiler

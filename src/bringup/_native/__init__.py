@@ -3,7 +3,7 @@
 `core()` needs neither torch nor a compiler at run time. The library that links libtorch is one for
 each torch minor and Python: `torch_library()` finds it or builds it once into the cache. Where that
 cannot be, or `BRINGUP_NATIVE=0` says so, the process runs without it: `has_torch_library()` is
-False, operators run through Python, and what needs the library raises one sentence.
+False, and what needs the library raises one sentence when it is used, never at import.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class TorchLibrary:
 
     Attributes:
         key: torch minor and Python tag, e.g. "torch-2.13-cp311".
-        module: the library, or None where operators run through Python.
+        module: the library, or None where there is none.
         reason: why there is none.
     """
 
@@ -135,7 +135,7 @@ def torch_library(feature: str = "this") -> ModuleType:
     if decided.module is None:
         raise NativeLibraryError(
             f"{feature} needs bringup's native torch library, and this process runs without it: "
-            f"{decided.reason}"
+            f"{decided.reason} (`bringup doctor` says how to get it)"
         )
     return decided.module
 
@@ -279,8 +279,8 @@ def _load_built(path: Path, key: _find.Key) -> ModuleType:
 
 def _without(key: _find.Key, reason: str) -> TorchLibrary:
     settings.logger("native").warning(
-        "bringup runs without its native torch library (%s): operators give the same results, more "
-        "slowly; devices and captured graphs are not available",
+        "bringup runs without its native torch library (%s): kernel operators are defined and "
+        "traced, but not run; devices, captured graphs and the shipped passes are not available",
         reason,
     )
     return TorchLibrary(str(key), None, reason)

@@ -101,8 +101,8 @@ def _torch_library() -> Iterator[Finding]:
     yield Finding(
         subject,
         health,
-        f"none: {status.reason}. Without it operators give the same results, more slowly; devices "
-        "and captured graphs are not available",
+        f"none: {status.reason}. Without it kernel operators are defined and traced, but not run; "
+        "devices, captured graphs and the shipped passes are not available",
         fix,
     )
 

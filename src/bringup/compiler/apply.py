@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bringup import ir
-from bringup.compiler.runs import load_and_select, remember, run
+from bringup._native import has_torch_library
+from bringup.compiler.runs import load_and_select, remember, run, without_library
 from bringup.passes import PassDescriptor, PassReport, PluginReport
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["apply_passes"]
 
-_LIBRARY = "bringup.kernels.patterns."
 _ONNX_MODEL = "bringup.compiler.onnx.model.OnnxModel"
 
 
@@ -52,8 +52,8 @@ def apply_passes(
         from bringup.compiler.aten import AtenDialect
 
         target.bind(AtenDialect())
-    if passes is None and not _is_aten(target):
-        selected = _without_library(selected)
+    if passes is None and not (_is_aten(target) and has_torch_library()):
+        selected = without_library(selected)
     if isinstance(target, ir.Graph):
         return remember(run(target, selected, options or {}, plugins))
     if _is_fx(target):
@@ -112,11 +112,6 @@ def _tensors_of(module: fx.GraphModule) -> frozenset[str]:
 
     names = {str(node.target) for node in module.graph.find_nodes(op="get_attr")}
     return frozenset(n for n in names if isinstance(getattr(module, n, None), torch.Tensor))
-
-
-def _without_library(selected: Sequence[PassDescriptor]) -> tuple[PassDescriptor, ...]:
-    """The passes but those of the library, whose patterns are made of ATen operators."""
-    return tuple(item for item in selected if not item.pass_class.__module__.startswith(_LIBRARY))
 
 
 def _is_onnx(target: object) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 
 from bringup import settings
+from bringup._native import has_torch_library
 from bringup.compiler.dynamo import NotFrozenError, owned_in_evaluation
 from bringup.compiler.freeze import Weight, placed, weights_of
 from bringup.compiler.graph_modules import rewrite
@@ -20,7 +21,7 @@ from bringup.compiler.inner import BoxedFunction
 from bringup.compiler.options import CompileOptions
 from bringup.compiler.overlaps import as_traced_or_eagerly, written_arguments
 from bringup.compiler.program import run_eagerly
-from bringup.compiler.runs import load_and_select
+from bringup.compiler.runs import load_and_select, without_library
 from bringup.errors import BringupError
 from bringup.passes import PassDescriptor, PluginReport
 
@@ -56,6 +57,8 @@ def dynamo_backend(
 
     parsed = CompileOptions.parse(options, mode)
     plugins, selected = load_and_select(parsed.passes, parsed.for_passes())
+    if parsed.passes is None and not has_torch_library():
+        selected = without_library(selected)
     compilation = _Compilation(parsed, plugins, selected, module, example_inputs)
     compiler = aot_autograd(
         fw_compiler=compilation.training, inference_compiler=compilation.inference

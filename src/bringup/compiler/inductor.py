@@ -16,9 +16,10 @@ from torch._inductor import config
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from bringup._native import has_torch_library
 from bringup._version import __version__
 from bringup.compiler.graph_modules import rewrite
-from bringup.compiler.runs import extend_last_report, load_and_select
+from bringup.compiler.runs import extend_last_report, load_and_select, without_library
 from bringup.passes import PassDescriptor, PassStage, PluginReport
 
 __all__ = ["HOOKS", "InductorPass", "compile_with_inductor", "inductor_hooks"]
@@ -92,6 +93,8 @@ def inductor_hooks(
     that is not registered.
     """
     plugins, selected = load_and_select(passes, options or {})
+    if passes is None and not has_torch_library():
+        selected = without_library(selected)
     hooks = _hooks(selected, plugins, options or {}, HOOKS)
     for hook in list(hooks.values())[:1]:
         hook.begins = True

@@ -12,10 +12,19 @@ from typing import Any
 from bringup import ir, passes, settings
 from bringup.passes import PassDescriptor, PassReport, PassResult, PassStatus, PluginReport
 
-__all__ = ["extend_last_report", "last_report", "load_and_select", "merge", "remember", "run"]
+__all__ = [
+    "extend_last_report",
+    "last_report",
+    "load_and_select",
+    "merge",
+    "remember",
+    "run",
+    "without_library",
+]
 
 _LOG = settings.logger("passes")
 _LAST = threading.local()
+_LIBRARY = "bringup.kernels.patterns."
 
 
 def load_and_select(
@@ -32,6 +41,13 @@ def load_and_select(
         _warn_not_loaded(str(error).partition("\n")[0])
     switch, versions = options.get("pass_switch"), options.get("pass_versions")
     return plugins, passes.select_passes(names, versions=versions, switch=switch)
+
+
+def without_library(selected: Sequence[PassDescriptor]) -> tuple[PassDescriptor, ...]:
+    """Return the passes but those that bringup ships: their patterns are made of ATen operators,
+    and what they put there are kernels, which the native torch library runs.
+    """
+    return tuple(item for item in selected if not item.pass_class.__module__.startswith(_LIBRARY))
 
 
 @functools.cache

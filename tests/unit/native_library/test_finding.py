@@ -461,7 +461,7 @@ for use in (devices.load_driver, lambda: graphs.capture(graphs.CapturedGraph()).
     argv = [sys.executable, "-c", program]
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
     without = "needs bringup's native torch library, and this process runs without it: "
-    asked = "BRINGUP_NATIVE=0 asks for that"
+    asked = "BRINGUP_NATIVE=0 asks for that (`bringup doctor` says how to get it)"
     assert done.stdout.splitlines() == [
         "privateuseone",
         f"devices.load_driver {without}{asked}",

@@ -13,40 +13,14 @@ from tests.unit.ops.c_functions import Build
 from tests.unit.ops.support import ADD, ELEMENTWISE, MUL, MUL_BACKWARD, NOTHING, each
 
 from bringup import devices, jit, ops
-from bringup._native import has_torch_library
 
 _numbers = itertools.count()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without the native torch library (BRINGUP_NATIVE=0) tests marked `native`, and those on the
-    device, which needs it, are skipped; the others run as they are.
-    """
-    if has_torch_library():
-        return
-    for item in items:
-        if reason := _needs_library(item):
-            item.add_marker(pytest.mark.skip(reason=f"needs the native torch library: {reason}"))
-
-
-def _needs_library(item: pytest.Item) -> str:
-    marker = item.get_closest_marker("native")
-    if marker is not None:
-        return str(marker.args[0])
-    parameters = getattr(getattr(item, "callspec", None), "params", {})
-    return "a device" if any("npu" in _texts(value) for value in parameters.values()) else ""
-
-
-def _texts(value: object) -> list[str]:
-    """A parameter, or the values of one that is a mapping, where they are texts."""
-    values = value.values() if isinstance(value, dict) else (value,)
-    return [each for each in values if isinstance(each, str)]
-
-
 @pytest.fixture(scope="session")
-def simulator() -> devices.DriverInfo | None:
-    """The simulated NPU, where there can be one."""
-    return devices.load_driver("sim") if has_torch_library() else None
+def simulator() -> devices.DriverInfo:
+    """The simulated NPU."""
+    return devices.load_driver("sim")
 
 
 class Define(Protocol):

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bringup import jit, ops
-from bringup._native import has_torch_library, torch_library
-from bringup.ops.kernel.kernel_op import definition_of
+from bringup._native import torch_library
 
 _PROLOGUE = """
 #include "bringup/kernel.h"
@@ -45,7 +44,4 @@ ELEMENTWISE = [ops.same_shape("x", "y"), ops.same_dtype("x", "y")]
 
 def variant_count(operator: ops.KernelOperator) -> int:
     """How many binaries the operator has loaded."""
-    if has_torch_library():
-        return int(torch_library().ops.variant_count(operator))
-    definition = definition_of(operator.qualified_name)
-    return 0 if definition is None else len(set(definition.kernels.values()))
+    return int(torch_library().ops.variant_count(operator))

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from bringup._native import torch_library
-from bringup.errors import ContractError, KernelError, SchemaError
+from bringup.errors import ContractError, SchemaError
 from bringup.ops.contract.constraints import (
     Size,
     dimensions_text,
@@ -35,7 +35,6 @@ __all__ = [
     "OutputRule",
     "Promotion",
     "at_most",
-    "cut",
     "empty",
     "empty_like",
     "promote",
@@ -377,22 +376,6 @@ class BoundOutput:
         if isinstance(given, torch.dtype):
             return given
         return (values[first_tensor(arguments)] if given is None else given).dtype
-
-
-def cut(name: str, number: int, output: torch.Tensor, count: int) -> torch.Tensor:
-    """An output at its upper bound with as many rows as the kernel counted; `KernelError` for a
-    count that cannot be (settle_counts of native/torch/ops/run.cpp).
-    """
-    if not 0 <= count <= output.shape[0]:
-        got = "it wrote none" if count == -1 else f"it wrote {count}"
-        raise KernelError(
-            f"{name}: the kernel must write the count of output {number}, between 0 and "
-            f"{output.shape[0]}; {got}"
-        )
-    # No view: autograd would take it for one of the whole output.
-    return output.new_empty(0).set_(
-        output.untyped_storage(), 0, (count, *output.shape[1:]), output.stride()
-    )
 
 
 def _promoted(values: Sequence[Any]) -> torch.dtype:

@@ -2,6 +2,6 @@
 
 `kernel_op`: the definition. `methods`: what can be registered later. `kernel_source`, `variants`:
 which binary. `c_function`: functions as they are. `backward`: backward operators. `dynamo`: what
-torch.compile sees. `autotune`: tile sizes measured on calls. `python_fallback`, `host_frame`: calls
-without the library that links libtorch.
+torch.compile sees. `autotune`: tile sizes measured on calls. `without_library`:
+what an operator is without the library that links libtorch.
 """

@@ -44,8 +44,8 @@ from bringup.ops.kernel.c_function import CFunction, GridSize, implied_ranks, wi
 from bringup.ops.kernel.dynamo import substitute
 from bringup.ops.kernel.kernel_source import template_for
 from bringup.ops.kernel.methods import KernelMethods, KernelOperator
-from bringup.ops.kernel.python_fallback import PythonOperator
 from bringup.ops.kernel.variants import Variants
+from bringup.ops.kernel.without_library import UnavailableOperator
 from bringup.ops.registration.definitions import note, rehearsed
 from bringup.ops.registration.functionalize import refuse_taken_name
 from bringup.ops.registration.handle_lifetime import hold_for_keepers
@@ -88,8 +88,6 @@ class _Definition:
     module: str
     library: Any = field(default=None, repr=False)
     function: Any = field(default=None, repr=False)
-    python: PythonOperator | None = field(default=None, repr=False)
-    kernels: dict[tuple[str, tuple[Any, ...]], int] = field(default_factory=dict, repr=False)
     methods: Any = field(default=None, repr=False)
 
     def register(self) -> KernelOperator:
@@ -99,7 +97,7 @@ class _Definition:
         self._register()
         definitions_by_name[self.schema.qualified_name] = self
         remember(self.schema.qualified_name, self.methods)
-        if self.python is None:
+        if has_torch_library():
             substitute(self.function)
         operator: KernelOperator = self.function
         note(operator)
@@ -111,7 +109,7 @@ class _Definition:
         """
         name = self.schema.qualified_name
         text = rehearsed(name) + self.schema.text[self.schema.text.index("(") :]
-        trial = replace(self, schema=parse_schema(text), kernels={})
+        trial = replace(self, schema=parse_schema(text))
         trial._register()
         try:
             refuse_taken_name(name, trial.methods.facts, known.methods.facts)
@@ -124,7 +122,7 @@ class _Definition:
         name = self.schema.qualified_name
         namespace, _, bare = name.partition("::")
         self.library = torch.library.Library(namespace, "FRAGMENT")
-        self.function = self.methods = self.python = None
+        self.function = self.methods = None
         try:
             self.library.define(self.schema.text.partition("::")[2], tags=self._tags())
             torch.library.register_fake(name, self.fake, lib=self.library)
@@ -161,11 +159,10 @@ class _Definition:
 
     def _make_callable(self, overload: Any) -> None:
         schema = self.schema
-        if not has_torch_library():
-            self.python = PythonOperator(self, overload)
-            self.function = self.python.function
-        else:
+        if has_torch_library():
             self.function = self._define_natively(overload)
+        else:
+            self.function = UnavailableOperator(schema, overload, self.library)
         self.function.__doc__ = schema.text
         self.function.schema = schema.text
         self.function.qualified_name = schema.qualified_name
@@ -209,9 +206,7 @@ class _Definition:
         )
 
     def _add_methods(self) -> None:
-        self.methods = KernelMethods(
-            self.schema, self.outputs, self.function, self.library, self.python
-        )
+        self.methods = KernelMethods(self.schema, self.outputs, self.function, self.library)
         for method in _METHODS:
             setattr(self.function, method, getattr(self.methods, method))
 
@@ -227,13 +222,6 @@ class _Definition:
             raise MissingKernelError(
                 f"{name}: {error}", spec=error.spec, command=error.command
             ) from None
-
-    def kernel_for(self, device: str, values: Sequence[Any], *, again: bool = False) -> int:
-        """The kernel's number for a call with these values; loaded anew with `again`."""
-        key = self.variants.key_of_call(values, self.outputs, self.strided)
-        if again or (device, key) not in self.kernels:
-            self.kernels[device, key] = self.compile(device, key)
-        return self.kernels[device, key]
 
     def tuning(self, device: str) -> dict[str, Any]:
         """What measured tile sizes are kept under besides a call's parameter set: the arguments of
@@ -257,9 +245,7 @@ class _Definition:
         template = replace(self.template, tiles=(self.template.tiles[tile],))
         renamed = parse_schema(text)
         variants = Variants(template, renamed)
-        return replace(
-            self, schema=renamed, template=template, variants=variants, kernels={}
-        ).register()
+        return replace(self, schema=renamed, template=template, variants=variants).register()
 
     def params(self, *args: Any, **kwargs: Any) -> jit.Params:
         """See `KernelOperator.params`."""
@@ -328,9 +314,7 @@ class _Definition:
         """Takes what was registered out of the dispatcher, the definition last."""
         if self.methods is not None:
             self.methods.destroy()
-        if self.python is not None:
-            self.python.close()
-        elif self.function is not None:
+        if self.function is not None and has_torch_library():
             torch_library().ops.close(self.function)
         self.library._destroy()
 

@@ -12,11 +12,10 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from bringup import jit
-from bringup._native import torch_library
+from bringup._native import has_torch_library, torch_library
 from bringup.errors import SchemaError
 from bringup.ops.contract.outputs import BoundOutput
 from bringup.ops.kernel.backward import formula_of, keep_inputs, match
-from bringup.ops.kernel.python_fallback import PythonOperator
 from bringup.ops.registration.autograd import autograd_kernel, node_class
 from bringup.ops.registration.methods import RegistrationMethods
 from bringup.ops.schema.schema import Schema
@@ -106,9 +105,7 @@ class KernelOperator(Protocol):
 
 
 class KernelMethods(RegistrationMethods):
-    """The methods of one kernel operator; `function` is its callable, `python` what runs it in a
-    process without the native library.
-    """
+    """The methods of one kernel operator; `function` is its callable."""
 
     def __init__(
         self,
@@ -116,7 +113,6 @@ class KernelMethods(RegistrationMethods):
         outputs: Sequence[BoundOutput],
         function: Any,
         library: torch.library.Library,
-        python: PythonOperator | None,
     ) -> None:
         super().__init__(function.overload, library)
         self._schema = schema
@@ -124,11 +120,7 @@ class KernelMethods(RegistrationMethods):
         self._function = function
         self._autograd_library = torch.library.Library(library.ns, "FRAGMENT")
         self._forward_rule = False
-        self._python = python
-        if python is None:
-            self._formula.setup_context = keep_inputs
-        else:
-            self._formula, self._node = python.formula, python.node
+        self._formula.setup_context = keep_inputs
         self.register_vmap("loop")
 
     def register_backward(
@@ -142,8 +134,7 @@ class KernelMethods(RegistrationMethods):
         """See `KernelOperator.register_backward`."""
         plan = match(self._schema, self._outputs, operator, save, gradients, non_differentiable)
         self._formula.backward, self._formula.setup_context = formula_of(self._schema, plan)
-        if self._python is not None:
-            self._python.receivers = tuple(plan.receivers)
+        if not has_torch_library():
             return
         native = torch_library().ops
         native.set_backward(
@@ -170,7 +161,7 @@ class KernelMethods(RegistrationMethods):
                 "tensors can have a forward-mode derivative"
             )
         self._formula.jvp = jvp
-        if self._node is None:
+        if self._node is None and has_torch_library():
             self._install_forward_rule()
         return jvp
 
@@ -190,8 +181,6 @@ class KernelMethods(RegistrationMethods):
         self, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None
     ) -> None:
         """See `RegistrationMethods.register_autograd`. Replaces a backward operator."""
-        if self._python is not None:
-            self._python.receivers = None
         if self._forward_rule:  # its kernel is that of another operator
             self._node, self._forward_rule = None, False
         super().register_autograd(backward, setup_context=setup_context)

@@ -155,30 +155,6 @@ class Variants:
         except ValueError as error:
             raise ContractError(str(error)) from None
 
-    def key_of_call(
-        self, values: Sequence[Any], outputs: Sequence[BoundOutput], strided: Sequence[int]
-    ) -> tuple[Any, ...]:
-        """The fields of the key of a call whose values were verified, for `params_of_key`. Raises
-        `ContractError` (without the operator's name) for values that no binary can be for.
-        """
-        passed = self._as_passed(values, outputs, strided)
-        try:
-            return self._key_of(passed)
-        except ValueError as error:
-            raise ContractError(str(error)) from None
-
-    def _key_of(self, passed: Sequence[Any]) -> tuple[Any, ...]:
-        bound = self.bound
-        return (
-            *(
-                given.dtype if isinstance(given, torch.Tensor) else given
-                for given in (passed[index] for _, index in bound.dtypes)
-            ),
-            *(int(jit.layout_of(passed[c.argument], c.allowed)) for c in bound.layouts),
-            *(c.number_of(passed[c.argument], "") for c in bound.choices),
-            *(int(predicate.evaluate(passed) != 0) for _, predicate in bound.buckets),
-        )
-
     def _as_passed(
         self, values: Sequence[Any], outputs: Sequence[BoundOutput], strided: Sequence[int]
     ) -> list[Any]:

@@ -1,12 +1,10 @@
-"""dtypes by torch's ScalarType number (c10/core/ScalarType.h): what schemas hold as a default, and
-what a kernel gets as a dtype argument.
-"""
+"""dtypes by torch's ScalarType number (c10/core/ScalarType.h), which schemas hold as a default."""
 
 from __future__ import annotations
 
 import torch
 
-__all__ = ["DTYPES", "dtype_number", "dtype_of_number"]
+__all__ = ["DTYPES", "dtype_of_number"]
 
 _NAMES = (
     "uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool "
@@ -20,14 +18,8 @@ DTYPES: dict[int, torch.dtype] = {
     for number, name in enumerate(_NAMES.split())
     if hasattr(torch, name)
 }
-_NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
 
 
 def dtype_of_number(number: int) -> torch.dtype:
     """The dtype with this number. Raises `KeyError` for one that this torch does not have."""
     return DTYPES[number]
-
-
-def dtype_number(dtype: torch.dtype) -> int:
-    """The number of a dtype."""
-    return _NUMBERS[dtype]

@@ -276,7 +276,6 @@ def test_counted_sizes_have_no_meta(positive: ops.KernelOperator) -> None:
         positive(torch.ones(3, device="meta"))
 
 
-@pytest.mark.native("captured graphs")
 def test_counted_sizes_have_no_graph(positive: ops.KernelOperator) -> None:
     graph = graphs.CapturedGraph()
     x = torch.ones(3)
@@ -347,7 +346,6 @@ BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {
 """
 
 
-@pytest.mark.native("the GIL is held without it")
 @pytest.mark.parametrize(
     ("declared", "small", "large"), [("auto", 1, 0), (True, 0, 0), (False, 1, 1)]
 )
@@ -366,7 +364,6 @@ def test_the_gil_is_released_as_declared(
     assert holds.overload(torch.ones(1)).item() == 0
 
 
-@pytest.mark.native("a device")
 def test_one_source_serves_a_device_that_is_loaded_later() -> None:
     """Also the fast path: a driver may come after the definition and the first calls."""
     script = """

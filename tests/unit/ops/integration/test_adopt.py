@@ -296,7 +296,6 @@ def test_what_watches_calls_sees_those_of_a_handle(vendor: Vendor) -> None:
     assert vendor.name in {event.key for event in profile.key_averages()}
 
 
-@pytest.mark.native("graphs")
 def test_a_captured_graph_updates_its_arguments_by_the_schemas_names(vendor: Vendor) -> None:
     scale = ops.adopt(vendor.name)
     scale.register_fake(fake)
@@ -351,7 +350,6 @@ def test_operator_that_was_defined_again_is_called_as_it_is_now(vendor: Vendor) 
     assert ops.adopt(vendor.name)(torch.ones(1)).tolist() == [9]
 
 
-@pytest.mark.native("graphs")
 def test_replay_after_the_operator_was_removed_raises_and_names_it(vendor: Vendor) -> None:
     """The node has a handle: without its entry a replay was a crash."""
     x = torch.ones(2)

@@ -23,8 +23,6 @@ from bringup.errors import ExpiredHandleError
 _numbers = itertools.count()
 Make = Callable[[str], tuple[Sequence[Any], Mapping[str, Any]]]
 
-native = pytest.mark.native("the overload is called without the library")
-
 
 def tensor(device: str, *shape: int) -> Tensor:
     return torch.linspace(-1, 1, torch.Size(shape).numel()).reshape(shape).to(device)
@@ -153,7 +151,6 @@ def vendor() -> Iterator[torch.library.Library]:
     library._destroy()
 
 
-@native
 @pytest.mark.parametrize("what", CALLS)
 def test_a_call_with_the_schemas_types_never_calls_the_overload(
     what: str, handle: Callable[[str], Any]
@@ -330,7 +327,6 @@ def test_a_python_kernels_error_and_results_come_through(
         handle(f"{vendor.ns}::fail")(x)
 
 
-@native
 def test_an_operator_that_its_owner_removed_is_an_error_and_can_come_back() -> None:
     """The entry in the dispatcher may go, and another schema may take its place."""
     namespace = f"bringup_test_adopted_{next(_numbers)}"

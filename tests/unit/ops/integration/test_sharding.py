@@ -10,13 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-pytestmark = [
-    pytest.mark.native("a gradient by a backward operator is recorded natively"),
-    pytest.mark.skipif(
-        not torch.distributed.is_available() or not torch.distributed.is_gloo_available(),
-        reason="this torch has no gloo",
-    ),
-]
+pytestmark = pytest.mark.skipif(
+    not torch.distributed.is_available() or not torch.distributed.is_gloo_available(),
+    reason="this torch has no gloo",
+)
 
 PROGRAM = """
 import os, sys, torch, torch.distributed as dist

@@ -212,7 +212,6 @@ def test_a_call_that_records_autograd_is_measured(define: Define) -> None:
     assert x.grad.tolist() == [1000, 1000]
 
 
-@pytest.mark.native("a device")
 def test_calls_on_the_device_are_measured(define: Define, root: Path) -> None:
     devices.load_driver("sim")
     operator = costly(define)

@@ -470,7 +470,6 @@ def test_functions_by_name_find_the_methods_of_the_callable(mul: ops.KernelOpera
     mul.undefine()
 
 
-@pytest.mark.native("a device")
 def test_gradients_of_lists_and_masks_on_the_device() -> None:
     """In a process of its own: torch's autograd engine counts the devices at its first backward."""
     script = """

@@ -335,34 +335,6 @@ def test_isolated_device_memory_is_translated_for_functions() -> None:
     output_of(textwrap.dedent(script), str(folder), BRINGUP_SIM_ISOLATED="1")
 
 
-def test_functions_are_called_without_the_native_torch_library_too(build: Build) -> None:
-    """Where no library fits this torch, operators run through Python: the same function, the same
-    refusals.
-    """
-    script = """
-        import sys, torch
-        from bringup import ops
-        rms = ops.kernel_op(
-            "plain::rms(Tensor x, Tensor w, float eps=1e-6) -> Tensor", source=sys.argv[1],
-            entry="rms", args=sys.argv[2], outputs=ops.empty_like("x"),
-            checks=ops.shape("w", "x.shape[1]"),
-        )
-        x, w = torch.randn(3, 4), torch.randn(4)
-        expected = x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * w
-        torch.testing.assert_close(rms(x, w), expected)
-        for wrong, words in (((x.double(), w), "x must be torch.float32"),
-                             ((x, w, 1e300), "beyond the range of a 32-bit float"),
-                             ((torch.ones(1, 13), torch.ones(13)), "failed with status 7")):
-            try:
-                rms(*wrong)
-            except Exception as error:
-                assert words in str(error), error
-            else:
-                raise AssertionError(words)
-    """
-    output_of(textwrap.dedent(script), str(build(RMS)), LIBRARY_ARGS, BRINGUP_NATIVE="0")
-
-
 @pytest.mark.parametrize("name", ["wide.c", "wide.cpp"])
 def test_a_wide_status_counts_as_a_whole(define: Define, name: str) -> None:
     text = "#include <stdint.h>\nint64_t wide(int64_t n) { return n; }\n"

@@ -11,8 +11,9 @@ from tests.unit.ops.conftest import Define
 from tests.unit.ops.support import ELEMENTWISE, NOTHING
 
 from bringup import jit, ops
-from bringup._native import has_torch_library
+from bringup._native import torch_library
 from bringup.errors import ExpiredHandleError, SchemaError
+from bringup.ops.schema.dtypes import DTYPES
 
 ONE = {"outputs": ops.empty_like("x")}
 BINARY = {**ONE, "checks": ELEMENTWISE}
@@ -145,8 +146,7 @@ def test_the_callable_knows_its_schema_and_signature(define: Define) -> None:
     assert scale.__name__ == "scale"
     assert scale.__doc__ == scale.schema
     assert scale.__text_signature__ == "(x, n=2, *, factor=1.5)"
-    if has_torch_library():  # without it the callable is a plain function
-        assert repr(scale) == f"<kernel operator {scale.qualified_name}>"
+    assert repr(scale) == f"<kernel operator {scale.qualified_name}>"
 
 
 @pytest.mark.parametrize(
@@ -187,3 +187,11 @@ def test_a_backward_that_is_not_defined_is_refused(add: ops.KernelOperator) -> N
         add.register_backward("bringup_test_none::missing")
     with pytest.raises(SchemaError, match="expected 'namespace::name'"):
         add.register_backward("missing")
+
+
+def test_dtypes_are_those_of_the_library() -> None:
+    """The numbers of defaults in schemas."""
+    native = torch_library().ops
+    assert {n: native.dtype_of_number(n) for n in DTYPES} == DTYPES
+    every = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+    assert every == set(DTYPES.values())

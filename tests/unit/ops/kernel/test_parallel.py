@@ -41,7 +41,6 @@ def who(define: Define) -> ops.KernelOperator:
     )
 
 
-@pytest.mark.native("kernels run on one thread without it")
 @pytest.mark.parametrize("size", [1, 1 << 15], ids=["with the GIL", "without the GIL"])
 def test_a_kernel_runs_on_as_many_threads_as_torch_has(who: ops.KernelOperator, size: int) -> None:
     x = torch.ones(size)
@@ -64,7 +63,6 @@ assert len(set(who(torch.ones(1), 2).tolist())) == 2
     return output_of(prologue + script)
 
 
-@pytest.mark.native("kernels run on one thread without it")
 def test_one_openmp_library_serves_torch_and_kernels() -> None:
     script = """
 lines = open("/proc/self/maps").read().splitlines()
@@ -73,7 +71,6 @@ print(len({line.split()[-1] for line in lines if "omp" in line.rpartition("/")[2
     assert in_a_new_process(script) == "1"
 
 
-@pytest.mark.native("kernels run on one thread without it")
 def test_a_forked_child_runs_kernels_that_were_parallel_before() -> None:
     script = """
 import multiprocessing

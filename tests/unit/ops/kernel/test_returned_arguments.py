@@ -11,7 +11,6 @@ from tests.unit.ops.conftest import Define
 from tests.unit.ops.support import ADD, each
 
 from bringup import graphs, ops
-from bringup._native import has_torch_library
 from bringup.errors import ContractError
 
 DOUBLE = each("DATA(0)[i] = DATA(0)[i] * 2;")
@@ -117,8 +116,6 @@ def returned(double: Operator, x: TENSOR) -> Any:
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 @pytest.mark.parametrize("function", [used_later, a_view, returned])
 def test_compiled_is_eager(double: Operator, function: Any, backend: str) -> None:
-    if backend == "inductor" and not has_torch_library():
-        pytest.skip("one backend is enough where calls run through Python")
     x = torch.randn(3, 3)
     given, again = x.clone(), x.clone()
     expected = function(double, given)
@@ -156,7 +153,6 @@ def test_a_function_that_returns_another_tensor_is_refused(
         operator(torch.ones(3))
 
 
-@pytest.mark.native("graphs are native")
 def test_a_captured_graph_writes_it_again(define: Define) -> None:
     double = define("double_(Tensor(a!) x) -> Tensor(a!)", source=DOUBLE, dtypes={"T": "x"})
     for path in (double, double.overload):

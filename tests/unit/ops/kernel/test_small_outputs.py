@@ -13,8 +13,6 @@ from tests.forked_python import output_of
 from bringup import ops
 from bringup._native import torch_library
 
-pytestmark = pytest.mark.native("memory comes from torch without it")
-
 
 def pooled_blocks() -> int:
     return int(torch_library().ops.pooled_blocks())

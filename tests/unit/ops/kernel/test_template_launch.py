@@ -86,7 +86,6 @@ extern "C" void run(uint32_t, void*, const P* p) {
 """
 
 
-@pytest.mark.native("a device")
 def test_a_launch_on_a_device_does_not_wait_for_it(define: Define) -> None:
     """No synchronisation per call."""
     waits = define(

@@ -351,13 +351,7 @@ FIELDS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "field",
-    [
-        pytest.param(f, marks=pytest.mark.native("a device") if f == "device" else ())
-        for f in FIELDS
-    ],
-)
+@pytest.mark.parametrize("field", FIELDS)
 def test_each_field_of_the_packed_key_alone_is_another_key(scale: Any, field: str) -> None:
     """Nothing that chooses the binary is left out of it."""
     scale(torch.zeros(2, 4))
@@ -523,7 +517,6 @@ def test_a_plain_source_may_say_what_it_cannot_do(define: Define, linkage: str) 
         op(torch.zeros(1, 1))
 
 
-@pytest.mark.native("captured graphs")
 def test_templates_are_captured_and_updated(scale: Any) -> None:
     x = torch.arange(6.0).reshape(2, 3)
     graph = graphs.CapturedGraph()
@@ -540,7 +533,6 @@ def test_templates_are_captured_and_updated(scale: Any) -> None:
     assert torch.equal(y, x.t() * 3 + 1000)
 
 
-@pytest.mark.native("captured graphs")
 def test_what_chooses_the_binary_cannot_be_updated_in_a_graph(define: Define) -> None:
     one = template(choices={"ACT": "negate"}, buckets={"BIG": "n > 8"})
     op = define(

@@ -1,111 +1,137 @@
-"""Kernel operators without the library that links libtorch: the tests of operators that are about
-them, run again in a process with BRINGUP_NATIVE=0.
+"""Kernel operators without the library that links libtorch: defined and traced as always, and one
+sentence where a kernel would run.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import re
-import subprocess
-import sys
-from pathlib import Path
+from typing import Any
 
 import pytest
-import torch
+from tests.forked_python import DYNAMO, run_forked
 
-from bringup._native import torch_library
-from bringup.ops.schema.dtypes import DTYPES, dtype_number, dtype_of_number
-
-pytestmark = pytest.mark.slow
-FOLDER = Path(__file__).parents[1]
-FILES = (
-    "test_autograd",
-    "test_autotune",
-    "test_backward_operator",
-    "test_calls",
-    "test_compile",
-    "test_definition",
-    "test_hazards",
-    "test_kept_overloads",
-    "test_missing_backward",
-    "test_outputs",
-    "test_parallel",
-    "test_paths",
-    "test_prebuild",
-    "test_rules",
-    "test_template_launch",
-    "test_templates",
-    "test_torch_backward",
-)
-NATIVE_REASONS = {
-    "a device",
-    "captured graphs",
-    "kernels run on one thread without it",
-    "the GIL is held without it",
-}
-
-
-def without_library(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env=os.environ | {"BRINGUP_NATIVE": "0", "PYTHONPATH": os.pathsep.join(sys.path)},
-        cwd=FOLDER.parents[2],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-@pytest.mark.native("it starts the others")
-def test_the_operator_tests_pass_and_what_is_left_out_says_why() -> None:
-    """All that a kernel operator does: same results and errors."""
-    files = [str(next(FOLDER.rglob(f"{name}.py"))) for name in FILES]
-    plain = ["-p", "no:cacheprovider", "-p", "no:xdist", "-W", "ignore"]
-    done = without_library("-m", "pytest", "-q", "-rs", *plain, *files)
-    assert done.returncode == 0, done.stdout[-6000:]
-    summary = done.stdout.strip().splitlines()[-1]
-    reasons = set(re.findall(r"needs the native torch library: (.*)", done.stdout))
-    print(summary, *sorted(reasons), sep="\n")
-    assert reasons == NATIVE_REASONS
-    counts = {what: int(n) for n, what in re.findall(r"(\d+) (passed|skipped)", summary)}
-    assert counts["passed"] > 230
-    assert counts["skipped"] < 70
-
-
-@pytest.mark.native("it is compared with it")
-def test_dtypes_are_those_of_the_library() -> None:
-    native = torch_library().ops
-    assert {n: native.dtype_of_number(n) for n in DTYPES} == DTYPES
-    every = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
-    assert every == set(DTYPES.values())
-    assert all(dtype_of_number(dtype_number(dtype)) is dtype for dtype in every)
-
-
-MODEL = """
+PLUGIN = """
 import torch
 from bringup import jit, ops
+
 KERNEL = '''
 #include "bringup/kernel.h"
-BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {
-  const bringup::View<const float, 1> x(args[0]);
-  const bringup::View<float, 1> out(args[1]);
-  for (int64_t i = 0; i < x.size(0); ++i) out(i) = 2 * x(i);
-  return 0;
-}
+BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) { return 0; }
 '''
-for name in ("once", "twice"):
-    op = ops.kernel_op(f"mode::{name}(Tensor x) -> Tensor", outputs=ops.empty_like("x"),
-                       source=jit.Source(text=KERNEL, name="k.cpp"))
+twice = ops.kernel_op("without::twice(Tensor x) -> Tensor", outputs=ops.empty_like("x"),
+                      source=jit.Source(text=KERNEL, name="k.cpp"))
+back = ops.kernel_op("without::back(Tensor grad) -> Tensor", outputs=ops.empty_like("grad"),
+                     source=jit.Source(text=KERNEL, name="k.cpp"))
+twice.register_backward("without::back")
+twice.register_jvp(lambda ctx, tangent: tangent)
+"""
+
+PROGRAM = """
+import copy, json, pickle, sys
+import torch
+from bringup import jit, ops
+from bringup.errors import NativeLibraryError
+from torch.fx.experimental.proxy_tensor import make_fx
+
+sys.path.insert(0, sys.argv[1])
+report = ops.load_op_plugins()
+from operators import KERNEL, twice
+
+said = {"loaded": sorted(sum(report.loaded.values(), ())), "errors": [*map(str, report.errors)]}
 x = torch.ones(3)
-print(op(x).tolist(), torch.compile(lambda x: op(x) + 1, fullgraph=True)(x).tolist())
-print(torch.func.vmap(op)(torch.ones(2, 3)).tolist())
+
+def refusal(use):
+    try:
+        return str(use())
+    except NativeLibraryError as error:
+        return str(error)
+
+compiled = torch.compile(lambda x: twice(x) + 1, backend="aot_eager", fullgraph=True)
+said["refused"] = [refusal(use) for use in (
+    lambda: twice(x),
+    lambda: torch.ops.without.twice(x),
+    lambda: twice(x.clone().requires_grad_()),
+    lambda: compiled(x),
+    lambda: torch.func.vmap(twice)(torch.ones(2, 3)),
+    lambda: torch.func.jvp(twice, (x,), (x,)),
+)]
+said["meta"] = str(twice(torch.ones(2, 3, device="meta")).shape)
+said["traced"] = str(make_fx(lambda x: twice(x), tracing_mode="fake")(x).graph)
+said["same"] = pickle.loads(pickle.dumps(twice)) is twice and copy.deepcopy(twice) is twice
+said["facts"] = [twice.qualified_name, twice.schema, twice.__text_signature__]
+try:
+    twice(3)
+except RuntimeError as error:
+    said["wrong"] = str(error)
+twice.register_kernel("cpu")(lambda x: x * 2)
+said["own kernel"] = twice(x).tolist()
+twice.undefine()
+said["gone"] = refusal(lambda: hasattr(torch.ops.without, "twice"))
+print(json.dumps(said))
+"""
+
+MODEL = """
+import json
+import torch
+from bringup import compiler
+
+def model(x, weight):
+    return torch.nn.functional.gelu(torch.nn.functional.rms_norm(x, (8,), weight) @ weight)
+
+x, weight = torch.randn(4, 8), torch.randn(8)
+compiled = torch.compile(model, backend="bringup")
+with torch.no_grad():
+    torch.testing.assert_close(compiled(x, weight), model(x, weight))
+print(json.dumps([result.name for result in compiler.last_report().results]))
 """
 
 
-def test_the_mode_is_announced_once_and_a_compiled_model_gives_the_same() -> None:
-    done = without_library("-W", "ignore", "-c", MODEL)
-    assert done.stdout.splitlines() == [
-        "[2.0, 2.0, 2.0] [3.0, 3.0, 3.0]",
-        "[[2.0, 2.0, 2.0], [2.0, 2.0, 2.0]]",
-    ], done.stderr
-    assert done.stderr.count("bringup runs without its native torch library") == 1
+def without_library(program: str, *arguments: str, **environment: str) -> Any:
+    """What a program prints as JSON in such a process, which says once in which mode it is."""
+    variables = {**os.environ, "BRINGUP_NATIVE": "0", **environment}
+    done = run_forked(program, *arguments, environment=variables, preload=DYNAMO)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("bringup runs without its native torch library") == 1, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a process says that loads a plugin with operators and uses them."""
+    folder = tmp_path_factory.mktemp("plugin")
+    (folder / "operators.py").write_text(PLUGIN)
+    found: dict[str, Any] = without_library(PROGRAM, str(folder), BRINGUP_OPS_PATH=str(folder))
+    return found
+
+
+def test_a_module_that_defines_operators_is_imported_and_its_plugin_loads(
+    said: dict[str, Any],
+) -> None:
+    assert (said["loaded"], said["errors"]) == (["without::back", "without::twice"], [])
+    assert said["facts"] == ["without::twice", "without::twice(Tensor x) -> Tensor", "(x)"]
+    assert said["same"]
+
+
+def test_every_call_that_would_run_the_kernel_says_what_is_missing_why_and_what_to_do(
+    said: dict[str, Any],
+) -> None:
+    sentence = (
+        "without::twice needs bringup's native torch library, and this process runs without it: "
+        "BRINGUP_NATIVE=0 asks for that (`bringup doctor` says how to get it)"
+    )
+    assert said["refused"] == [sentence] * 6
+
+
+def test_what_runs_no_kernel_works(said: dict[str, Any]) -> None:
+    """Shapes, traces, the schema's errors, and a kernel of one's own in Python."""
+    assert said["meta"] == "torch.Size([2, 3])"
+    assert "torch.ops.without.twice.default" in said["traced"]
+    assert "but expected" in said["wrong"] or "Expected" in said["wrong"]
+    assert said["own kernel"] == [2.0, 2.0, 2.0]
+    assert said["gone"] == "False"
+
+
+def test_a_compiled_model_does_without_the_shipped_passes() -> None:
+    """What they put into a graph are kernel operators."""
+    assert not [name for name in without_library(MODEL) if name.startswith("Library")]
