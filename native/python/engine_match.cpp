@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "engine/match/found_match.h"
 #include "engine_aliases.h"
 #include "engine_handles.h"
 #include "engine_pattern.h"
@@ -99,6 +100,7 @@ class MatcherCore {
         matcher_(program.program, core.graph, *aliases.aliases, objects_in(program, core)) {}
 
   nb::object next() {
+    match_.reset();
     {
       const Searching searching(core_);
       const nb::gil_scoped_release released;
@@ -109,12 +111,19 @@ class MatcherCore {
 
   nb::object match_at(nb::handle target) {
     const en::NodeId node = node_of(core_, target);
+    match_.reset();
     {
       const Searching searching(core_);
       const nb::gil_scoped_release released;
       found_ = matcher_.match_at(node);
     }
     return found();
+  }
+
+  const en::Match& match() {
+    if (!found_) throw nb::value_error("there is no match to look into");
+    if (!match_) match_.emplace(core_.graph, matcher_.program(), *found_);
+    return *match_;
   }
 
   // What every piece of the pattern stands for in the match found last; only until the next is
@@ -226,9 +235,12 @@ class MatcherCore {
   GraphCore& core_;
   en::Matcher matcher_;
   std::optional<en::Candidate> found_;
+  std::optional<en::FoundMatch> match_;
 };
 
 }  // namespace
+
+const en::Match& match_of(nb::handle matcher) { return nb::cast<MatcherCore&>(matcher).match(); }
 
 void bind_matching(nb::module_& module) {
   bind_alias_analysis(module);
@@ -236,9 +248,10 @@ void bind_matching(nb::module_& module) {
       .def("__init__",
            [](PatternCore* self, GraphCore& core, std::string_view name, bool constant_values,
               bool attributes, nb::handle open, nb::handle constraints, nb::handle choices,
-              nb::handle captures) {
+              nb::handle captured, nb::handle captured_names, nb::handle library_values) {
              new (self) PatternCore(make_pattern(core, name, constant_values, attributes, open,
-                                                 constraints, choices, captures));
+                                                 constraints, choices, captured, captured_names,
+                                                 library_values));
            })
       .def_prop_ro("address", [](const PatternCore& self) { return address(self.pattern.get()); });
   nb::class_<ProgramCore>(module, "ProgramCore")

@@ -12,9 +12,9 @@
 #include "engine/run/session.h"
 #include "engine/run/status.h"
 #include "engine_copier.h"
-#include "engine_exported.h"
-#include "engine_given_match.h"
 #include "engine_handles.h"
+#include "engine_imported.h"
+#include "engine_match.h"
 #include "engine_registry.h"
 
 namespace nb = nanobind;
@@ -136,7 +136,7 @@ class Answers {
 };
 
 void Answers::make_constant(en::NodeId node, const en::ConstantData& data) {
-  ask([&] { answers_.attr("constant")(take(node_handle(core_, node)), constant_tuple(data)); });
+  ask([&] { answers_.attr("constant")(take(node_handle(core_, node)), constant_fields(data)); });
 }
 
 en::Options options_of(nb::dict given) {
@@ -176,50 +176,51 @@ class NativeInstance {
   // What hooks may read from here on.
   void set_options(nb::dict given) { options_ = options_of(std::move(given)); }
 
-  int64_t run(GraphCore& core, nb::object given) {
-    const Answers answers(core, std::move(given));
+  int64_t run(GraphCore& core, nb::object host) {
+    const Answers answers(core, std::move(host));
     en::PassContext context = context_of(answers);
     return call_hook([&] { return instance_->run(core.graph, context); });
   }
 
-  nb::list patterns() {
+  // Patterns of Python: what its dialect makes of those of the library.
+  nb::list patterns(nb::handle host) {
     en::Graph none("none");
     const std::vector<en::PatternPtr> made =
         call_hook([&] { return instance_->patterns(none, context_); });
-    nb::list exported;
-    for (const en::PatternPtr& pattern : made) exported.append(exported_pattern(*pattern));
-    return exported;
+    nb::list imported;
+    for (const en::PatternPtr& pattern : made) imported.append(imported_pattern(*pattern, host));
+    return imported;
   }
 
-  bool meet_match(GraphCore& core, nb::object given, nb::dict found) {
-    const Answers answers(core, std::move(given));
-    const GivenMatch match(core, std::move(found));
+  bool meet_match(GraphCore& core, nb::object host, nb::handle matcher) {
+    const Answers answers(core, std::move(host));
+    const en::Match& match = match_of(matcher);
     en::PassContext context = context_of(answers);
     return call_hook([&] { return instance_->meet_requirements(match, context); });
   }
 
-  nb::tuple replace_match(GraphCore& core, nb::object given, nb::dict found) {
-    const Answers answers(core, std::move(given));
-    const GivenMatch match(core, std::move(found));
+  nb::object replace_match(GraphCore& core, nb::object host, nb::handle matcher) {
+    const Answers answers(core, host);
+    const en::Match& match = match_of(matcher);
     en::PassContext context = context_of(answers);
     const en::GraphPtr made = call_hook([&] { return instance_->replacement(match, context); });
-    return exported_graph(*made, core);
+    return imported_graph(*made, core, host);
   }
 
-  bool meet_node(GraphCore& core, nb::object given, nb::handle node) {
-    const Answers answers(core, std::move(given));
-    const en::NodeId id = as_node(node.ptr())->id;
+  bool meet_node(GraphCore& core, nb::object host, nb::handle node) {
+    const Answers answers(core, std::move(host));
+    const en::NodeId id = node_of(core, node);
     en::PassContext context = context_of(answers);
     return call_hook([&] { return instance_->meet_requirements(core.graph, id, context); });
   }
 
-  nb::tuple replace_node(GraphCore& core, nb::object given, nb::handle node) {
-    const Answers answers(core, std::move(given));
-    const en::NodeId id = as_node(node.ptr())->id;
+  nb::object replace_node(GraphCore& core, nb::object host, nb::handle node) {
+    const Answers answers(core, host);
+    const en::NodeId id = node_of(core, node);
     en::PassContext context = context_of(answers);
     const en::GraphPtr made =
         call_hook([&] { return instance_->replacement(core.graph, id, context); });
-    return exported_graph(*made, core);
+    return imported_graph(*made, core, host);
   }
 
  private:

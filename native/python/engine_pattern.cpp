@@ -130,7 +130,8 @@ void add_constraint(en::Pattern& pattern, const nb::tuple& given) {
 
 PatternCore make_pattern(GraphCore& core, std::string_view name, bool constant_values,
                          bool attributes, nb::handle open, nb::handle constraints,
-                         nb::handle choices, nb::handle captures) {
+                         nb::handle choices, nb::handle captured, nb::handle captured_names,
+                         nb::handle library_values) {
   PatternCore made{std::make_shared<en::Pattern>(), {&core}};
   en::Pattern& pattern = *made.pattern;
   pattern.graph = shared_graph(core);
@@ -144,10 +145,14 @@ PatternCore make_pattern(GraphCore& core, std::string_view name, bool constant_v
     if (node == nullptr) throw nb::type_error("expected a node");
     pattern.choices[node->id] = text_of(fields(item)[1]);
   }
-  for (nb::handle item : captures) {
-    ValueHandle* value = as_value(nb::handle(fields(item)[1]).ptr());
-    if (value == nullptr) throw nb::type_error("expected a value");
-    pattern.captured_names[text_of(fields(item)[0])] = value->id;
+  for (nb::handle item : captured) pattern.captured.push_back(value_of(core, item));
+  for (nb::handle item : captured_names) {
+    pattern.captured_names[text_of(fields(item)[0])] = value_of(core, fields(item)[1]);
+  }
+  for (auto [place, value] : nb::cast<nb::dict>(library_values)) {
+    const en::ValueId theirs{nb::cast<en::NodeId>(fields(place)[0]),
+                             nb::cast<uint32_t>(fields(place)[1])};
+    pattern.known_as[theirs] = value_of(core, value);
   }
   return made;
 }

@@ -16,6 +16,7 @@ struct PatternCore {
 // The members of a bringup.passes.Pattern, which says in Python what they mean.
 PatternCore make_pattern(GraphCore& core, std::string_view name, bool constant_values,
                          bool attributes, nanobind::handle open, nanobind::handle constraints,
-                         nanobind::handle choices, nanobind::handle captures);
+                         nanobind::handle choices, nanobind::handle captured,
+                         nanobind::handle captured_names, nanobind::handle library_values);
 
 }  // namespace bringup::python

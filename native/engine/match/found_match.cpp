@@ -106,6 +106,13 @@ void FoundMatch::copy_lists(const Bindings& bound, uint32_t frame) {
 }
 
 std::optional<ValueId> FoundMatch::value(ValueId in_pattern) const {
+  const auto& known_as = sub_.pattern->known_as;
+  if (known_as.empty()) return value_here(in_pattern);
+  const auto place = known_as.find(in_pattern);
+  return place == known_as.end() ? std::nullopt : value_here(place->second);
+}
+
+std::optional<ValueId> FoundMatch::value_here(ValueId in_pattern) const {
   const auto place = values_.find(in_pattern);
   if (place == values_.end()) return std::nullopt;
   return place->second;
@@ -113,7 +120,7 @@ std::optional<ValueId> FoundMatch::value(ValueId in_pattern) const {
 
 std::optional<ValueId> FoundMatch::captured(uint32_t index) const {
   const std::vector<ValueId>& captured = sub_.pattern->captured;
-  return index < captured.size() ? value(captured[index]) : std::nullopt;
+  return index < captured.size() ? value_here(captured[index]) : std::nullopt;
 }
 
 std::vector<Argument> FoundMatch::named(std::string_view name) const {
@@ -128,7 +135,7 @@ std::vector<Argument> FoundMatch::named(std::string_view name) const {
   if (found != nullptr) return *found;
   const auto& names = sub_.pattern->captured_names;
   const auto captured = names.find(*id);
-  const auto stands_for = captured == names.end() ? std::nullopt : value(captured->second);
+  const auto stands_for = captured == names.end() ? std::nullopt : value_here(captured->second);
   if (!stands_for) return {};
   return {Argument::of_value(*stands_for)};
 }
@@ -151,7 +158,7 @@ std::optional<std::vector<const Match*>> FoundMatch::items(std::string_view name
 
 std::vector<ValueId> FoundMatch::inputs() const {
   std::vector<ValueId> inputs;
-  for (const ValueId input : sub_.inputs) inputs.push_back(value(input).value_or(ValueId()));
+  for (const ValueId input : sub_.inputs) inputs.push_back(value_here(input).value_or(ValueId()));
   return inputs;
 }
 

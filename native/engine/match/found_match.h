@@ -32,6 +32,8 @@ class FoundMatch : public Match {
   const std::vector<ValueId>& outputs() const { return outputs_; }
 
  private:
+  // What a value of the program's own pattern stands for.
+  std::optional<ValueId> value_here(ValueId in_pattern) const;
   FoundMatch(const FoundMatch& parent, const Bindings& bound, uint32_t frame);
   void copy(const Bindings& bound, uint32_t frame);
   void copy_values(const Bindings& bound, uint32_t frame);

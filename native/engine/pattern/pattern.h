@@ -97,6 +97,9 @@ struct Pattern {
   std::unordered_map<NodeId, StringId> choices;  // names of `ir::one_of` nodes
   std::vector<ValueId> captured;
   std::unordered_map<StringId, ValueId> captured_names;
+  // Of a pattern that was built again from another: its values by those of the other, which is what
+  // hooks ask a match for. Empty: they ask for its own.
+  std::unordered_map<ValueId, ValueId> known_as;
 };
 
 // Throws EngineError(kPass) for a pattern that cannot be meant.

@@ -146,7 +146,7 @@ struct ReluAfterCat {
   }
 };
 
-// x * 1 is x, nearly.
+// x * 1 is x, nearly. Captures x under two names.
 namespace scale {
 
 int32_t patterns(void*, bringup_pass_context context) {
@@ -160,13 +160,17 @@ int32_t patterns(void*, bringup_pass_context context) {
   constant.value_count = 1;
   constant.rtol = 1e-6;
   check(engine->pattern_constant(wanted.graph, &constant, &factor));
-  return engine->add_pattern(context,
-                             wanted.pattern(wanted.call("aten::mul.Tensor", {of(x), factor})));
+  const bringup_ir_pattern made = wanted.pattern(wanted.call("aten::mul.Tensor", {of(x), factor}));
+  for (const char* name : {"scaled", "kept"}) check(engine->pattern_capture(made, x, name));
+  return engine->add_pattern(context, made);
 }
 
 int32_t replacement(void*, bringup_match match, bringup_pass_context, bringup_ir_graph* made) {
-  bringup_argument factor{};
+  bringup_argument factor{}, scaled{}, kept{};
   check(engine->match_named(match, "factor", &factor));
+  check(engine->match_named(match, "scaled", &scaled));
+  check(engine->match_named(match, "kept", &kept));
+  if (scaled.of.value.node != kept.of.value.node) return 41;
   Draft draft("scale");
   *made = draft.finish(draft.input("x"));
   return BRINGUP_ENGINE_OK;

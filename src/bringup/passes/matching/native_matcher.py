@@ -15,7 +15,7 @@ from bringup.passes.patterns.match import MatchResult, RewriteCandidate
 from bringup.passes.patterns.pattern import Pattern
 from bringup.passes.report import NearMiss
 
-__all__ = ["NativeMatcher"]
+__all__ = ["FoundMatch", "NativeMatcher"]
 
 _SizeNamed: TypeAlias = Callable[[str], ir.Dim]
 
@@ -31,7 +31,7 @@ class NativeMatcher:
         self._graph = graph
         self._program = program_of(pattern)
         self._core = MatcherCore(self._program.core, graph._core, aliases.core)
-        self._last: _FoundMatch | None = None
+        self._last: FoundMatch | None = None
 
     @property
     def near_miss(self) -> NearMiss | None:
@@ -62,7 +62,7 @@ class NativeMatcher:
         if found is None:
             return None
         nodes, inputs, outputs, before, hoist = found
-        match = self._last = _FoundMatch(
+        match = self._last = FoundMatch(
             self._program, self._core, self._graph, nodes, inputs, outputs
         )
         return RewriteCandidate(match, before, hoist)
@@ -78,8 +78,13 @@ class NativeMatcher:
         self._core.refuse(node, reason)
 
 
-class _FoundMatch(MatchResult):
-    """A match of the engine. What its pieces stand for is asked when somebody looks inside."""
+class FoundMatch(MatchResult):
+    """A match of the engine. What its pieces stand for is asked when somebody looks inside.
+
+    Attributes:
+        core: the matcher, which found it last.
+        graph: that is being rewritten.
+    """
 
     def __init__(
         self,
@@ -90,7 +95,7 @@ class _FoundMatch(MatchResult):
         inputs: tuple[ir.Value | None, ...],
         outputs: tuple[ir.Value, ...],
     ) -> None:
-        self._program, self._core, self._graph = program, core, graph
+        self._program, self.core, self.graph = program, core, graph
         self._pattern = program.subs[0].pattern
         self._nodes, self._inputs, self._outputs = nodes, inputs, outputs
         self._expired = False
@@ -99,26 +104,29 @@ class _FoundMatch(MatchResult):
             self.look_inside()
 
     def look_inside(self) -> PatternFrame:
-        """What the pieces of the pattern stand for."""
+        """Return what the pieces of the pattern stand for."""
         return self._frame
 
     @functools.cached_property
     def _frame(self) -> PatternFrame:  # type: ignore[override]
-        dialect = self._graph.dialect
+        dialect = self.graph.dialect
         named = ir.SymbolicDim.named if dialect is None else dialect.size_named
-        return _root_frame(self._program, self._core.frames(), named)
+        return _root_frame(self._program, self.core.frames(), named)
 
     @property
     def inputs(self) -> tuple[ir.Value | None, ...]:
+        """See `MatchResult.inputs`."""
         self._live()
         return self._inputs
 
     @property
     def outputs(self) -> tuple[ir.Value, ...]:
+        """See `MatchResult.outputs`."""
         self._live()
         return self._outputs
 
     def get_matched_nodes(self) -> tuple[Node, ...]:
+        """See `MatchResult.get_matched_nodes`."""
         self._live()
         return self._nodes
 

@@ -83,7 +83,9 @@ def _core_of(pattern: Pattern, known: dict[int, Pattern]) -> PatternCore:
         [_open_argument(item, known) for item in argument_patterns(graph)],
         constraints,
         [(node, name) for name, node in pattern.choices.items()],
+        pattern.captured,
         list(pattern.capture_names.items()),
+        pattern.library_values,
     )
     known[core.address] = pattern
     return core

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast, overload
 
@@ -131,6 +131,8 @@ class Pattern:
         self.attributes = attributes
         self.captured: list[ir.Value] = []
         self.capture_names: dict[str, ir.Value] = {}
+        self.library_values: Mapping[tuple[int, int], ir.Value] = {}
+        """Of a pattern that a library made: by node and output as the library counts them."""
         _sort_topologically(graph, self.name)
         self.nodes = tuple(node for node in graph.nodes if node.op_type not in _NOT_MATCHED)
         self.control_edges = tuple(

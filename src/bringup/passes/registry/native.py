@@ -14,8 +14,8 @@ from bringup.errors import PassError, PluginError
 from bringup.passes.definition.base import DecomposePass, FusionBasePass, PatternFusionPass
 from bringup.passes.definition.context import PassContext
 from bringup.passes.engine import NativeInstance, PassRegistration, native
+from bringup.passes.matching.native_matcher import FoundMatch
 from bringup.passes.patterns.elements import AnyValue, Constant
-from bringup.passes.patterns.match import MatchResult
 from bringup.passes.patterns.pattern import Pattern, Variadic
 
 __all__ = ["load_library", "native_pass_class", "unload_library"]
@@ -55,120 +55,58 @@ def native_pass_class(registration: PassRegistration) -> type[FusionBasePass]:
 
 
 class _Native:
-    """What the three kinds share: one native instance, made when the first hook is called."""
+    """A library's pass of any kind: one native instance, made when the first hook is called."""
 
     _registration: Any
     instance_id: int
-    _made: Any = None
+    _made: NativeInstance | None = None
 
-    def _instance(self, context: PassContext | None = None) -> Any:
+    @property
+    def _instance(self) -> NativeInstance:
         if self._made is None:
             self._made = NativeInstance(self._registration, self.instance_id)
-        if context is not None:
-            self._made.set_options(dict(context.options))
         return self._made
+
+    def _call(self, hook: str, graph: ir.Graph, context: PassContext, *subject: object) -> Any:
+        self._instance.set_options(dict(context.options))
+        called = getattr(self._instance, hook)
+        return called(graph.core, LibraryHost(graph.dialect), *subject)
 
 
 class _NativeGraphPass(_Native, FusionBasePass):
     def run(self, graph: ir.Graph, context: PassContext) -> int:
-        status: int = self._instance(context).run(graph.core, _Answers(graph))
+        status: int = self._call("run", graph, context)
         return status
 
 
 class _NativeDecomposePass(_Native, DecomposePass):
     def meet_requirements(self, node: ir.Node, context: PassContext) -> bool:  # type: ignore[override]
-        graph = node.graph
-        met: bool = self._instance(context).meet_node(graph.core, _Answers(graph), node)
+        met: bool = self._call("meet_node", node.graph, context, node)
         return met
 
     def replacement(self, node: ir.Node, context: PassContext) -> ir.Graph:  # type: ignore[override]
-        graph = node.graph
-        made = self._instance(context).replace_node(graph.core, _Answers(graph), node)
-        return _Imported(made, graph.dialect).graph
+        made: ir.Graph = self._call("replace_node", node.graph, context, node)
+        return made
 
 
 class _NativePatternPass(_Native, PatternFusionPass):
     def patterns(self) -> list[Pattern]:
-        self._imported: dict[str, _ImportedPattern] = {}
-        for exported in self._instance().patterns():
-            imported = _ImportedPattern(exported)
-            if imported.pattern.name in self._imported:
-                raise PassError(f"two patterns are called {imported.pattern.name!r}")
-            self._imported[imported.pattern.name] = imported
-        return [imported.pattern for imported in self._imported.values()]
+        patterns = self._instance.patterns(LibraryHost(ir.current_dialect()))
+        names = [pattern.name for pattern in patterns]
+        for name in names:
+            if names.count(name) > 1:
+                raise PassError(f"two patterns are called {name!r}")
+        return patterns
 
-    def meet_requirements(self, match_result: MatchResult, context: PassContext) -> bool:  # type: ignore[override]
-        graph = match_result.get_matched_nodes()[0].graph
-        found = self._found(match_result)
-        met: bool = self._instance(context).meet_match(graph.core, _Answers(graph), found)
+    def meet_requirements(self, match_result: FoundMatch, context: PassContext) -> bool:  # type: ignore[override]
+        met: bool = self._call("meet_match", match_result.graph, context, match_result.core)
         return met
 
-    def replacement(self, match_result: MatchResult, context: PassContext) -> ir.Graph:  # type: ignore[override]
-        graph = match_result.get_matched_nodes()[0].graph
-        found = self._found(match_result)
-        made = self._instance(context).replace_match(graph.core, _Answers(graph), found)
-        return _Imported(made, graph.dialect).graph
-
-    def _found(self, match: MatchResult) -> dict[str, object]:
-        return self._imported[match.pattern_name].facts(match)
+    def replacement(self, match_result: FoundMatch, context: PassContext) -> ir.Graph:  # type: ignore[override]
+        made: ir.Graph = self._call("replace_match", match_result.graph, context, match_result.core)
+        return made
 
 
-class _ImportedPattern:
-    """A pattern of a library, with what its hooks may ask a match for."""
-
-    def __init__(self, exported: Any) -> None:
-        name, graph, captured, names, constraints, choices, constant_values, attributes = exported
-        imported = _Imported(graph, ir.current_dialect(), choices)
-        for (_, node, index), *facts in constraints:
-            value = imported.values[node, index]
-            stated = value.node.meta.setdefault("where", {})
-            assert isinstance(stated, dict), "only `where` writes it"
-            stated[index] = ir.TensorConstraint(*facts)
-        self.pattern = Pattern(
-            imported.graph, name, constant_values=constant_values, attributes=attributes
-        )
-        self._values = imported.values
-        self._items = imported.items
-        by_place = {place[1:]: key for key, place in names.items()}
-        for _, node, index in captured:
-            key = by_place.get((node, index), "")
-            self.pattern.capture_tensor(imported.values[node, index], name=key)
-
-    def facts(self, match: MatchResult) -> dict[str, object]:
-        """All that a hook may ask about a match of the pattern, items of its lists included."""
-        values = {place: value for place, value in self._values.items() if match.has(value)}
-        captured = self.pattern.captured
-        return {
-            "name": self.pattern.name,
-            "nodes": match.get_matched_nodes(),
-            "values": {place: match.value(value) for place, value in values.items()},
-            "captured": [match.value(value) if match.has(value) else None for value in captured],
-            "named": self._named(match, "an argument", "a list of values", "a capture"),
-            "sizes": self._named(match, "a size"),
-            "chosen": {
-                name: number
-                for name in self.pattern.choices
-                if (number := match.chosen(name)) is not None
-            },
-            "items": {
-                name: self._facts_of_items(match, name)
-                for name in self._items
-                if match.has_name(name)
-            },
-        }
-
-    def _named(self, match: MatchResult, *kinds: str) -> dict[str, object]:
-        return {
-            name: match[name]
-            for name, kind in self.pattern.names.items()
-            if kind in kinds and match.has_name(name)
-        }
-
-    def _facts_of_items(self, match: MatchResult, name: str) -> list[dict[str, object]]:
-        return [self._items[name].facts(item) for item in match.each(name)]
-
-
-_OUTER = "ir::outer"  # in a replacement: a value of the graph that is being rewritten
 _BASES: dict[str, type[FusionBasePass]] = {
     "fusion_base": _NativeGraphPass,
     "pattern_fusion": _NativePatternPass,
@@ -176,114 +114,69 @@ _BASES: dict[str, type[FusionBasePass]] = {
 }
 
 
-class _Answers:
-    """What the engine asks while a library edits a graph of Python."""
+class LibraryHost:
+    """What the engine asks Python while a hook of a library runs, and what it has Python make of a
+    graph or pattern that the hook made.
 
-    def __init__(self, graph: ir.Graph) -> None:
-        self._graph = graph
+    Args:
+        dialect: of the graph that is being rewritten.
+    """
+
+    any_value = AnyValue
+    constant_value = Constant
+    variadic = Variadic
+
+    def __init__(self, dialect: ir.Dialect | None) -> None:
+        self._dialect = dialect
+
+    # Questions about the graph that is being rewritten
 
     def bind(self, op_type: str, arguments: tuple[object, ...]) -> tuple[ir.Operator, Any]:
         """The operator and all its arguments in schema order."""
-        dialect = self._graph.dialect
-        if dialect is None:
+        if self._dialect is None:
             return ir.Operator(op_type), arguments
-        return dialect.bind(op_type, arguments, {})
+        return self._dialect.bind(op_type, arguments, {})
 
     def infer(self, node: ir.Node) -> None:
         """Describe the outputs of a node that is new or has another argument."""
-        self._graph.shape_again(node)
+        node.graph.shape_again(node)
 
     def supports(self, node: ir.Node) -> tuple[bool, str]:
         """Whether the node can be executed, and if not, why."""
-        dialect = self._graph.dialect
-        return (True, "") if dialect is None else dialect.supports(node)
+        return (True, "") if self._dialect is None else self._dialect.supports(node)
 
     def constant(self, node: ir.Node, data: tuple[str, tuple[int, ...], bytes]) -> None:
         """Give a constant that the library made its payload and meta."""
-        dialect = self._graph.dialect
-        payload = _payload(dialect, data)
+        payload = self.payload(*data)
         node.payload = payload
-        if dialect is not None:
-            self._graph.set_meta(node.output, dialect.constant_meta(payload))
+        if self._dialect is not None:
+            node.graph.set_meta(node.output, self._dialect.constant_meta(payload))
 
+    # Building what a library made
 
-def _payload(dialect: ir.Dialect | None, data: tuple[str, tuple[int, ...], bytes]) -> object:
-    constant = ir.ConstantData(*data)
-    return constant if dialect is None else dialect.constant_of(constant)
+    def graph(self, name: str) -> ir.Graph:
+        """Return an empty graph, whose operators are bound as they are inserted."""
+        return ir.Graph(name, self._dialect)
 
+    def payload(self, dtype: str, shape: tuple[int, ...], data: bytes) -> object:
+        """Return the payload of a constant with these data."""
+        constant = ir.ConstantData(dtype, shape, data)
+        return constant if self._dialect is None else self._dialect.constant_of(constant)
 
-class _Imported:
-    """A graph that a library made, as an `ir.Graph`.
+    def choice(self, graph: ir.Graph, alternatives: tuple[object, ...], name: str) -> ir.Node:
+        """Add a node that stands for any one of the alternatives."""
+        node = graph.insert_call(ir.Operator(ir.ONE_OF), alternatives, output_count=1)
+        node.meta["name"] = name
+        return node
 
-    Its `values` are listed by node number and output of the former, `items` are the patterns of
-    its lists. `choices` are the names of alternatives, by node number.
-    """
+    def where(self, value: ir.Value, *facts: Any) -> None:
+        """State what a tensor of a pattern must look like."""
+        stated = value.node.meta.setdefault("where", {})
+        assert isinstance(stated, dict), "only `where` writes it"
+        stated[value.index] = ir.TensorConstraint(*facts)
 
-    def __init__(
-        self, exported: Any, dialect: ir.Dialect | None, choices: dict[int, str] | None = None
-    ) -> None:
-        name, nodes, outputs = exported
-        self.graph = ir.Graph(name, dialect)
-        self.values: dict[tuple[int, int], ir.Value] = {}
-        self.items: dict[str, _ImportedPattern] = {}
-        self._choices = choices or {}
-        self._calls: dict[int, ir.Node] = {}
-        for *node, _ in nodes:
-            self._add(*node)
-        for number, *_, sources in nodes:
-            for source in sources:
-                self.graph.add_control_edge(self._calls[source], self._calls[number])
-        self.graph.set_outputs(*(self._argument(value) for value in outputs))
-
-    def _add(
-        self,
-        number: int,
-        op_type: str,
-        name: str,
-        arguments: tuple[object, ...],
-        output_count: int,
-        data: tuple[str, tuple[int, ...], bytes] | None,
-    ) -> None:
-        if op_type == ir.INPUT:
-            added = self.graph.add_input(name)
-            self.values[number, 0], self._calls[number] = added, added.node
-        elif op_type == ir.CONSTANT:
-            assert data is not None, "a library gives every constant its data"
-            payload = _payload(self.graph.dialect, data)
-            self.values[number, 0] = self.graph.add_constant(payload, name=name)
-        elif op_type == _OUTER:
-            (value,) = arguments
-            assert isinstance(value, ir.Value), "it stands as itself"
-            self.values[number, 0] = value
-        else:
-            given = tuple(self._argument(argument) for argument in arguments)
-            if op_type == ir.ONE_OF:
-                node = self.graph.insert_call(ir.Operator(op_type), given, output_count=1)
-                node.meta["name"] = self._choices.get(number, "")
-            else:
-                node = self.graph.insert(op_type, given, output_count=output_count)
-            self._calls[number] = node
-            self.values.update({(number, value.index): value for value in node.outputs})
-
-    def _argument(self, argument: object) -> object:
-        if isinstance(argument, list):
-            return tuple(self._argument(item) for item in argument)
-        if not isinstance(argument, tuple):
-            return argument
-        kind, *fields = argument
-        if kind == "value":
-            return self.values[fields[0], fields[1]]
-        if kind == "any":
-            name, kinds, among, *bounds = fields
-            listed = None if among is None else tuple(self._argument(item) for item in among)
-            return AnyValue(name, kinds, listed, *bounds)
-        if kind == "constant":
-            return Constant(*fields)
-        return self._list(*fields)
-
-    def _list(self, name: str, at_least: int, at_most: int | None, exported: Any) -> Variadic:
-        if exported is None:
-            return Variadic(name, at_least, at_most)
-        if name not in self.items:
-            self.items[name] = _ImportedPattern(exported)
-        return Variadic(name, at_least, at_most, self.items[name].pattern)
+    def pattern(
+        self, graph: ir.Graph, name: str, constant_values: bool, attributes: bool
+    ) -> Pattern:
+        """Return the pattern of a graph."""
+        return Pattern(graph, name, constant_values=constant_values, attributes=attributes)

@@ -4,8 +4,9 @@ import shutil
 
 import pytest
 import torch
-from tests.oracles.matching import run_passes_with_oracle
+from tests.oracles.matching import compare_passes_with_oracle
 from tests.unit.passes.native_libraries import LIBRARIES, build
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from bringup import compiler, passes
 from bringup.errors import PassError
@@ -37,7 +38,6 @@ def rewritten(traced, name, function, *inputs):
     return module, result
 
 
-@pytest.mark.parametrize("engine", ["native", "oracle"])
 @pytest.mark.parametrize(
     ("function", "shapes", "activation"),
     [
@@ -47,11 +47,10 @@ def rewritten(traced, name, function, *inputs):
     ],
 )
 def test_optional_part_alternatives_and_tensor_forms_in_cpp(
-    traced, monkeypatch, engine, function, shapes, activation
+    traced, monkeypatch, function, shapes, activation
 ):
     """Forms with named sizes, a bias that may be absent, one of two activations."""
-    if engine == "oracle":
-        run_passes_with_oracle(monkeypatch)
+    compare_passes_with_oracle(monkeypatch)
     inputs = [torch.randn(shape) for shape in shapes]
     module, result = rewritten(traced, "MmToLinear", function, *inputs)
     assert result.matches == 1
@@ -60,6 +59,20 @@ def test_optional_part_alternatives_and_tensor_forms_in_cpp(
         "aten.linear.default",
         f"aten.{activation}.default",
     ]
+
+
+def test_hook_in_cpp_reads_a_named_size_that_is_symbolic():
+    """Its replacement asks for the rows "T" of a graph whose sizes are expressions."""
+
+    def function(x, w, c):
+        return torch.relu(x @ w + c)
+
+    inputs = [torch.randn(shape) for shape in [(4, 8), (8, 3), (3,)]]
+    module = make_fx(function, tracing_mode="symbolic")(*inputs)
+    result = compiler.apply_passes(module, passes=["MmToLinear"])["MmToLinear"]
+    assert result.matches == 1
+    assert "aten.linear.default" in operators(module)
+    torch.testing.assert_close(module(*inputs), function(*inputs))
 
 
 def test_tensor_form_in_cpp_refuses_and_says_why(traced):
@@ -89,7 +102,7 @@ def test_list_of_patterns_in_cpp_reads_its_items(traced):
 
 
 def test_constant_with_a_tolerance_in_cpp(traced):
-    """A number in the call, near enough."""
+    """A number in the call, near enough; its operand is captured under two names."""
 
     def function(x):
         return torch.exp(x * 1.0000001), x * 1.5
