@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -59,17 +58,6 @@ std::string sha256(std::span<const std::byte> bytes) {
   engine::Sha256 hash;
   hash.update(bytes);
   return hash.finish();
-}
-
-// Of a file, or "" when it cannot be read: the driver may take paths that are none of ours.
-std::string sha256_of_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  engine::Sha256 hash;
-  std::vector<char> part(1 << 16);
-  while (file.read(part.data(), static_cast<std::streamsize>(part.size())), file.gcount() > 0) {
-    hash.update(std::as_bytes(std::span(part.data(), static_cast<size_t>(file.gcount()))));
-  }
-  return file.eof() ? hash.finish() : "";
 }
 
 // The digest of bytes and where they are kept, as fields of the open object.
@@ -308,7 +296,7 @@ struct Extra<&bringup_driver::fill_wide_async> : Nothing {
 template <>
 struct Extra<&bringup_driver::module_load> : Nothing {
   static void before(Trace&, TraceLine& line, int32_t, const char* library, void**) {
-    line.field("sha256", sha256_of_file(library));
+    line.field("sha256", engine::sha256_of_file(library));
   }
 };
 template <>
@@ -393,7 +381,7 @@ void write_header(Trace& to, const std::string& library) {
   line.field("bringup_driver_trace", 1);
   line.field("process", static_cast<int64_t>(getpid()));
   line.field("library", library);
-  line.field("sha256", sha256_of_file(library));
+  line.field("sha256", engine::sha256_of_file(library));
   line.field("began", std::chrono::duration_cast<std::chrono::nanoseconds>(
                           std::chrono::system_clock::now().time_since_epoch())
                           .count());

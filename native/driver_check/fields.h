@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "bringup/driver.h"
 
@@ -17,7 +16,6 @@ struct Field {
   uint64_t capability;     // the bit that announces it; 0: it is announced by being there
 };
 
-std::span<const Field> fields();
 const Field* find_field(size_t offset);
 const Field* find_field(const char* name);
 // Whether the table has this function, and its capability bit is set where there is one.

@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "bringup/engine.h"
 #include "engine/capi/api.h"
@@ -32,16 +31,9 @@ std::string real_path(const std::string& path) {
 
 // Identifies the file that was loaded, to see that it changed.
 std::string digest_of(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  Sha256 sha;
-  char block[1 << 16];
-  while (file.read(block, sizeof(block)) || file.gcount() > 0) {
-    sha.update(std::as_bytes(std::span(block, static_cast<size_t>(file.gcount()))));
-  }
-  if (!file.eof()) {
-    throw EngineError(ErrorCode::kMissing, "cannot read library " + engine::quoted(path));
-  }
-  return sha.finish();
+  const std::string digest = sha256_of_file(path);
+  if (!digest.empty()) return digest;
+  throw EngineError(ErrorCode::kMissing, "cannot read library " + engine::quoted(path));
 }
 
 // A library of this path that is still mapped would be opened again, whatever the file is now.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstdio>
+#include <fstream>
+#include <vector>
 
 namespace bringup::engine {
 namespace {
@@ -96,6 +98,16 @@ std::string Sha256::finish() {
     text += word;
   }
   return text;
+}
+
+std::string sha256_of_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  Sha256 hash;
+  std::vector<char> part(1 << 16);
+  while (file.read(part.data(), static_cast<std::streamsize>(part.size())), file.gcount() > 0) {
+    hash.update(std::as_bytes(std::span(part.data(), static_cast<size_t>(file.gcount()))));
+  }
+  return file.eof() ? hash.finish() : "";
 }
 
 }  // namespace bringup::engine

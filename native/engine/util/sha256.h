@@ -26,4 +26,6 @@ class Sha256 {
   uint64_t size_ = 0;
 };
 
+std::string sha256_of_file(const std::string& path);  // "" when it cannot be read
+
 }  // namespace bringup::engine
