@@ -1,20 +1,24 @@
-"""`bringup/driver.h` for ctypes: its structures, the functions of its table, and opening a driver
-without torch.
+"""`bringup/driver.h` for ctypes: its statuses, structures and functions, and opening a driver.
+
+A test compares sizes, offsets and numbers with what a C compiler makes of the header. No torch.
 """
 
 from __future__ import annotations
 
 import ctypes as c
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
 from bringup.errors import DriverError
 
 __all__ = [
+    "ABI",
     "CAPABILITIES",
+    "DTYPES",
     "FUNCTIONS",
-    "STATUS_NAMES",
-    "DeviceProps",
+    "LIFECYCLE",
+    "DevicePropsStruct",
     "Dim3",
     "ErrorDetail",
     "Launch",
@@ -23,32 +27,44 @@ __all__ = [
     "PointerInfo",
     "Record",
     "Release",
+    "Status",
     "Table",
     "Tensor",
     "Value",
     "open_table",
 ]
 
-_ABI = 1
+ABI = 1
+LIFECYCLE = 1 << 0
 _i32, _u32, _i64, _u64, _u8, _size = (
     c.c_int32, c.c_uint32, c.c_int64, c.c_uint64, c.c_uint8, c.c_size_t,
 )  # fmt: skip
 _pointer, _text = c.c_void_p, c.c_char_p
 
-STATUS_NAMES = {
-    0: "BRINGUP_OK",
-    1: "BRINGUP_INVALID",
-    2: "BRINGUP_OUT_OF_MEMORY",
-    3: "BRINGUP_NOT_READY",
-    4: "BRINGUP_UNSUPPORTED",
-    5: "BRINGUP_DEVICE_LOST",
-    6: "BRINGUP_KERNEL_FAILED",
-    7: "BRINGUP_ERROR",
-    8: "BRINGUP_TIMEOUT",
-}
+
+class Status(IntEnum):
+    """bringup_status."""
+
+    OK = 0
+    INVALID = 1
+    OUT_OF_MEMORY = 2
+    NOT_READY = 3
+    UNSUPPORTED = 4
+    DEVICE_LOST = 5
+    KERNEL_FAILED = 6
+    ERROR = 7
+    TIMEOUT = 8
 
 
-class DeviceProps(c.Structure):
+# torch's names, in the order of the bits BRINGUP_DTYPE_*.
+DTYPES = (
+    "bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "float16",
+    "bfloat16", "float32", "float64", "complex32", "complex64", "complex128", "float8_e4m3fn",
+    "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2",
+)  # fmt: skip
+
+
+class DevicePropsStruct(c.Structure):
     """bringup_device_props."""
 
     _fields_ = (
@@ -185,68 +201,81 @@ class Record(c.Structure):
     )
 
 
-_out_pointer = c.POINTER(_pointer)
 _launch, _values = c.POINTER(Launch), c.POINTER(LaunchValues)
+_out_pointer, _out_i32, _out_u64, _out_size = map(c.POINTER, (_pointer, _i32, _u64, _size))
 
-# The parameters of every function, in the order of the table. `last_error` is the only one that
-# returns no status, and `capabilities` is no function.
-FUNCTIONS: dict[str, tuple[Any, ...]] = {
-    "device_count": (c.POINTER(_i32),),
-    "device_props": (_i32, c.POINTER(DeviceProps)),
-    "device_synchronize": (_i32,),
-    "mem_alloc": (_i32, _size, _out_pointer),
-    "mem_free": (_i32, _pointer),
-    "mem_info": (_i32, c.POINTER(_size), c.POINTER(_size)),
-    "copy_async": (_i32, _i32, _pointer, _i32, _pointer, _size, _pointer),
-    "fill_async": (_i32, _pointer, _u8, _size, _pointer),
-    "stream_create": (_i32, _i32, _out_pointer),
-    "stream_destroy": (_pointer,),
-    "stream_synchronize": (_i32, _pointer),
-    "stream_query": (_i32, _pointer),
-    "event_create": (_i32, _i32, _out_pointer),
-    "event_destroy": (_pointer,),
-    "event_record": (_pointer, _i32, _pointer),
-    "event_wait": (_pointer, _i32, _pointer),
-    "event_query": (_pointer,),
-    "event_synchronize": (_pointer,),
-    "event_elapsed": (_pointer, _pointer, c.POINTER(c.c_double)),
-    "last_error": (),
-    "host_alloc": (_size, _out_pointer),
-    "host_free": (_pointer,),
-    "host_view": (_i32, _pointer, _out_pointer),
-    "host_func": (_i32, _pointer, _pointer, _pointer),
-    "module_load": (_i32, _text, _out_pointer),
-    "module_unload": (_pointer,),
-    "get_function": (_pointer, _text, _out_pointer),
-    "launch": (_i32, _pointer, _launch),
-    "graph_create": (_i32, _out_pointer),
-    "graph_destroy": (_pointer,),
-    "graph_add_kernel": (_pointer, _launch),
-    "graph_add_copy": (_pointer, _i32, _pointer, _pointer, _size),
-    "graph_add_host_func": (_pointer, _pointer, _pointer),
-    "graph_launch": (_pointer, _pointer),
-    "graph_update_kernel": (_pointer, _i32, _launch),
-    "capabilities": (),
-    "init": (),
-    "shutdown": (),
-    "error_detail": (c.POINTER(ErrorDetail),),
-    "stream_wait_for": (_i32, _pointer, _i64),
-    "event_wait_for": (_pointer, _i64),
-    "device_reset": (_i32,),
-    "host_register": (_pointer, _size),
-    "host_unregister": (_pointer,),
-    "pointer_info": (_pointer, c.POINTER(PointerInfo)),
-    "copy_2d_async": (
-        _i32, _i32, _pointer, _size, _i32, _pointer, _size, _size, _size, _pointer,
+
+def _takes(**parameters: Any) -> dict[str, Any]:
+    return parameters
+
+
+# The parameters of every function, in the order of the table. Handles and addresses are numbers,
+# NULL is None. `last_error` is the only one that returns no status, `capabilities` is no function.
+FUNCTIONS: dict[str, dict[str, Any]] = {
+    "device_count": _takes(count=_out_i32),
+    "device_props": _takes(device=_i32, props=c.POINTER(DevicePropsStruct)),
+    "device_synchronize": _takes(device=_i32),
+    "mem_alloc": _takes(device=_i32, bytes=_size, address=_out_pointer),
+    "mem_free": _takes(device=_i32, address=_pointer),
+    "mem_info": _takes(device=_i32, free_bytes=_out_size, total_bytes=_out_size),
+    "copy_async": _takes(
+        kind=_i32, dst_device=_i32, dst=_pointer, src_device=_i32, src=_pointer, bytes=_size,
+        stream=_pointer,
     ),
-    "fill_wide_async": (_i32, _pointer, _pointer, _u32, _size, _pointer),
-    "module_load_data": (_i32, _pointer, _size, _out_pointer),
-    "launch_values": (_i32, _pointer, _values),
-    "graph_add_values": (_pointer, _values),
-    "graph_update_values": (_pointer, _i32, _values),
-    "profiler_start": (_i32,),
-    "profiler_stop": (_i32,),
-    "profiler_read": (_i32, c.POINTER(Record), _i32, c.POINTER(_i32), c.POINTER(_u64)),
+    "fill_async": _takes(device=_i32, dst=_pointer, value=_u8, bytes=_size, stream=_pointer),
+    "stream_create": _takes(device=_i32, priority=_i32, stream=_out_pointer),
+    "stream_destroy": _takes(stream=_pointer),
+    "stream_synchronize": _takes(device=_i32, stream=_pointer),
+    "stream_query": _takes(device=_i32, stream=_pointer),
+    "event_create": _takes(device=_i32, timing=_i32, event=_out_pointer),
+    "event_destroy": _takes(event=_pointer),
+    "event_record": _takes(event=_pointer, device=_i32, stream=_pointer),
+    "event_wait": _takes(event=_pointer, device=_i32, stream=_pointer),
+    "event_query": _takes(event=_pointer),
+    "event_synchronize": _takes(event=_pointer),
+    "event_elapsed": _takes(start=_pointer, end=_pointer, milliseconds=c.POINTER(c.c_double)),
+    "last_error": _takes(),
+    "host_alloc": _takes(bytes=_size, address=_out_pointer),
+    "host_free": _takes(address=_pointer),
+    "host_view": _takes(device=_i32, address=_pointer, host_address=_out_pointer),
+    "host_func": _takes(device=_i32, stream=_pointer, fn=_pointer, user=_pointer),
+    "module_load": _takes(device=_i32, library=_text, module=_out_pointer),
+    "module_unload": _takes(module=_pointer),
+    "get_function": _takes(module=_pointer, name=_text, fn=_out_pointer),
+    "launch": _takes(device=_i32, stream=_pointer, launch=_launch),
+    "graph_create": _takes(device=_i32, graph=_out_pointer),
+    "graph_destroy": _takes(graph=_pointer),
+    "graph_add_kernel": _takes(graph=_pointer, launch=_launch),
+    "graph_add_copy": _takes(graph=_pointer, kind=_i32, dst=_pointer, src=_pointer, bytes=_size),
+    "graph_add_host_func": _takes(graph=_pointer, fn=_pointer, user=_pointer),
+    "graph_launch": _takes(graph=_pointer, stream=_pointer),
+    "graph_update_kernel": _takes(graph=_pointer, kernel=_i32, launch=_launch),
+    "capabilities": _takes(),
+    "init": _takes(),
+    "shutdown": _takes(),
+    "error_detail": _takes(detail=c.POINTER(ErrorDetail)),
+    "stream_wait_for": _takes(device=_i32, stream=_pointer, nanoseconds=_i64),
+    "event_wait_for": _takes(event=_pointer, nanoseconds=_i64),
+    "device_reset": _takes(device=_i32),
+    "host_register": _takes(address=_pointer, bytes=_size),
+    "host_unregister": _takes(address=_pointer),
+    "pointer_info": _takes(address=_pointer, info=c.POINTER(PointerInfo)),
+    "copy_2d_async": _takes(
+        kind=_i32, dst_device=_i32, dst=_pointer, dst_pitch=_size, src_device=_i32, src=_pointer,
+        src_pitch=_size, width=_size, height=_size, stream=_pointer,
+    ),
+    "fill_wide_async": _takes(
+        device=_i32, dst=_pointer, pattern=_pointer, size=_u32, count=_size, stream=_pointer
+    ),
+    "module_load_data": _takes(device=_i32, data=_pointer, bytes=_size, module=_out_pointer),
+    "launch_values": _takes(device=_i32, stream=_pointer, launch=_values),
+    "graph_add_values": _takes(graph=_pointer, launch=_values),
+    "graph_update_values": _takes(graph=_pointer, kernel=_i32, launch=_values),
+    "profiler_start": _takes(device=_i32),
+    "profiler_stop": _takes(device=_i32),
+    "profiler_read": _takes(
+        device=_i32, records=c.POINTER(Record), capacity=_i32, count=_out_i32, lost=_out_u64
+    ),
 }  # fmt: skip
 
 # The bit behind which each of these functions is used.
@@ -270,7 +299,7 @@ CAPABILITIES: dict[str, int] = {
 
 
 class Table(c.Structure):
-    """bringup_driver, its functions as addresses; 0 for what the driver has not."""
+    """bringup_driver, its functions as addresses; None for what the driver has not."""
 
     _fields_ = (
         ("struct_size", _u32),
@@ -286,7 +315,7 @@ class Table(c.Structure):
         if not address:
             return None
         result = _text if name == "last_error" else _i32
-        return c.CFUNCTYPE(result, *FUNCTIONS[name])(address)
+        return c.CFUNCTYPE(result, *FUNCTIONS[name].values())(address)
 
 
 def open_table(path: Path) -> Table:
@@ -304,9 +333,9 @@ def open_table(path: Path) -> Table:
     except AttributeError:
         raise DriverError(f"{path} is no driver: it exports no 'bringup_driver_get'") from None
     get.restype, get.argtypes = _pointer, (_u32,)
-    given = get(_ABI)
+    given = get(ABI)
     if not given:
-        raise DriverError(f"the driver {path} does not speak driver ABI {_ABI}")
+        raise DriverError(f"the driver {path} does not speak driver ABI {ABI}")
     size = _u32.from_address(given).value
     table = Table()
     c.memmove(c.byref(table), given, min(size, c.sizeof(Table)))

@@ -15,7 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from bringup import _native, settings
-from bringup.devices._driver_table import DTYPES
+from bringup.devices._driver_abi import DTYPES
 from bringup.errors import NativeLibraryError
 
 __all__ = [

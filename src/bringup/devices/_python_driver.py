@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bringup.devices._driver_abi import FUNCTIONS
-from bringup.devices._driver_table import (
+from bringup.devices._driver_abi import (
     ABI,
     DTYPES,
+    FUNCTIONS,
     LIFECYCLE,
-    SIGNATURES,
     DevicePropsStruct,
     Status,
     Table,
@@ -231,7 +230,7 @@ class PythonDriver(_SynchronousDriver, ABC):
         )
 
     def _fill(self, table: Table, name: str, result: Any, function: Callable[..., Any]) -> None:
-        callback = ctypes.CFUNCTYPE(result, *SIGNATURES[name])(function)
+        callback = ctypes.CFUNCTYPE(result, *FUNCTIONS[name].values())(function)
         self._callbacks.append(callback)
         setattr(table, name, ctypes.cast(callback, ctypes.c_void_p).value)
 

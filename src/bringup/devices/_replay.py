@@ -194,9 +194,7 @@ class Replay:
     def _plain(self, call: Call, outputs: dict[str, Any]) -> list[Any]:
         """Numbers as they are, handles and addresses as they are here, outputs as places."""
         arguments: list[Any] = []
-        for name, kind in zip(
-            _PARAMETERS[call.function], abi.FUNCTIONS[call.function], strict=True
-        ):
+        for name, kind in abi.FUNCTIONS[call.function].items():
             value = call.arguments.get(name)
             if value is None:
                 place = kind._type_()
@@ -442,54 +440,12 @@ _HANDLES = {
     "module": "module",
     "fn": "function",
 }
-_PARAMETERS = {
-    "device_count": ("count",),
-    "device_props": ("device", "props"),
-    "device_synchronize": ("device",),
-    "mem_alloc": ("device", "bytes", "address"),
-    "mem_free": ("device", "address"),
-    "mem_info": ("device", "free_bytes", "total_bytes"),
-    "fill_async": ("device", "dst", "value", "bytes", "stream"),
-    "stream_create": ("device", "priority", "stream"),
-    "stream_destroy": ("stream",),
-    "stream_synchronize": ("device", "stream"),
-    "stream_query": ("device", "stream"),
-    "event_create": ("device", "timing", "event"),
-    "event_destroy": ("event",),
-    "event_record": ("event", "device", "stream"),
-    "event_wait": ("event", "device", "stream"),
-    "event_query": ("event",),
-    "event_synchronize": ("event",),
-    "event_elapsed": ("start", "end", "milliseconds"),
-    "host_alloc": ("bytes", "address"),
-    "host_free": ("address",),
-    "module_load": ("device", "library", "module"),
-    "module_unload": ("module",),
-    "get_function": ("module", "name", "fn"),
-    "launch": ("device", "stream", "launch"),
-    "graph_create": ("device", "graph"),
-    "graph_destroy": ("graph",),
-    "graph_add_kernel": ("graph", "launch"),
-    "graph_launch": ("graph", "stream"),
-    "graph_update_kernel": ("graph", "kernel", "launch"),
-    "init": (),
-    "shutdown": (),
-    "error_detail": ("detail",),
-    "stream_wait_for": ("device", "stream", "nanoseconds"),
-    "event_wait_for": ("event", "nanoseconds"),
-    "device_reset": ("device",),
-    "host_unregister": ("address",),
-    "pointer_info": ("address", "info"),
-    "launch_values": ("device", "stream", "launch"),
-    "graph_add_values": ("graph", "launch"),
-    "graph_update_values": ("graph", "kernel", "launch"),
-    "profiler_start": ("device",),
-    "profiler_stop": ("device",),
-}
 
 
 def _name(status: int) -> str:
-    return abi.STATUS_NAMES.get(status, f"the status {status}, which there is not")
+    if status not in list(abi.Status):
+        return f"the status {status}, which there is not"
+    return f"BRINGUP_{abi.Status(status).name}"
 
 
 def _extent(rows: tuple[int, int, int]) -> int:

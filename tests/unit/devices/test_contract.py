@@ -156,7 +156,7 @@ def test_the_device_of_memory_that_another_allocated_is_asked_of_the_driver() ->
 
     library = ctypes.CDLL(str(_native.sim_driver_path()))
     library.bringup_driver_get.restype = ctypes.c_void_p
-    from bringup.devices._driver_table import Table
+    from bringup.devices._driver_abi import Table
 
     table = Table.from_address(library.bringup_driver_get(1))
     allocate = ctypes.CFUNCTYPE(

@@ -12,7 +12,7 @@ import pytest
 from tests.training_program import TRAIN
 
 from bringup import _native, devices
-from bringup.devices import _driver_table as table
+from bringup.devices import _driver_abi as abi
 from bringup.errors import DriverError
 
 BOARD = """
@@ -265,16 +265,37 @@ def test_a_constructor_that_forgets_its_base_is_told() -> None:
 
 # --- the same numbers as in the header
 
+STRUCTURES = {
+    "DLTensor": abi.Tensor,
+    "bringup_device_props": abi.DevicePropsStruct,
+    "bringup_dim3": abi.Dim3,
+    "bringup_driver": abi.Table,
+    "bringup_error_detail": abi.ErrorDetail,
+    "bringup_launch": abi.Launch,
+    "bringup_launch_values_args": abi.LaunchValues,
+    "bringup_list": abi.List,
+    "bringup_pointer_info": abi.PointerInfo,
+    "bringup_record": abi.Record,
+    "bringup_value": abi.Value,
+}
+
+
+def _place(name: str, field: str) -> str:
+    """The field in C: those of the structures within DLTensor are its own in Python."""
+    within = {"device_type": "device.", "device_id": "device.", "code": "dtype.", "bits": "dtype."}
+    within["lanes"] = "dtype."
+    prefix = within.get(field, "") if name == "DLTensor" else ""
+    return f"offsetof({name}, {prefix}{field})"
+
 
 @pytest.fixture(scope="module")
 def header(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     """Sizes, offsets and constants of the header, as a C compiler has them."""
-    structures = {"bringup_driver": table.Table, "bringup_device_props": table.DevicePropsStruct}
-    names = [f"sizeof({name})" for name in structures]
-    for name, structure in structures.items():
-        names += [f"offsetof({name}, {field[0]})" for field in structure._fields_]
-    names += [f"BRINGUP_{status.name}" for status in table.Status]
-    names += [f"BRINGUP_DTYPE_{dtype.upper()}" for dtype in table.DTYPES]
+    names = [f"sizeof({name})" for name in STRUCTURES]
+    for name, structure in STRUCTURES.items():
+        names += [_place(name, field[0]) for field in structure._fields_]
+    names += [f"BRINGUP_{status.name}" for status in abi.Status]
+    names += [f"BRINGUP_DTYPE_{dtype.upper()}" for dtype in abi.DTYPES]
     names += ["BRINGUP_HAS_LIFECYCLE", "BRINGUP_DRIVER_ABI"]
     lines = "".join(f'  printf("%llu\\n", (unsigned long long)({name}));\n' for name in names)
     folder = tmp_path_factory.mktemp("header")
@@ -292,45 +313,40 @@ def header(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     return dict(zip(names, map(int, said), strict=True))
 
 
-def test_offsets_are_those_of_the_header(header: dict[str, int]) -> None:
-    for name, structure in (
-        ("bringup_driver", table.Table),
-        ("bringup_device_props", table.DevicePropsStruct),
-    ):
-        for field in structure._fields_:
-            offset = getattr(structure, field[0]).offset
-            assert offset == header[f"offsetof({name}, {field[0]})"], field[0]
-    assert ctypes.sizeof(table.DevicePropsStruct) == header["sizeof(bringup_device_props)"]
-    # The table in Python ends earlier, behind what such a driver can have.
-    assert ctypes.sizeof(table.Table) <= header["sizeof(bringup_driver)"]
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_offsets_are_those_of_the_header(name: str, header: dict[str, int]) -> None:
+    structure = STRUCTURES[name]
+    for field in structure._fields_:
+        offset = getattr(structure, field[0]).offset
+        assert offset == header[_place(name, field[0])], field[0]
+    assert ctypes.sizeof(structure) == header[f"sizeof({name})"]
 
 
 def test_constants_are_those_of_the_header(header: dict[str, int]) -> None:
-    for status in table.Status:
+    for status in abi.Status:
         assert int(status) == header[f"BRINGUP_{status.name}"]
-    for bit, dtype in enumerate(table.DTYPES):
+    for bit, dtype in enumerate(abi.DTYPES):
         assert 1 << bit == header[f"BRINGUP_DTYPE_{dtype.upper()}"]
-    assert header["BRINGUP_HAS_LIFECYCLE"] == table.LIFECYCLE
-    assert header["BRINGUP_DRIVER_ABI"] == table.ABI
+    assert header["BRINGUP_HAS_LIFECYCLE"] == abi.LIFECYCLE
+    assert header["BRINGUP_DRIVER_ABI"] == abi.ABI
 
 
 def test_signatures_are_those_of_the_header(tmp_path: Path) -> None:
     """A C compiler accepts each as the type of the function in the table."""
     c_names = {
+        ctypes.c_char_p: "char*",
         ctypes.c_int32: "int32_t",
+        ctypes.c_int64: "int64_t",
+        ctypes.c_uint32: "uint32_t",
         ctypes.c_uint8: "uint8_t",
         ctypes.c_size_t: "size_t",
-        ctypes.c_double: "double",
-        table.DevicePropsStruct: "bringup_device_props",
     }
     lines = []
-    for name, arguments in table.SIGNATURES.items():
-        sizes = [
-            "sizeof(void*)"
-            if argument is ctypes.c_void_p or hasattr(argument, "contents")
-            else f"sizeof({c_names[argument]})"
-            for argument in arguments
-        ]
+    for name, parameters in abi.FUNCTIONS.items():
+        if name == "capabilities":
+            continue
+        arguments = parameters.values()
+        sizes = [f"sizeof({c_names.get(argument, 'void*')})" for argument in arguments]
         given = ", ".join(f"A{i}" for i in range(len(arguments)))
         types = "".join(f", class A{i}" for i in range(len(arguments)))
         checks = " && ".join(["true", *(f"sizeof(A{i}) == {size}" for i, size in enumerate(sizes))])

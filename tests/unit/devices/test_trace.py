@@ -5,6 +5,7 @@ is tested in `native/test_traced_driver.cpp`.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -374,13 +375,18 @@ def test_the_command_traces_what_it_runs(
     assert "loaded no driver" in capfd.readouterr().err
 
 
-def test_the_functions_are_those_of_the_header_in_its_order() -> None:
+def test_the_functions_and_parameters_are_those_of_the_header_in_its_order() -> None:
     header = (_native.include_dir() / "bringup" / "driver.h").read_text()
-    table = header[header.index("typedef struct bringup_driver {") :]
-    places = [table.find(f"(*{name})(") for name in FUNCTIONS if name != "capabilities"]
-    assert -1 not in places
-    assert places == sorted(places)
-    assert table.count("int32_t (*") == len(places) - 1  # last_error returns text
+    table = header[
+        header.index("typedef struct bringup_driver {") : header.index("} bringup_driver;")
+    ]
+    found = {
+        name: re.findall(r"(\w+)(?:\)\([^()]*\))?(?:,|$)", "" if given == "void" else given)
+        for name, given in re.findall(r"\(\*(\w+)\)\(((?:[^()]|\([^()]*\))*)\);", table)
+    }
+    assert list(found) == [name for name in FUNCTIONS if name != "capabilities"]
+    for name, parameters in found.items():
+        assert parameters == list(FUNCTIONS[name]), name
     assert Table.capabilities.offset < Table.init.offset  # type: ignore[attr-defined]
 
 
