@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -91,27 +92,6 @@ def replay(
         say(json_file, f"  got:      {found.got}")
         if found.words:
             say(json_file, f"  the driver says: {found.words}")
-    results = {
-        "trace": str(report.trace),
-        "library": str(report.library),
-        "calls": report.calls,
-        "made": report.made,
-        "compared_copies": report.compared_copies,
-        "not_compared": report.not_compared,
-        "left_out": report.left_out,
-        "trace_end": report.trace_end,
-        "difference": None
-        if found is None
-        else {
-            "call": found.call,
-            "function": found.function,
-            "text": found.text,
-            "expected": found.expected,
-            "got": found.got,
-            "words": found.words,
-            "before": list(found.before),
-        },
-    }
-    write_results(json_file, results, console_for(json_file))
+    write_results(json_file, asdict(report), console_for(json_file))
     if found is not None:
         raise typer.Exit(ExitCode.FAILED)

@@ -85,7 +85,7 @@ class Launches:
         while self._released:
             self._kept.pop(self._released.popleft(), None)
         given = call.arguments["launch"]
-        if call.status == 0 or call.status is None:
+        if call.was_accepted:
             self._write_all(given, self._content_after(given))
         if "values" in given:  # read before the call returns
             made, self._last = self._values(given)

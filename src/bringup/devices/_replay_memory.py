@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 import enum
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 __all__ = ["Allocation", "Content", "Memory"]
@@ -24,57 +23,41 @@ class Allocation:
 
     Attributes:
         is_shared: the host reached it without a call of the driver, so nothing is known of it.
-        segments: (begin, end, content) of the bytes that were written, in order, apart.
+        steps: (place, content): what the bytes hold from there to the next place; in order,
+            neighbours differ.
     """
 
     recorded: int
     replayed: int
     size: int
     is_shared: bool = False
-    segments: list[tuple[int, int, Content]] = field(default_factory=list)
+    steps: list[tuple[int, Content]] = field(default_factory=lambda: [(0, Content.UNWRITTEN)])
 
     def write(self, begin: int, end: int, content: Content) -> None:
-        """Bytes [begin, end) now hold something else."""
-        kept = []
-        for first, last, there in self.segments:
-            if first < begin:
-                kept.append((first, min(last, begin), there))
-            if last > end:
-                kept.append((max(first, end), last, there))
-        kept.append((begin, end, content))
-        self.segments = _joined(sorted(kept))
+        """Note that bytes [begin, end) hold something else now."""
+        after = self.parts(end, end + 1)[0][2]
+        steps = [step for step in self.steps if step[0] < begin]
+        if not steps or steps[-1][1] is not content:
+            steps.append((begin, content))
+        if after is not content:
+            steps.append((end, after))
+        self.steps = steps + [step for step in self.steps if step[0] > end]
 
-    def parts(self, begin: int, end: int) -> Iterator[tuple[int, int, Content]]:
-        """[begin, end) as parts of one content each."""
-        at = begin
-        for first, last, there in self.segments:
-            if last <= at or first >= end:
-                continue
-            if first > at:
-                yield at, first, Content.UNWRITTEN
-            yield max(first, at), min(last, end), there
-            at = min(last, end)
-        if at < end:
-            yield at, end, Content.UNWRITTEN
+    def parts(self, begin: int, end: int) -> list[tuple[int, int, Content]]:
+        """Return [begin, end) as parts of one content each."""
+        ends = [place for place, _ in self.steps[1:]] + [max(end, self.size)]
+        return [
+            (max(first, begin), min(last, end), content)
+            for (first, content), last in zip(self.steps, ends, strict=True)
+            if first < end and last > begin
+        ]
 
     def content(self, begin: int, end: int) -> Content:
-        """Unknown if any byte is; unwritten if the first byte is."""
+        """Return UNKNOWN if any byte is; UNWRITTEN if the first byte is."""
         found = [content for _, _, content in self.parts(begin, end)]
         if self.is_shared or Content.UNKNOWN in found:
             return Content.UNKNOWN
         return found[0] if found else Content.KNOWN
-
-
-def _joined(
-    segments: list[tuple[int, int, Content]],
-) -> list[tuple[int, int, Content]]:
-    joined: list[tuple[int, int, Content]] = []
-    for first, last, content in segments:
-        if joined and joined[-1][1] == first and joined[-1][2] is content:
-            joined[-1] = (joined[-1][0], last, content)
-        elif first < last:
-            joined.append((first, last, content))
-    return joined
 
 
 class Memory:
@@ -85,18 +68,18 @@ class Memory:
         self._live: dict[int, Allocation] = {}
 
     def add(self, recorded: int, replayed: int, size: int) -> None:
-        """New memory. One that was at its address is gone, whether or not that was recorded."""
+        """Add memory. One that was at its address is gone, whether or not that was recorded."""
         if recorded not in self._live:
             bisect.insort(self._bases, recorded)
         self._live[recorded] = Allocation(recorded, replayed, size)
 
     def remove(self, recorded: int) -> None:
-        """The memory is freed."""
+        """Forget memory that is freed."""
         if self._live.pop(recorded, None) is not None:
             self._bases.remove(recorded)
 
     def find(self, address: int, size: int = 1) -> Allocation | None:
-        """The allocation in which these bytes lie whole."""
+        """Return the allocation in which these bytes lie whole."""
         at = bisect.bisect_right(self._bases, address) - 1
         if at < 0:
             return None
@@ -104,23 +87,23 @@ class Memory:
         return found if address + size <= found.recorded + found.size else None
 
     def rest(self, address: int) -> int:
-        """How many bytes there are from an address to the end of its allocation."""
+        """Return how many bytes there are from an address to the end of its allocation."""
         found = self.find(address)
         return 0 if found is None else found.recorded + found.size - address
 
     def place(self, address: int, size: int = 1) -> int | None:
-        """Where an address is now, or None: it lies in no live allocation."""
+        """Return where an address is now, or None: it lies in no live allocation."""
         found = self.find(address, size)
         return None if found is None else found.replayed + (address - found.recorded)
 
     def write(self, address: int, size: int, content: Content) -> None:
-        """Bytes of an allocation now hold something else."""
+        """Note that bytes of an allocation hold something else now."""
         if size > 0 and (found := self.find(address, size)) is not None:
             begin = address - found.recorded
             found.write(begin, begin + size, content)
 
     def content(self, address: int, size: int) -> Content:
-        """What is known of bytes; of memory that is nobody's, nothing."""
+        """Return what is known of bytes; of memory in no allocation, nothing."""
         found = self.find(address, size)
         if found is None:
             return Content.UNKNOWN
@@ -128,11 +111,11 @@ class Memory:
         return found.content(begin, begin + size)
 
     def copy(self, target: int, source: int, size: int) -> None:
-        """What is known of `source` is known of `target` now."""
+        """Know of `target` what is known of `source`."""
         found = self.find(source, size)
         if found is None or found.is_shared:
             self.write(target, size, Content.UNKNOWN)
             return
         begin = source - found.recorded
-        for first, last, content in list(found.parts(begin, begin + size)):
+        for first, last, content in found.parts(begin, begin + size):
             self.write(target + first - begin, last - first, content)

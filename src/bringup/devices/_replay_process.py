@@ -106,10 +106,11 @@ def replay_trace(file: str | Path, driver: str | Path, timeout: float = 30.0) ->
         number, is_in_driver = PROGRESS.unpack(progress.read_bytes())
     if "error" in found:
         raise DriverError(found["error"])
-    if "calls" not in found:
+    if not found:
         if not number:
             raise DriverError(f"the replay of {file} did not begin:\n{said[-2000:]}")
-        found = _ended(trace, number, bool(is_in_driver), hung, process.returncode, said)
+        got = "the call has not returned" if hung else _end(process.returncode, is_in_driver)
+        found = {"difference": {"call": number, "got": got, "words": said[-1000:]}}
     return _report(trace, library, found)
 
 
@@ -132,54 +133,37 @@ def _watch(process: subprocess.Popen[bytes], progress: Path, limit: float) -> bo
             return False
 
 
-def _ended(
-    trace: Trace, number: int, is_in_driver: bool, hung: bool, code: int, said: str
-) -> dict[str, Any]:
-    """What a process that could not say anything itself has found."""
-    index = next(i for i, call in enumerate(trace.calls) if call.number == number)
-    call = trace.calls[index]
-    if hung:
-        got = "the call has not returned"
-    else:
-        how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
-        where = "in the call" if is_in_driver else "between this call and the next"
-        got = f"the process ended with {how} {where}"
-    difference = {
-        "call": number,
-        "function": call.function,
-        "text": str(call),
-        "expected": _expected(call),
-        "got": got,
-        "words": said[-1000:],
-        "before": [str(earlier) for earlier in trace.calls[max(0, index - _BEFORE) : index]],
-    }
-    return {"calls": len(trace.calls), "made": index, "difference": difference}
+def _end(code: int, is_in_driver: int) -> str:
+    """How a process that could not say anything itself has ended."""
+    how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+    where = "in the call" if is_in_driver else "between this call and the next"
+    return f"the process ended with {how} {where}"
+
+
+def _report(trace: Trace, library: Path, found: dict[str, Any]) -> ReplayReport:
+    numbers = [call.number for call in trace.calls]
+    difference = found.pop("difference")
+    if difference is not None:
+        index = numbers.index(difference["call"])
+        call = trace.calls[index]
+        found.setdefault("made", index)
+        before = trace.calls[max(0, index - _BEFORE) : index]
+        difference = ReplayDifference(
+            **{"expected": _expected(call), **difference},
+            function=call.function,
+            text=str(call),
+            before=tuple(map(str, before)),
+        )
+    counts = {"compared_copies": 0, "not_compared": {}, "left_out": {}, **found}
+    return ReplayReport(
+        trace=trace.file,
+        library=library,
+        calls=len(trace.calls),
+        trace_end=trace.end,
+        difference=difference,
+        **counts,
+    )
 
 
 def _expected(call: Call) -> str:
     return "the call had not returned" if call.status is None else f"status {call.status}"
-
-
-def _report(trace: Trace, library: Path, found: dict[str, Any]) -> ReplayReport:
-    difference = found["difference"]
-    return ReplayReport(
-        trace=trace.file,
-        library=library,
-        calls=found["calls"],
-        made=found["made"],
-        compared_copies=found.get("compared_copies", 0),
-        not_compared=found.get("not_compared", {}),
-        left_out=found.get("left_out", {}),
-        trace_end=trace.end,
-        difference=None
-        if difference is None
-        else ReplayDifference(
-            call=difference["call"],
-            function=difference["function"],
-            text=difference["text"],
-            expected=difference["expected"],
-            got=difference["got"],
-            words=difference["words"],
-            before=tuple(difference["before"]),
-        ),
-    )

@@ -48,6 +48,11 @@ class Call:
     outputs: dict[str, Any] = field(default_factory=dict)
     done: list[dict[str, Any]] = field(default_factory=list)
 
+    @property
+    def was_accepted(self) -> bool:
+        """Whether it succeeded, or had not returned when the trace ended."""
+        return not self.status
+
     def __str__(self) -> str:
         arguments = ", ".join(f"{name}={_shown(value)}" for name, value in self.arguments.items())
         outputs = ", ".join(f"{name}={_shown(value)}" for name, value in self.outputs.items())

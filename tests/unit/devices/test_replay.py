@@ -8,12 +8,14 @@ import hashlib
 import json
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bringup import _native, devices
+from bringup.errors import DriverError
 
 DEVICE, HOST, STREAM, EVENT, MODULE, FUNCTION = "0x1000", "0x900000", "0x77", "0x88", "0x99", "0xaa"
 TO_DEVICE, TO_HOST, WITHIN = 1, 2, 3
@@ -159,6 +161,32 @@ def test_knowledge_follows_copies_within_the_device(script: Script) -> None:
     assert report.not_compared == {"from memory that is not what was recorded": 1}
 
 
+def test_rows_are_copied_within_the_device_between_two_pitches(script: Script) -> None:
+    fill(script, 9)
+    script.call("fill_async", device=0, dst="0x1100", value=1, bytes=4, stream=STREAM)
+    script.call(
+        "copy_2d_async", kind=WITHIN, dst_device=0, dst="0x1200", dst_pitch=4, src_device=0,
+        src="0x1100", src_pitch=2, width=2, height=3, stream=STREAM,
+    )  # fmt: skip
+    read(script, "0x1200", b"\x01\x01\x09\x09" * 2 + b"\x09\x09")
+    report = script.replayed()
+    assert report.difference is None
+    assert report.compared_copies == 1
+
+
+def test_what_the_host_wrote_through_a_view_is_not_compared_on_a_driver_without_views(
+    script: Script, build_driver: Callable[..., Path]
+) -> None:
+    del script.lines[1:3]  # init, which the smallest driver has not
+    fill(script)
+    script.call("host_view", device=0, address=DEVICE, outputs={"host_address": HOST})
+    read(script, DEVICE, b"written")
+    report = script.replayed(build_driver())
+    assert report.difference is None
+    assert report.not_compared == {"from memory that is not what was recorded": 1}
+    assert report.left_out == {"host_view": 1}
+
+
 @pytest.fixture(scope="module")
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Adds its integer to every byte of its tensor; with plain values, each thread to one."""
@@ -298,6 +326,12 @@ def test_what_no_call_gave_is_a_difference(
     found = script.replayed().difference
     assert found is not None
     assert found.got.startswith(got)
+
+
+def test_a_call_without_an_argument_is_no_fault_of_the_driver(script: Script) -> None:
+    script.call("fill_async", device=0, dst=DEVICE, value=1, stream=STREAM)
+    with pytest.raises(DriverError, match=r"call #4 fill_async\(.*\) -> status 0 cannot be made: "):
+        script.replayed()
 
 
 def test_memory_that_is_freed_is_gone(script: Script) -> None:

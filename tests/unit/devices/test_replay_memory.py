@@ -75,8 +75,8 @@ def test_of_memory_that_the_host_shares_nothing_is_known() -> None:
     assert allocation.content(0, 4) is Content.UNKNOWN
 
 
-def test_neighbours_of_one_content_become_one_segment() -> None:
+def test_neighbours_of_one_content_become_one_part() -> None:
     allocation = Allocation(0, 0, 8)
     for begin in (4, 0, 2, 6):
         allocation.write(begin, begin + 2, Content.KNOWN)
-    assert allocation.segments == [(0, 8, Content.KNOWN)]
+    assert allocation.parts(0, 8) == [(0, 8, Content.KNOWN)]
