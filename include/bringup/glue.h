@@ -58,42 +58,15 @@ static inline int64_t bringup_glue_numel(const void* arg) {
 static inline int64_t bringup_glue_dtype(const void* arg) {
   if (arg == NULL) return 0;
   const DLDataType dtype = ((const DLTensor*)arg)->dtype;
-  switch (dtype.code * 256 + dtype.bits) {
-    case 1 * 256 + 8:
-      return 0;
-    case 0 * 256 + 8:
-      return 1;
-    case 0 * 256 + 16:
-      return 2;
-    case 0 * 256 + 32:
-      return 3;
-    case 0 * 256 + 64:
-      return 4;
-    case 2 * 256 + 16:
-      return 5;
-    case 2 * 256 + 32:
-      return 6;
-    case 2 * 256 + 64:
-      return 7;
-    case 5 * 256 + 32:
-      return 8;
-    case 5 * 256 + 64:
-      return 9;
-    case 5 * 256 + 128:
-      return 10;
-    case 6 * 256 + 8:
-      return 11;
-    case 4 * 256 + 16:
-      return 15;
-    case 1 * 256 + 16:
-      return 27;
-    case 1 * 256 + 32:
-      return 28;
-    case 1 * 256 + 64:
-      return 29;
-    default:
-      return -1;
+  /* DLPack's code and bits, in the order of the numbers; of those in between a kernel gets none. */
+  static const uint8_t kinds[] = {1, 8,  0, 8,  0, 16, 0, 32, 0, 64,  2, 16,
+                                  2, 32, 2, 64, 5, 32, 5, 64, 5, 128, 6, 8};
+  for (int64_t i = 0; i < 12; ++i) {
+    if (dtype.code == kinds[2 * i] && dtype.bits == kinds[2 * i + 1]) return i;
   }
+  if (dtype.code == 4 && dtype.bits == 16) return 15;
+  if (dtype.code != 1) return -1;
+  return dtype.bits == 16 ? 27 : dtype.bits == 32 ? 28 : dtype.bits == 64 ? 29 : -1;
 }
 
 static inline int64_t bringup_glue_dtype_code(const void* arg) {

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "driver/dtypes.h"
 #include "sim/status.h"
 #include "sim/text.h"
 
@@ -90,29 +91,19 @@ void read_functions(Value value, FunctionSet& functions) {
   });
 }
 
+constexpr uint64_t kAlways = BRINGUP_DTYPE_BOOL | BRINGUP_DTYPE_INT64;
+
 void read_dtypes(Value value, uint64_t& dtypes) {
-  static constexpr std::array<std::pair<Value, uint64_t>, 20> kNames = {{
-      {"uint8", BRINGUP_DTYPE_UINT8},
-      {"int8", BRINGUP_DTYPE_INT8},
-      {"int16", BRINGUP_DTYPE_INT16},
-      {"int32", BRINGUP_DTYPE_INT32},
-      {"uint16", BRINGUP_DTYPE_UINT16},
-      {"uint32", BRINGUP_DTYPE_UINT32},
-      {"uint64", BRINGUP_DTYPE_UINT64},
-      {"float16", BRINGUP_DTYPE_FLOAT16},
-      {"bfloat16", BRINGUP_DTYPE_BFLOAT16},
-      {"float32", BRINGUP_DTYPE_FLOAT32},
-      {"float64", BRINGUP_DTYPE_FLOAT64},
-      {"complex32", BRINGUP_DTYPE_COMPLEX32},
-      {"complex64", BRINGUP_DTYPE_COMPLEX64},
-      {"complex128", BRINGUP_DTYPE_COMPLEX128},
-      {"float8_e4m3fn", BRINGUP_DTYPE_FLOAT8_E4M3FN},
-      {"float8_e5m2", BRINGUP_DTYPE_FLOAT8_E5M2},
-      {"float8_e4m3fnuz", BRINGUP_DTYPE_FLOAT8_E4M3FNUZ},
-      {"float8_e5m2fnuz", BRINGUP_DTYPE_FLOAT8_E5M2FNUZ},
-      {"float8_e8m0fnu", BRINGUP_DTYPE_FLOAT8_E8M0FNU},
-      {"float4_e2m1fn_x2", BRINGUP_DTYPE_FLOAT4_E2M1FN_X2},
-  }};
+  // Every dtype but those that every device has.
+  static constexpr auto kNames = [] {
+    std::array<std::pair<Value, uint64_t>, 20> names{};
+    auto to = names.begin();
+#define BRINGUP_NAME(bit, name, type, code, bits) \
+  if (!(kAlways & BRINGUP_DTYPE_##bit)) *to++ = { #name, BRINGUP_DTYPE_##bit };
+    BRINGUP_DTYPES(BRINGUP_NAME)
+#undef BRINGUP_NAME
+    return names;
+  }();
   for_each_part(value, [&](Value name) { dtypes |= read_choice(name, kNames); });
 }
 

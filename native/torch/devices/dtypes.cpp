@@ -9,6 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "driver/dtypes.h"
+
 namespace bringup::torch_ext {
 namespace {
 
@@ -52,28 +54,9 @@ const char* closest_supported(c10::ScalarType type, DtypeSet absent) {
 
 // Every dtype that the properties have a bit for.
 constexpr std::pair<uint64_t, c10::ScalarType> kDtypes[] = {
-    {BRINGUP_DTYPE_BOOL, c10::ScalarType::Bool},
-    {BRINGUP_DTYPE_UINT8, c10::ScalarType::Byte},
-    {BRINGUP_DTYPE_INT8, c10::ScalarType::Char},
-    {BRINGUP_DTYPE_INT16, c10::ScalarType::Short},
-    {BRINGUP_DTYPE_INT32, c10::ScalarType::Int},
-    {BRINGUP_DTYPE_INT64, c10::ScalarType::Long},
-    {BRINGUP_DTYPE_UINT16, c10::ScalarType::UInt16},
-    {BRINGUP_DTYPE_UINT32, c10::ScalarType::UInt32},
-    {BRINGUP_DTYPE_UINT64, c10::ScalarType::UInt64},
-    {BRINGUP_DTYPE_FLOAT16, c10::ScalarType::Half},
-    {BRINGUP_DTYPE_BFLOAT16, c10::ScalarType::BFloat16},
-    {BRINGUP_DTYPE_FLOAT32, c10::ScalarType::Float},
-    {BRINGUP_DTYPE_FLOAT64, c10::ScalarType::Double},
-    {BRINGUP_DTYPE_COMPLEX32, c10::ScalarType::ComplexHalf},
-    {BRINGUP_DTYPE_COMPLEX64, c10::ScalarType::ComplexFloat},
-    {BRINGUP_DTYPE_COMPLEX128, c10::ScalarType::ComplexDouble},
-    {BRINGUP_DTYPE_FLOAT8_E4M3FN, c10::ScalarType::Float8_e4m3fn},
-    {BRINGUP_DTYPE_FLOAT8_E5M2, c10::ScalarType::Float8_e5m2},
-    {BRINGUP_DTYPE_FLOAT8_E4M3FNUZ, c10::ScalarType::Float8_e4m3fnuz},
-    {BRINGUP_DTYPE_FLOAT8_E5M2FNUZ, c10::ScalarType::Float8_e5m2fnuz},
-    {BRINGUP_DTYPE_FLOAT8_E8M0FNU, c10::ScalarType::Float8_e8m0fnu},
-    {BRINGUP_DTYPE_FLOAT4_E2M1FN_X2, c10::ScalarType::Float4_e2m1fn_x2},
+#define BRINGUP_DTYPE(bit, name, dtype, code, bits) {BRINGUP_DTYPE_##bit, c10::ScalarType::dtype},
+    BRINGUP_DTYPES(BRINGUP_DTYPE)
+#undef BRINGUP_DTYPE
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "driver/dtypes.h"
 #include "torch/common/errors.h"
 
 namespace bringup::torch_ext {
@@ -12,24 +13,10 @@ namespace {
 
 constexpr auto kDtypes = [] {
   std::array<DLDataType, static_cast<size_t>(at::ScalarType::NumOptions)> table{};
-  const auto put = [&table](at::ScalarType dtype, uint8_t code, uint8_t bits) {
-    table[static_cast<size_t>(dtype)] = DLDataType{code, bits, 1};
-  };
-  put(at::kByte, 1, 8);
-  put(at::kUInt16, 1, 16);
-  put(at::kUInt32, 1, 32);
-  put(at::kUInt64, 1, 64);
-  put(at::kChar, 0, 8);
-  put(at::kShort, 0, 16);
-  put(at::kInt, 0, 32);
-  put(at::kLong, 0, 64);
-  put(at::kHalf, 2, 16);
-  put(at::kFloat, 2, 32);
-  put(at::kDouble, 2, 64);
-  put(at::kBFloat16, 4, 16);
-  put(at::kComplexFloat, 5, 64);
-  put(at::kComplexDouble, 5, 128);
-  put(at::kBool, 6, 8);
+#define BRINGUP_PUT(bit, name, dtype, code, bits) \
+  if (bits != 0) table[static_cast<size_t>(at::ScalarType::dtype)] = DLDataType{code, bits, 1};
+  BRINGUP_DTYPES(BRINGUP_PUT)
+#undef BRINGUP_PUT
   return table;
 }();
 

@@ -5,6 +5,7 @@ Tensors are torch's or numpy's, looked at without importing either.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -14,6 +15,7 @@ from bringup._language._core import Layout
 
 __all__ = [
     "C_TYPES",
+    "SCALAR_TYPES",
     "Argument",
     "Layout",
     "address_of",
@@ -43,27 +45,21 @@ C_TYPES: Mapping[str, str] = MappingProxyType(
         "bool": "bool",
     }
 )
-# torch's number of a dtype, DLPack's code and bits (bringup_glue_dtype says the same).
-_NUMBERS: Mapping[str, tuple[int, int, int]] = MappingProxyType(
-    {
-        "uint8": (0, 1, 8),
-        "int8": (1, 0, 8),
-        "int16": (2, 0, 16),
-        "int32": (3, 0, 32),
-        "int64": (4, 0, 64),
-        "float16": (5, 2, 16),
-        "float32": (6, 2, 32),
-        "float64": (7, 2, 64),
-        "complex32": (8, 5, 32),
-        "complex64": (9, 5, 64),
-        "complex128": (10, 5, 128),
-        "bool": (11, 6, 8),
-        "bfloat16": (15, 4, 16),
-        "uint16": (27, 1, 16),
-        "uint32": (28, 1, 32),
-        "uint64": (29, 1, 64),
-    }
+# torch's dtypes in the order of its numbers (c10/core/ScalarType.h).
+SCALAR_TYPES = (
+    "uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool "
+    "qint8 quint8 qint32 bfloat16 quint4x2 quint2x4 bits1x8 bits2x4 bits4x2 bits8 bits16 "
+    "float8_e5m2 float8_e4m3fn float8_e5m2fnuz float8_e4m3fnuz uint16 uint32 uint64 "
+    "uint1 uint2 uint3 uint4 uint5 uint6 uint7 int1 int2 int3 int4 int5 int6 int7 "
+    "float8_e8m0fnu float4_e2m1fn_x2"
 )
+_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5, "bool": 6}
+# torch's number of a dtype, DLPack's code and bits (bringup_glue_dtype says the same).
+_NUMBERS: Mapping[str, tuple[int, int, int]] = {
+    name: (number, _CODES[kind[1]], int(kind[2] or 8))
+    for number, name in enumerate(SCALAR_TYPES.split())
+    if (kind := re.fullmatch(r"([a-z]+)(8|16|32|64|128)?", name)) and kind[1] in _CODES
+}
 _BLOCK = 16  # the sides of a block of the layout NZ
 
 
