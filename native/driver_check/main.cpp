@@ -17,8 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include "driver/trace_line.h"
 #include "driver_check/child.h"
-#include "driver_check/json.h"
 #include "driver_check/parent.h"
 #include "driver_check/suite.h"
 
@@ -35,10 +35,10 @@ struct Options {
   int child = -1;         // the shared memory of a child
 };
 
-std::vector<std::string> split(const std::string& text) {
+std::vector<std::string> split(const std::string& text, char separator = ',') {
   std::vector<std::string> words;
   for (size_t at = 0; at < text.size();) {
-    const size_t end = std::min(text.find(',', at), text.size());
+    const size_t end = std::min(text.find(separator, at), text.size());
     if (end > at) words.push_back(text.substr(at, end - at));
     at = end + 1;
   }
@@ -108,14 +108,31 @@ std::vector<std::string> chosen(const Options& options) {
   return names;
 }
 
+// Prints one line of JSON, with the fields that `put` writes.
+template <class Put>
+void print_line(Put put) {
+  std::string text;
+  driver::TraceLine line(text);
+  put(line);
+  line.finish();
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
+void put_texts(driver::TraceLine& line, const char* name, const std::vector<std::string>& texts) {
+  line.open(name, '[');
+  for (const std::string& text : texts) line.element(text);
+  line.close(']');
+}
+
 void print_list() {
   for (const Check& check : suite()) {
-    JsonLine()
-        .add("check", check.name)
-        .add("function", check.function)
-        .add("rule", check.rule)
-        .add("needs", check.needs)
-        .print();
+    print_line([&](driver::TraceLine& line) {
+      line.field("check", check.name);
+      line.field("function", check.function);
+      line.field("rule", check.rule);
+      line.field("needs", check.needs);
+    });
   }
 }
 
@@ -125,51 +142,27 @@ void print_driver(const Report& report) {
   for (uint64_t bit = 1; bit != 0; bit <<= 1) {
     if ((sheet.capabilities & bit) != 0) capabilities.emplace_back(capability_name(bit));
   }
-  std::vector<std::string> libraries;
-  const std::string text = sheet.libraries;
-  for (size_t at = 0; at < text.size();) {
-    const size_t end = text.find('\n', at);
-    libraries.push_back(text.substr(at, end - at));
-    at = end + 1;
-  }
-  JsonLine()
-      .add("device_name", std::string(sheet.device_name))
-      .add("description", std::string(sheet.description))
-      .add("arch", std::string(sheet.arch))
-      .add("driver_version", std::string(sheet.driver_version))
-      .add("devices", static_cast<double>(sheet.devices))
-      .add("start_seconds", sheet.start_seconds)
-      .add("capabilities", capabilities)
-      .add("libraries", libraries)
-      .add("failure", report.start_failure)
-      .add("function", report.start_function)
-      .add("calls", report.start_calls)
-      .print();
+  print_line([&](driver::TraceLine& line) {
+    line.field("device_name", std::string(sheet.device_name));
+    line.field("description", std::string(sheet.description));
+    line.field("arch", std::string(sheet.arch));
+    line.field("driver_version", std::string(sheet.driver_version));
+    line.field("devices", sheet.devices);
+    line.field("start_seconds", sheet.start_seconds);
+    put_texts(line, "capabilities", capabilities);
+    put_texts(line, "libraries", split(sheet.libraries, '\n'));
+    line.field("failure", report.start_failure);
+    line.field("function", report.start_function);
+    put_texts(line, "calls", report.start_calls);
+  });
 }
 
 void print_device(const DeviceSheet& sheet) {
-  const bringup_device_props& props = sheet.props;
-  std::string uuid;
-  for (const uint8_t byte : props.uuid) {
-    char digits[3];
-    std::snprintf(digits, sizeof digits, "%02x", byte);
-    uuid += digits;
-  }
-  JsonLine()
-      .add("name", std::string(props.name))
-      .add("arch", std::string(props.arch))
-      .add_integer("total_memory", props.total_memory)
-      .add_integer("free_memory", sheet.free_memory)
-      .add_integer("core_count", props.core_count)
-      .add_integer("supports_float64", props.supports_float64)
-      .add_integer("supports_int64", props.supports_int64)
-      .add_integer("host_visible_memory", props.host_visible_memory)
-      .add_integer("runs_host_code", props.runs_host_code)
-      .add_integer("dtypes", props.dtypes)
-      .add_integer("alignment", props.alignment)
-      .add("uuid", uuid)
-      .add("driver_version", std::string(props.driver_version))
-      .print();
+  print_line([&](driver::TraceLine& line) {
+    put_fields(line, sheet.props);
+    line.field("free_memory", sheet.free_memory);
+    line.field("uuid", driver::hex_of(sheet.props.uuid, sizeof sheet.props.uuid));
+  });
 }
 
 // One child that makes no checks, so that nothing but the description touches the device.
@@ -188,17 +181,17 @@ void print_result(const Result& result) {
   for (const Check& one : suite()) {
     if (one.name == result.check) check = &one;
   }
-  JsonLine()
-      .add("check", result.check)
-      .add("function", result.function)
-      .add("rule", check != nullptr ? check->rule : "")
-      .add("outcome", kOutcomes[static_cast<size_t>(result.outcome)])
-      .add("reason", result.reason)
-      .add("expected", result.expected)
-      .add("got", result.got)
-      .add("seconds", result.seconds)
-      .add("calls", result.calls)
-      .print();
+  print_line([&](driver::TraceLine& line) {
+    line.field("check", result.check);
+    line.field("function", result.function);
+    line.field("rule", check != nullptr ? check->rule : "");
+    line.field("outcome", kOutcomes[static_cast<size_t>(result.outcome)]);
+    line.field("reason", result.reason);
+    line.field("expected", result.expected);
+    line.field("got", result.got);
+    line.field("seconds", result.seconds);
+    put_texts(line, "calls", result.calls);
+  });
 }
 
 int run_as_child(const Options& options) {

@@ -79,3 +79,12 @@ def test_a_driver_that_crashes_or_hangs_is_told(what: str, words: str, tmp_path:
     found = devices.describe_driver(library, seconds=2)
     assert words in found.failure
     assert found.devices == ()
+
+
+def test_what_a_driver_says_is_utf_8_where_it_can_be_read_as_that(tmp_path: Path) -> None:
+    source = (Path(__file__).parent / "drivers" / "minimal.c").read_text()
+    changed = source.replace('"a driver for tests"', '"Ger\\xc3\\xa4t \\xff \\"1\\""')
+    (tmp_path / "d.c").write_text(changed)
+    command = ["cc", "-shared", "-fPIC", f"-I{_native.include_dir()}"]
+    subprocess.run([*command, str(tmp_path / "d.c"), "-o", str(tmp_path / "d.so")], check=True)
+    assert devices.describe_driver(tmp_path / "d.so").description == 'Ger\u00e4t \ufffd "1"'
