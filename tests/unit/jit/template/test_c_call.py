@@ -5,6 +5,8 @@ Python's give the same numbers and the same words.
 from __future__ import annotations
 
 import ctypes
+import itertools
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from tests.unit.expressions import EXPRESSIONS
 from tests.unit.jit.support import Call
 
 from bringup import _native, jit
+from bringup._language.signature import SCALAR_TYPES, dtype_number
 from bringup.errors import ContractError
 
 TAKE = "#include <stdint.h>\nint take(int64_t* out, int64_t given) { *out = given; return 0; }\n"
@@ -131,3 +134,22 @@ def test_generated_c_gives_what_python_says(text: str, n: int) -> None:
     )
     values = [np.ones((4, 5), "float32"), n, True, [], None, np.zeros(1, "int64")]
     assert by_generated_c(template, values) == in_python(template, values)
+
+
+def test_the_generated_c_numbers_dtypes_as_torch_does(tmp_path: Path) -> None:
+    (tmp_path / "number.c").write_text(
+        "#include <bringup/kernel.h>\n#include <bringup/glue.h>\n"
+        "int number(int code, int bits) {\n"
+        "  DLTensor x = {.dtype = {code, bits, 1}};\n  return bringup_glue_dtype(&x);\n}\n"
+    )
+    command = ["cc", "-shared", "-fPIC", f"-I{_native.include_dir()}", str(tmp_path / "number.c")]
+    subprocess.run([*command, "-o", str(tmp_path / "number.so")], check=True)
+    number = ctypes.CDLL(str(tmp_path / "number.so")).number
+    expected = {
+        (dtype_number(name, "dtype_code"), dtype_number(name, "dtype_bits")): place
+        for place, name in enumerate(SCALAR_TYPES.split())
+        if dtype_number(name, "dtype") == place
+    }
+    assert len(expected) == 16
+    for kind in itertools.product(range(16), (1, 4, 8, 16, 32, 64, 128)):
+        assert number(*kind) == expected.get(kind, -1), kind
