@@ -378,11 +378,9 @@ PyObject* kernel_function_call(PyObject* callable, PyObject* const* args, size_t
   const bool complete = is_complete(op, nargs, kwnames);
   PyObject* const* slots = complete ? args : bound;
   try {
-    if (C10_UNLIKELY(op.closed.load(std::memory_order_relaxed))) {
-      raise_error(ErrorClass::kExpiredHandle,
-                  op.name + " was removed by undefine(); define it again to call it");
-    }
-    if (C10_LIKELY(complete) || bind(op, args, nargs, kwnames, bound)) {
+    // That of a closed operator is for torch.ops' callable, which says why it was closed.
+    if (C10_LIKELY(!op.closed.load(std::memory_order_relaxed)) &&
+        (C10_LIKELY(complete) || bind(op, args, nargs, kwnames, bound))) {
       PyObject* result = call_fast(op, slots);
       if (C10_LIKELY(result != nullptr) || PyErr_Occurred() != nullptr) return result;
     }

@@ -85,7 +85,7 @@ struct KernelOp {
 KernelOp& publish(std::unique_ptr<KernelOp> op);
 // Lets find_kernel_op find `op` under another operator too, which runs it and returns nothing.
 void publish_without_returns(KernelOp& op, const c10::OperatorHandle& other);
-// Takes the operator's kernels out of the dispatcher; calls through its callable raise from now on.
+// Takes the operator's kernels out of the dispatcher; its callable calls `overload` from now on.
 void close(KernelOp& op);
 
 // The next number of an operator.

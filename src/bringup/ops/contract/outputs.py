@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -32,12 +32,14 @@ from bringup.ops.schema.schema import Schema, SchemaArgument
 __all__ = [
     "BoundOutput",
     "Counted",
+    "FakeCounts",
     "OutputRule",
     "Promotion",
     "at_most",
     "empty",
     "empty_like",
     "promote",
+    "strided_arguments",
 ]
 
 _FORMATS = (
@@ -376,6 +378,55 @@ class BoundOutput:
         if isinstance(given, torch.dtype):
             return given
         return (values[first_tensor(arguments)] if given is None else given).dtype
+
+
+def strided_arguments(
+    schema: Schema,
+    layout: Literal["contiguous", "strided"],
+    strided: Iterable[str],
+    outputs: Sequence[BoundOutput],
+) -> tuple[int, ...]:
+    """The arguments that the kernel takes as they lie in memory."""
+    name = schema.qualified_name
+    known = {schema.arguments[i].name: i for i in schema.tensors}
+    strided = strided if isinstance(strided, str) else tuple(strided)
+    if isinstance(strided, str) or not set(strided) <= set(known):
+        raise SchemaError(
+            f"{name}: strided={strided!r}: expected names of tensor arguments ({', '.join(known)})"
+        )
+    chosen = tuple(known.values() if layout == "strided" else (known[n] for n in strided))
+    for number, output in enumerate(outputs):
+        if output.memory_format is not torch.preserve_format:
+            continue
+        argument = schema.arguments[output.like].name
+        if output.like not in chosen:
+            raise SchemaError(
+                f"{name}: output {number} keeps the strides of {argument!r}, which the kernel gets "
+                f"contiguous; pass strided=({argument!r},)"
+            )
+    return chosen
+
+
+class FakeCounts:
+    """The sizes that a kernel would find out, for one call with fake tensors."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[int, Any] = {}
+
+    def __call__(self, number: int, bound: Any) -> Any:
+        """The size that count `number` stands for, at most `bound`."""
+        if number not in self._sizes:
+            try:
+                size = torch.library.get_ctx().new_dynamic_size(min=0)
+            except RuntimeError as error:
+                if "get_ctx" not in str(error):
+                    raise
+                raise ContractError(
+                    "the size of an output depends on data, which meta tensors do not have"
+                ) from error
+            torch._check(size <= bound)
+            self._sizes[number] = size
+        return self._sizes[number]
 
 
 def _promoted(values: Sequence[Any]) -> torch.dtype:

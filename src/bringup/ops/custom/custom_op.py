@@ -7,8 +7,10 @@ Owns the decorator and the callable it gives. What is registered for the operato
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
 from types import FrameType, FunctionType
 from typing import Any, Literal, overload
@@ -16,7 +18,7 @@ from typing import Any, Literal, overload
 import torch
 from torch.autograd import forward_ad
 
-from bringup.errors import ExpiredHandleError, SchemaError
+from bringup.errors import SchemaError
 from bringup.ops.custom.structure import Structure
 from bringup.ops.registration.autograd import (
     below_autograd,
@@ -24,15 +26,15 @@ from bringup.ops.registration.autograd import (
     direct_node_class,
     runner_below_autograd,
 )
-from bringup.ops.registration.definitions import note, rehearsed
+from bringup.ops.registration.definitions import defining, note, rehearsed
 from bringup.ops.registration.functionalize import refuse_taken_name
-from bringup.ops.registration.handle_lifetime import hold_for_keepers
+from bringup.ops.registration.handle_lifetime import REDEFINED, UNDEFINED, expired, hold_for_keepers
 from bringup.ops.registration.methods import RegistrationMethods
 from bringup.ops.registration.pickling import find_operator_by, reduced
 from bringup.ops.registration.vmap import GeneratedRule
 from bringup.ops.schema.facts import find_overload
 from bringup.ops.schema.infer import infer, registered_text, taken
-from bringup.ops.schema.keys import AUTOGRAD_KEYS, device_key
+from bringup.ops.schema.keys import AUTOGRAD_KEYS, device_key, listed
 from bringup.ops.schema.schema import read_schema
 
 __all__ = ["CustomOpHandle", "CustomOperator", "custom_op", "find_custom_operator"]
@@ -63,13 +65,25 @@ _UNTOUCHED = _untouched_keys()
 _operators: dict[str, CustomOperator] = {}
 
 
-class CustomOperator(RegistrationMethods):
+class _Constructor(type):
+    """Lets `CustomOpHandle(qualname, schema, impl_fn, mutates_args)` define an operator."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if "qualname" in kwargs or (args and isinstance(args[0], str)):
+            return _from_schema(*args, **kwargs, make=cls)
+        return super().__call__(*args, **kwargs)
+
+
+class CustomOperator(RegistrationMethods, metaclass=_Constructor):
     """What `custom_op` returns: call it like the function; it is `overload`, only faster.
 
     The call goes around the autograd kernel where no gradient is to be recorded, and records it
     without a detour where one is. It does so only as long as nobody else has registered a kernel
     for autograd, and in a thread that is in no transform and no mode which could tell; to record,
     in one where nothing above autograd is switched on.
+
+    `CustomOpHandle(qualname, schema, impl_fn, mutates_args=())` defines an operator too, as in
+    mindtorch_v2.
 
     Attributes:
         schema: the schema as registered.
@@ -91,6 +105,8 @@ class CustomOperator(RegistrationMethods):
         self._function = function
         self._structure = structure
         self._where = where
+        self._thread = weakref.ref(threading.current_thread())
+        self._declared: tuple[Any, ...] = ()
         self._handle = operator._handle
         run = runner_below_autograd(operator)
         self._record = direct_node_class(self.facts, self._formula, run).apply
@@ -159,12 +175,17 @@ class CustomOperator(RegistrationMethods):
         """Removes the operator, so that its name can be defined again. Calls of it raise
         `ExpiredHandleError` from then on.
         """
-        if _operators.get(self.qualified_name) is self:
+        self._remove(UNDEFINED)
+
+    def _remove(self, reason: str) -> None:
+        with defining(self.qualified_name):
+            if _operators.get(self.qualified_name) is not self:
+                return
             del _operators[self.qualified_name]
-        self._direct, self._structure = False, None
-        self.overload = functools.partial(_expired, self.qualified_name)
-        hold_for_keepers(self.qualified_name)
-        self.destroy()
+            self._direct, self._structure = False, None
+            self.overload = expired(self.qualified_name, reason)
+            hold_for_keepers(self.qualified_name, self.overload)
+            self.destroy()
 
     def _register(self, devices: Sequence[str] | None) -> None:
         if devices is None:
@@ -197,10 +218,6 @@ def find_custom_operator(name: str) -> CustomOperator | None:
 find_operator_by(find_custom_operator)
 
 
-def _expired(name: str, *args: Any, **kwargs: Any) -> Any:
-    raise ExpiredHandleError(f"{name} was removed by undefine()")
-
-
 @overload
 def custom_op(
     name: str,
@@ -210,7 +227,7 @@ def custom_op(
     mutates_args: Iterable[str] | Literal["unknown"] | None = None,
     device_types: str | Iterable[str] | None = None,
     schema: str | None = None,
-    tags: torch.Tag | Iterable[torch.Tag] = (),
+    tags: torch.Tag | Iterable[torch.Tag] | None = (),
     redefine: bool = False,
 ) -> Callable[[Callable[..., Any]], CustomOperator]: ...
 @overload
@@ -222,7 +239,7 @@ def custom_op(
     mutates_args: Iterable[str] | Literal["unknown"] | None = None,
     device_types: str | Iterable[str] | None = None,
     schema: str | None = None,
-    tags: torch.Tag | Iterable[torch.Tag] = (),
+    tags: torch.Tag | Iterable[torch.Tag] | None = (),
     make: type[CustomOperator] = CustomOperator,
     redefine: bool = False,
 ) -> CustomOperator: ...
@@ -234,7 +251,7 @@ def custom_op(
     mutates_args: Iterable[str] | Literal["unknown"] | None = None,
     device_types: str | Iterable[str] | None = None,
     schema: str | None = None,
-    tags: torch.Tag | Iterable[torch.Tag] = (),
+    tags: torch.Tag | Iterable[torch.Tag] | None = (),
     make: type[CustomOperator] = CustomOperator,
     redefine: bool = False,
 ) -> Any:
@@ -249,7 +266,8 @@ def custom_op(
     callable is called for from then on raises.
 
     Args:
-        name: `"namespace::name"`; the operator is `torch.ops.namespace.name`.
+        name: `"namespace::name"`, or `"namespace::name.overload"`; the operator is
+            `torch.ops.namespace.name`.
         function: the function; left out when used as a decorator.
         mutates_args: names of the tensor parameters that the function writes, or "unknown" for all;
             by default none, or what `schema` says.
@@ -270,9 +288,8 @@ def custom_op(
     _parts(name)
     where = _caller()
     written = taken(mutates_args)
-    devices = (device_types,) if isinstance(device_types, str) else device_types
-    devices = None if devices is None else tuple(devices)
-    more = (tags,) if isinstance(tags, torch.Tag) else tuple(tags)
+    devices = listed(device_types)
+    more = (tags,) if isinstance(tags, torch.Tag) else tuple(tags or ())
 
     def define(given: Callable[..., Any]) -> CustomOperator:
         return _define(name, given, written, devices, schema, more, where, make, redefine)
@@ -315,18 +332,34 @@ def _define(
     _check_text(name, text, mutates_args if schema is not None else None)
     for device in devices or ():
         device_key(device)
-    known = _earlier(name, function, redefine)
 
     def register(name: str) -> CustomOperator:
         return _registered(name, text, function, structure, devices, tags, where, make)
 
-    if known is not None:
-        _rehearse(name, register, known)
-        known.undefine()
-    operator = register(name)
-    _operators[name] = operator
+    with defining(name):
+        known = _earlier(name, function, redefine)
+        declared = (text, devices, tuple(tags), make)
+        if known is not None and _is_of_another_thread(known, function, declared):
+            return known
+        if known is not None:
+            _rehearse(name, register, known)
+            known._remove(REDEFINED)
+        operator = register(name)
+        _operators[name] = operator
     note(operator)
     return operator
+
+
+def _from_schema(
+    qualname: str,
+    schema: str,
+    impl_fn: Callable[..., Any],
+    mutates_args: Iterable[str] = (),
+    *,
+    make: Any,
+) -> CustomOperator:
+    """What mindtorch_v2 constructs as `CustomOpHandle`."""
+    return custom_op(qualname, impl_fn, mutates_args=mutates_args, schema=schema, make=make)
 
 
 def _registered(
@@ -345,6 +378,7 @@ def _registered(
     try:
         _define_schema(library, name, bare + text, tags)
         operator = make(find_overload(name), library, function, structure, where)
+        operator._declared = (text, devices, tuple(tags), make)
         operator._register(devices)
         operator.install_functionalization(text)
     except BaseException:
@@ -367,10 +401,11 @@ def _rehearse(name: str, register: Callable[[str], CustomOperator], known: Custo
 def _parts(name: str) -> tuple[str, str]:
     """Namespace and bare name of an operator. Raises `SchemaError` for what is no name."""
     namespace, separator, bare = name.partition("::") if isinstance(name, str) else ("", "", "")
-    if not (separator and namespace.isidentifier() and bare.isidentifier() and name.isascii()):
+    parts = (namespace, *bare.split(".", 1))
+    if not (separator and name.isascii() and all(part.isidentifier() for part in parts)):
         raise SchemaError(
-            f"{name!r} is not an operator name; expected 'namespace::name', of ASCII letters, "
-            "digits and _"
+            f"{name!r} is not an operator name; expected 'namespace::name' or "
+            "'namespace::name.overload', of ASCII letters, digits and _"
         )
     return namespace, bare
 
@@ -408,6 +443,26 @@ def _earlier(name: str, function: Callable[..., Any], redefine: bool) -> CustomO
             "redefine=True to replace it, or call undefine() on it first"
         )
     return known
+
+
+def _is_of_another_thread(
+    known: CustomOperator, function: Callable[..., Any], declared: tuple[Any, ...]
+) -> bool:
+    """Whether another thread has run this very definition: both then have one operator."""
+    return (
+        known._thread() is not threading.current_thread()
+        and known._declared == declared
+        and _contents(known._function) == _contents(function)
+    )
+
+
+def _contents(function: Callable[..., Any]) -> tuple[Any, ...]:
+    """What decides what a function does; compared by identity but for its code."""
+    if not isinstance(function, FunctionType):
+        return (id(function),)
+    closure = inspect.getclosurevars(function).nonlocals.values()
+    defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    return function.__code__, *map(id, (function.__globals__, *closure, *defaults))
 
 
 def _is_same_definition(earlier: Callable[..., Any], function: Callable[..., Any]) -> bool:

@@ -11,7 +11,7 @@ import torch
 
 from bringup.errors import SchemaError
 from bringup.ops.custom.custom_op import find_custom_operator
-from bringup.ops.registration.handle_lifetime import hold_for_keepers
+from bringup.ops.registration.handle_lifetime import expired, hold_for_keepers
 from bringup.ops.registration.methods import Function, RegistrationMethods
 from bringup.ops.registration.vmap import GeneratedRule
 from bringup.ops.schema import keys
@@ -130,7 +130,7 @@ class Library(torch.library.Library):  # type: ignore[misc]
                 f"a library of kind 'IMPL' defines no operators: open one for {self.ns!r} with "
                 "'FRAGMENT'"
             )
-        more = (tags,) if isinstance(tags, torch.Tag) else tuple(tags)
+        more = (tags,) if isinstance(tags, torch.Tag) else tuple(dict.fromkeys(tags))
         try:
             name = super().define(registered_text(schema), alias_analysis, tags=more)
         except RuntimeError as error:
@@ -201,7 +201,7 @@ class Library(torch.library.Library):  # type: ignore[misc]
             operator.destroy()
         self._operators.clear()
         for name in self._op_defs:
-            hold_for_keepers(name)
+            hold_for_keepers(name, expired(name, "removed with the library that defined it"))
         super()._destroy()
 
 
@@ -300,14 +300,15 @@ def register_fake(operator: Any, function: Callable[..., Any] | None = None) -> 
 
 
 def register_kernel(
-    operator: Any, device: str | Iterable[str], function: Callable[..., Any] | None = None
+    operator: Any, device: str | Iterable[str] | None, function: Callable[..., Any] | None = None
 ) -> Any:
     """Registers a kernel of any operator; also a decorator. See
     `RegistrationMethods.register_kernel`.
 
     Args:
         operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
-        device: `"cpu"`, `"npu"`, `"cuda"`, ..., or several of them.
+        device: `"cpu"`, `"npu"`, `"cuda"`, ..., or several of them; None for all that have no
+            kernel of their own.
         function: gets the operator's arguments, gives its outputs.
 
     Raises:

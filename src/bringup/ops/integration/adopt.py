@@ -28,7 +28,7 @@ from bringup.ops.registration.handle_lifetime import hold
 from bringup.ops.registration.methods import RegistrationMethods
 from bringup.ops.registration.vmap import GeneratedRule
 from bringup.ops.schema.facts import find_overload, is_dispatched
-from bringup.ops.schema.keys import AUTOGRAD_KEYS, autocast_key, device_key
+from bringup.ops.schema.keys import AUTOGRAD_KEYS, autocast_key, device_keys, listed
 from bringup.ops.schema.schema import Schema, SchemaArgument
 
 __all__ = ["AdoptedOperator", "adopt", "adopted_names"]
@@ -92,7 +92,7 @@ class AdoptedOperator(RegistrationMethods):
 
     def register_kernel(
         self,
-        device: str | Iterable[str],
+        device: str | Iterable[str] | None,
         function: Any = None,
         *,
         override: bool = False,
@@ -103,10 +103,10 @@ class AdoptedOperator(RegistrationMethods):
         Args:
             override: True takes the place of what is there, as long as this handle is held.
         """
-        devices = (device,) if isinstance(device, str) else tuple(device)
+        devices = listed(device)
         if function is None:
             return lambda given: self.register_kernel(devices, given, override=override)
-        keys = [device_key(name) for name in devices]
+        keys = device_keys(devices)
         with self._taking("a kernel", keys, override):
             return super().register_kernel(devices, function)
 

@@ -12,7 +12,9 @@ import functools
 import itertools
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -38,7 +40,13 @@ from bringup.ops.contract.constraints import (
     verify_devices,
     verify_texts,
 )
-from bringup.ops.contract.outputs import BoundOutput, Counted, OutputRule
+from bringup.ops.contract.outputs import (
+    BoundOutput,
+    Counted,
+    FakeCounts,
+    OutputRule,
+    strided_arguments,
+)
 from bringup.ops.custom.library import forget, remember
 from bringup.ops.kernel.c_function import CFunction, GridSize, implied_ranks, with_dtypes
 from bringup.ops.kernel.dynamo import substitute
@@ -46,9 +54,14 @@ from bringup.ops.kernel.kernel_source import template_for
 from bringup.ops.kernel.methods import KernelMethods, KernelOperator
 from bringup.ops.kernel.variants import Variants
 from bringup.ops.kernel.without_library import UnavailableOperator
-from bringup.ops.registration.definitions import note, rehearsed
+from bringup.ops.registration.definitions import defining, note, rehearsed
 from bringup.ops.registration.functionalize import refuse_taken_name
-from bringup.ops.registration.handle_lifetime import hold_for_keepers
+from bringup.ops.registration.handle_lifetime import (
+    REDEFINED,
+    UNDEFINED,
+    expired,
+    hold_for_keepers,
+)
 from bringup.ops.registration.pickling import find_operator_by, reduced
 from bringup.ops.schema.schema import MAX_ARGUMENTS, Schema, parse_schema
 
@@ -89,6 +102,7 @@ class _Definition:
     library: Any = field(default=None, repr=False)
     function: Any = field(default=None, repr=False)
     methods: Any = field(default=None, repr=False)
+    thread: Any = field(default_factory=lambda: weakref.ref(threading.current_thread()), repr=False)
 
     def register(self) -> KernelOperator:
         """Puts the operator into the dispatcher, so that it is found; leaves no trace when that
@@ -115,8 +129,33 @@ class _Definition:
             refuse_taken_name(name, trial.methods.facts, known.methods.facts)
         finally:
             trial._remove()
-        known.undefine()
+        of_another_thread = known.thread() is not threading.current_thread()
+        has_successor = of_another_thread and self.replaces(known)
+        known.remove(known.call_successor if has_successor else expired(name, REDEFINED))
         return self.register()
+
+    def call_successor(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the same definition that another thread has put in the place of this one."""
+        name = self.schema.qualified_name
+        with defining(name):
+            found = definitions_by_name.get(name)
+        if found is None or not found.replaces(self):
+            return expired(name, UNDEFINED if found is None else REDEFINED)()
+        return found.function(*args, **kwargs)
+
+    def defined(self, redefine: bool) -> KernelOperator:
+        """Registers it, in the place of an earlier definition where it may have that."""
+        name = self.schema.qualified_name
+        with defining(name):
+            known = definitions_by_name.get(name)
+            if known is None:
+                return self.register()
+            if not redefine and not self.replaces(known):
+                raise SchemaError(
+                    f"{name} is defined already, at {known.where}; choose another name, pass "
+                    "redefine=True to replace it, or call undefine() on it first"
+                )
+            return self.register_instead_of(known)
 
     def _register(self) -> None:
         name = self.schema.qualified_name
@@ -275,7 +314,7 @@ class _Definition:
         arguments = self.schema.arguments
         try:
             device = self.verify(values)
-            count = _Counts()
+            count = FakeCounts()
             results = tuple(
                 rule.fake(i, values, arguments, device, count)
                 for i, rule in enumerate(self.outputs)
@@ -303,12 +342,17 @@ class _Definition:
 
     def undefine(self) -> None:
         """See `KernelOperator.undefine`."""
-        if definitions_by_name.get(self.schema.qualified_name) is not self:
-            return
-        del definitions_by_name[self.schema.qualified_name]
-        forget(self.schema.qualified_name)
-        hold_for_keepers(self.schema.qualified_name)
-        self._remove()
+        self.remove(expired(self.schema.qualified_name, UNDEFINED))
+
+    def remove(self, instead: Callable[..., Any]) -> None:
+        """Removes the operator; what it and torch.ops gave out calls `instead` from then on."""
+        name = self.schema.qualified_name
+        with defining(name):
+            if definitions_by_name.get(name) is self:
+                del definitions_by_name[name]
+                forget(name)
+                hold_for_keepers(name, instead)
+                self._remove()
 
     def _remove(self) -> None:
         """Takes what was registered out of the dispatcher, the definition last."""
@@ -322,27 +366,6 @@ class _Definition:
 @functools.cache
 def _set_output_pool() -> None:
     torch_library().ops.set_output_pool(settings.ops_pool())
-
-
-class _Counts:
-    """The sizes that a kernel would find out, for one call with fake tensors."""
-
-    def __init__(self) -> None:
-        self._sizes: dict[int, Any] = {}
-
-    def __call__(self, number: int, bound: Any) -> Any:
-        if number not in self._sizes:
-            try:
-                size = torch.library.get_ctx().new_dynamic_size(min=0)
-            except RuntimeError as error:
-                if "get_ctx" not in str(error):
-                    raise
-                raise ContractError(
-                    "the size of an output depends on data, which meta tensors do not have"
-                ) from error
-            torch._check(size <= bound)
-            self._sizes[number] = size
-        return self._sizes[number]
 
 
 def _callable_of(name: str) -> KernelOperator | None:
@@ -467,20 +490,12 @@ def kernel_op(
         outputs=rules,
         checks=_contract(parsed, variants, rules, bound_constraints(parsed, checks)),
         grid=_grid(parsed, grid) if template.abi != "values" else None,
-        strided=_strided(parsed, layout, strided, rules),
+        strided=strided_arguments(parsed, layout, strided, rules),
         release_gil=release_gil,
         where=f"{caller.f_code.co_filename}:{caller.f_lineno}",
         module=caller.f_globals.get("__name__", ""),
     )
-    known = definitions_by_name.get(parsed.qualified_name)
-    if known is not None:
-        if not redefine and not definition.replaces(known):
-            raise SchemaError(
-                f"{parsed.qualified_name} is defined already, at {known.where}; choose another "
-                "name, pass redefine=True to replace it, or call undefine() on it first"
-            )
-        return definition.register_instead_of(known)
-    return definition.register()
+    return definition.defined(redefine)
 
 
 def bound_outputs(
@@ -512,33 +527,6 @@ def _listed(given: Any, kind: type) -> tuple[Any, ...]:
     """One thing or several; whether they are of `kind` is for the caller to say."""
     several = isinstance(given, Iterable) and not isinstance(given, (kind, str))
     return tuple(given) if several else (given,)
-
-
-def _strided(
-    schema: Schema,
-    layout: Literal["contiguous", "strided"],
-    strided: Iterable[str],
-    outputs: Sequence[BoundOutput],
-) -> tuple[int, ...]:
-    """The arguments that the kernel takes as they lie in memory."""
-    name = schema.qualified_name
-    known = {schema.arguments[i].name: i for i in schema.tensors}
-    strided = strided if isinstance(strided, str) else tuple(strided)
-    if isinstance(strided, str) or not set(strided) <= set(known):
-        raise SchemaError(
-            f"{name}: strided={strided!r}: expected names of tensor arguments ({', '.join(known)})"
-        )
-    chosen = tuple(known.values() if layout == "strided" else (known[n] for n in strided))
-    for number, output in enumerate(outputs):
-        if output.memory_format is not torch.preserve_format:
-            continue
-        argument = schema.arguments[output.like].name
-        if output.like not in chosen:
-            raise SchemaError(
-                f"{name}: output {number} keeps the strides of {argument!r}, which the kernel gets "
-                f"contiguous; pass strided=({argument!r},)"
-            )
-    return chosen
 
 
 def bound_constraints(

@@ -137,12 +137,14 @@ def direct_node_class(facts: Facts, formula: Formula, run: Callable[..., Any]) -
         setup = formula.setup_context
         if setup is not None:
             setup(ctx, values, result)
+        if facts.required < facts.positional:
+            ctx.bringup_passed = facts.passed(values)
         return result
 
     def backward(ctx: Any, *grads: Any) -> Any:
         if formula.backward is None:
             raise NotImplementedError(_no_backward(facts))
-        return _gradients(facts, formula.backward(ctx, *grads))
+        return _gradients(facts, ctx, formula.backward(ctx, *grads))
 
     return _function(facts, {"forward": forward, "backward": backward})
 
@@ -167,13 +169,15 @@ def _simple_members(facts: Facts, formula: Formula) -> dict[str, Callable[..., A
             setup(ctx, values, result)
             if formula.jvp is not None:
                 _save_for_jvp(ctx)
+        if facts.required < facts.positional:
+            ctx.bringup_passed = facts.passed(values)
         return result
 
     def backward(ctx: Any, *grads: Any) -> Any:
         if formula.backward is None:
             raise NotImplementedError(_no_backward(facts))
         ctx.needs_input_grad = ctx.needs_input_grad[:count]
-        return (*_gradients(facts, formula.backward(ctx, *grads)), None)
+        return (*_gradients(facts, ctx, formula.backward(ctx, *grads)), None)
 
     def jvp(ctx: Any, *tangents: Any) -> Any:
         if formula.jvp is None:
@@ -191,6 +195,8 @@ def _general_members(facts: Facts, formula: Formula) -> dict[str, Callable[..., 
         ctx.bringup_call = call
         ctx.needs_input_grad = tuple(call.rebuild(ctx.needs_input_grad))
         inputs = call.rebuild(values)
+        if facts.required < facts.positional:
+            ctx.bringup_passed = facts.passed(inputs)
         if formula.setup_context is not None:
             args, kwargs = facts.split(inputs)
             formula.setup_context(ctx, args, *((kwargs,) if kwargs else ()), result)
@@ -203,7 +209,7 @@ def _general_members(facts: Facts, formula: Formula) -> dict[str, Callable[..., 
             raise NotImplementedError(_no_backward(facts))
         call = ctx.bringup_call
         ctx.written_gradients = grads[call.output_count :]
-        result = _gradients(facts, formula.backward(ctx, *call.pack(grads)))
+        result = _gradients(facts, ctx, formula.backward(ctx, *call.pack(grads)))
         return (*call.flatten_gradients(result), None)
 
     def jvp(ctx: Any, *tangents: Any) -> Any:
@@ -234,13 +240,15 @@ def no_jvp(facts: Facts) -> str:
     )
 
 
-def _gradients(facts: Facts, result: Any) -> tuple[Any, ...]:
-    """What a backward returned, one gradient an argument."""
+def _gradients(facts: Facts, ctx: Any, result: Any) -> tuple[Any, ...]:
+    """What a backward returned, one gradient an argument. It may leave out those of keyword-only
+    arguments, and with them of positional ones that the call left out.
+    """
     gradients = result if isinstance(result, tuple) else (result,)
     missing = len(facts.names) - len(gradients)
     if missing == 0:
         return gradients
-    if len(gradients) == facts.positional:
+    if len(gradients) in (facts.positional, getattr(ctx, "bringup_passed", -1)):
         return (*gradients, *[None] * missing)
     raise RuntimeError(
         f"the backward of {facts.name} returned {len(gradients)} gradients; expected one for each "

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-__all__ = ["Undefinable", "collecting", "note", "rehearsed"]
+__all__ = ["Undefinable", "collecting", "defining", "note", "rehearsed"]
+
+_locks: dict[str, threading.RLock] = {}
+
+
+def _after_fork() -> None:
+    _locks.clear()  # a thread that is not in this process may have held one
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def defining(name: str) -> threading.RLock:
+    """The lock of those who define, replace or remove the operator `name`."""
+    return _locks.setdefault(name, threading.RLock())
 
 
 class Undefinable(Protocol):

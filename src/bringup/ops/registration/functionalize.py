@@ -1,9 +1,12 @@
-"""Functionalization of operators that return what they write: `Tensor(a!) -> Tensor(a!)`.
+"""Functionalization of operators whose results are, or are views of, their arguments.
 
-torch 2.13 functionalizes two such forms, by tag, and Inductor then gives the memory of the argument
-away while the return is still in use: wrong numbers. So a second operator with the same arguments
-and no returns stands for it in functional graphs, which torch functionalizes soundly. The result of
-a call is then the written argument itself.
+`Tensor(a!) -> Tensor(a!)`: torch 2.13 functionalizes two such forms, by tag, and Inductor then
+gives the memory of the argument away while the return is still in use: wrong numbers. So a second
+operator with the same arguments and no returns stands for it in functional graphs, which torch
+functionalizes soundly. The result of a call is then the written argument itself.
+
+`Tensor(a) -> Tensor(a)`: torch refuses these. What a graph gets is what the function does: the
+views of torch that it makes, which torch knows how to write through.
 """
 
 from __future__ import annotations
@@ -25,8 +28,8 @@ _FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 def install(
     overload: Any, facts: Facts, text: str, library: torch.library.Library, function: Any = None
 ) -> Any:
-    """Makes an operator that returns written arguments, and nothing else, functionalizable. Does
-    nothing for others.
+    """Makes an operator functionalizable that returns views, or written arguments and nothing
+    else. Does nothing for others.
 
     Args:
         overload: the operator in `torch.ops`.
@@ -38,9 +41,11 @@ def install(
     Returns:
         What has to be kept as long as the library.
     """
+    operator = facts.name.partition("::")[2]
+    if overload._schema._is_view_op():
+        library.impl(operator, _view_kernel(facts, overload), "Functionalize")
     if not facts.returns_written:
         return None
-    operator = facts.name.partition("::")[2]
     bare = _name_without_returns(operator)
     arguments = text[text.index("(") :].rpartition("->")[0]
     library.define(f"{bare}{arguments}-> ()", tags=(torch.Tag.pt2_compliant_tag,))
@@ -87,6 +92,29 @@ def _kernel(facts: Facts, without_returns: Any) -> Callable[..., Any]:
             _update(facts.names[index], values[index], new)
         returned = tuple(values[index] for index in facts.returned)
         return returned[0] if len(returned) == 1 else returned
+
+    return kernel
+
+
+def _view_kernel(facts: Facts, overload: Any) -> Callable[..., Any]:
+    """The operator on functional tensors: its own kernel, whose operators make functional views."""
+    redispatch = overload._handle.redispatch_boxed
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        values = facts.values(args, kwargs)
+        tensors = [t for _, t in facts.tensors_of(values, range(len(values)))]
+        key = torch._C._dispatch_key_for_device(tensors[0].device.type)
+        keys = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key))
+        result = redispatch(keys, *args, **kwargs)
+        storages = {t.untyped_storage()._cdata for t in tensors}
+        for _, view in facts.tensors_of([result], [0]):
+            if view.untyped_storage()._cdata not in storages:
+                raise RuntimeError(
+                    f"{facts.name} cannot be compiled: its schema says that it returns a view, and "
+                    "traced it returned another tensor; make the view by torch's operators, such "
+                    "as x[i] or x.view(...)"
+                )
+        return result
 
     return kernel
 

@@ -9,10 +9,17 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
-__all__ = ["Held", "hold", "hold_for_keepers"]
+from bringup.errors import ExpiredHandleError
+
+__all__ = ["REDEFINED", "UNDEFINED", "Held", "expired", "hold", "hold_for_keepers"]
+
+REDEFINED = "defined again; call what the last definition returned"
+UNDEFINED = "removed by undefine(); define it again to call it"
 
 # Any registration keeps the entry. No tensor has this key, so nothing runs otherwise for it.
 _KEY = "TESTING_ONLY_GenericWrapper"
@@ -43,15 +50,29 @@ def hold(name: str) -> Held | None:
         return held
 
 
-def hold_for_keepers(name: str) -> None:
+def hold_for_keepers(name: str, instead: Callable[..., Any]) -> None:
     """Before `ns::name` or `ns::name.overload` is removed: keeps its entry for as long as somebody
-    keeps what `torch.ops` has given out for it, so that a call of that raises instead of crashing.
+    keeps what `torch.ops` has given out for it. A call of that is a call of `instead`, mostly
+    `expired(...)`; one by its handle raises, too.
     """
     namespace, _, rest = name.partition("::")
     bare, _, overload = rest.partition(".")
-    packet = vars(getattr(torch.ops, namespace)).get(bare)
+    space = getattr(torch.ops, namespace)
+    packet = vars(space).get(bare)
     given_out = packet and vars(packet).get(overload or "default")
     if given_out is None or (held := hold(name)) is None:
         return
     for keeper in (packet, given_out):
         vars(keeper).setdefault("_bringup_held", []).append(held)
+    given_out._op = instead
+    is_last = packet.overloads() == [given_out._overloadname]
+    packet._op = instead if is_last else lambda *a, **k: getattr(space, bare)(*a, **k)
+
+
+def expired(name: str, reason: str) -> Callable[..., Any]:
+    """What a call of a removed operator runs: it raises and says why."""
+
+    def call(*_: Any, **__: Any) -> Any:
+        raise ExpiredHandleError(f"{name} was {reason}")
+
+    return call

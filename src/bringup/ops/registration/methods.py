@@ -18,7 +18,13 @@ from bringup.ops.registration.autograd import Formula, autograd_kernel, node_cla
 from bringup.ops.registration.python_kernel import FunctionCell, python_kernel
 from bringup.ops.registration.vmap import GeneratedRule, batching_kernel, rule_for
 from bringup.ops.schema.facts import Facts, facts_of
-from bringup.ops.schema.keys import autocast_key, device_key, device_type
+from bringup.ops.schema.keys import (
+    autocast_key,
+    device_key,
+    device_keys,
+    device_type,
+    listed,
+)
 
 __all__ = ["RegistrationMethods"]
 
@@ -58,13 +64,16 @@ class RegistrationMethods:
         self._library._destroy()
 
     @typing.overload
-    def register_kernel(self, device: str | Iterable[str], function: Function) -> Function: ...
+    def register_kernel(
+        self, device: str | Iterable[str] | None, function: Function
+    ) -> Function: ...
     @typing.overload
     def register_kernel(
-        self, device: str | Iterable[str], function: None = None
+        self, device: str | Iterable[str] | None, function: None = None
     ) -> Callable[[Function], Function]: ...
-    def register_kernel(self, device: str | Iterable[str], function: Any = None) -> Any:
-        """Registers the Python implementation for one device type or several; also a decorator.
+    def register_kernel(self, device: str | Iterable[str] | None, function: Any = None) -> Any:
+        """Registers the Python implementation for one device type or several, or with None for all
+        that have none of their own; also a decorator.
 
         A later one replaces an earlier one, however either was given. "npu" is PrivateUse1.
 
@@ -72,12 +81,12 @@ class RegistrationMethods:
             SchemaError: there is no such device type, or the operator has neither a tensor nor a
                 `device` argument that could say where to run.
         """
-        devices = (device,) if isinstance(device, str) else tuple(device)
+        devices = listed(device)
         if function is None:
             return lambda given: self.register_kernel(devices, given)
-        for key in [device_key(name) for name in devices]:
+        for key in device_keys(devices):
             self._put_kernel(key, function)
-        if not self.facts.tensors and not self.facts.lists:
+        if devices is not None and not self.facts.tensors and not self.facts.lists:
             self._select_by_device()
         return function
 

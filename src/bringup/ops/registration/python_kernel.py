@@ -125,6 +125,8 @@ def _fits(facts: Facts, result: Any) -> bool:
 def _wrong_result(facts: Facts, result: Any) -> ContractError:
     parts = result if isinstance(result, tuple) else (result,)
     got = ", ".join(type(part).__name__ for part in parts)
+    if isinstance(result, tuple) and len(result) < 2:
+        got = f"a tuple of one {got}" if result else "an empty tuple"
     expected = ", ".join(facts.returns) or "None"
     return ContractError(f"{facts.name}: the function returned {got}; its schema says {expected}")
 

@@ -23,6 +23,7 @@ class Facts:
         names: of all arguments, in schema order.
         defaults: of all arguments; None where there is none.
         positional: how many arguments are not keyword-only; they come first.
+        required: how many of these come before the last ones that have defaults.
         tensors: indices of the arguments that are tensors.
         lists: indices of the arguments that are lists of tensors.
         written: indices of the arguments that the operator writes.
@@ -37,6 +38,7 @@ class Facts:
     names: tuple[str, ...]
     defaults: tuple[Any, ...]
     positional: int
+    required: int
     tensors: tuple[int, ...]
     lists: tuple[int, ...]
     written: tuple[int, ...]
@@ -74,6 +76,15 @@ class Facts:
             values[self.names.index(name)] = value
         return values
 
+    def passed(self, values: Sequence[Any]) -> int:
+        """How many positional arguments a call passed, as the dispatcher counts: without the last
+        ones that are as their defaults.
+        """
+        count = self.positional
+        while count > self.required and _is_default(values[count - 1], self.defaults[count - 1]):
+            count -= 1
+        return count
+
     def check_lengths(self, values: Sequence[Any]) -> None:
         """`ContractError` for a list that has not the length its schema says; torch only looks at
         the elements.
@@ -100,6 +111,13 @@ class Facts:
             for item in value if isinstance(value, (list, tuple)) else (value,):
                 if isinstance(item, torch.Tensor):
                     yield self.names[index], item
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    """Whether a value is its argument's default; not asked of tensors and symbolic numbers."""
+    if value is default:
+        return True
+    return type(value) is type(default) and bool(value == default)
 
 
 def is_defined(name: str) -> bool:
@@ -135,11 +153,15 @@ def facts_of(overload: Any) -> Facts:
     schema = overload._schema
     arguments = schema.arguments
     kinds = [str(a.type) for a in arguments]
+    positional = [a for a in arguments if not a.kwarg_only]
     return Facts(
         name=f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name,
         names=tuple(a.name for a in arguments),
         defaults=tuple(map(default_of, arguments)),
-        positional=sum(not a.kwarg_only for a in arguments),
+        positional=len(positional),
+        required=max(
+            (i + 1 for i, a in enumerate(positional) if not a.has_default_value()), default=0
+        ),
         tensors=tuple(i for i, k in enumerate(kinds) if k in {"Tensor", "Optional[Tensor]"}),
         lists=tuple(i for i, k in enumerate(kinds) if "List[" in k and "Tensor" in k),
         written=tuple(i for i, a in enumerate(arguments) if a.is_write),

@@ -23,7 +23,7 @@ from typing import Any, Literal
 import torch
 
 from bringup.errors import SchemaError
-from bringup.ops.schema.schema import with_symbolic_ints
+from bringup.ops.schema.schema import with_plain_ints, with_symbolic_ints
 
 __all__ = [
     "FunctionParameter",
@@ -59,6 +59,7 @@ _SUPPORTED = (
     "torch.memory_format, their Optional forms, lists and tuples of them, named tuples, "
     "dataclasses and dictionaries with str keys"
 )
+_VIEW = re.compile(r"\bTensor\([^)!]*\)")
 _SHORT_MUTABLE = re.compile(r"\"[^\"]*\"|'[^']*'|\bTensor!")
 
 
@@ -146,9 +147,12 @@ class Signature:
 
 
 def infer_schema(
-    function: Callable[..., Any], *, mutates_args: Iterable[str] | Literal["unknown"] = ()
+    function: Callable[..., Any],
+    *,
+    mutates_args: Iterable[str] | Literal["unknown"] = (),
+    op_name: str | None = None,
 ) -> str:
-    """The schema of a Python function, without a name: `(Tensor x, float scale=1.0) -> Tensor`.
+    """The schema of a Python function: `(Tensor x, float scale=1.0) -> Tensor`.
 
     Annotations may be strings and may use `X | None`. A parameter or return without an annotation
     is a Tensor. Structured parameters become one argument for each of their members, named
@@ -158,12 +162,13 @@ def infer_schema(
         function: the function.
         mutates_args: names of the tensor parameters that it writes (shown as `Tensor!`), or
             "unknown" for all of them.
+        op_name: a name that the text then begins with.
 
     Raises:
         SchemaError: a parameter or the return has a type that no schema can carry, a default
             cannot be written, or `mutates_args` names no tensor parameter.
     """
-    return infer(function, taken(mutates_args) or ()).text
+    return (op_name or "") + infer(function, taken(mutates_args) or ()).text
 
 
 def taken(names: Iterable[str] | None) -> Collection[str] | str | None:
@@ -177,11 +182,15 @@ def infer(function: Callable[..., Any], mutates_args: Collection[str] | str = ()
 
 
 def registered_text(text: str) -> str:
-    """The schema as the dispatcher gets it: `SymInt` for `int`, `Tensor(m0!)` for `Tensor!`."""
+    """The schema as the dispatcher gets it: `SymInt` for `int`, `Tensor(m0!)` for `Tensor!`; `int`
+    for a view, since torch's tracking of custom views takes no `SymInt`.
+    """
     numbers_of_sets = itertools.count()
     named = _SHORT_MUTABLE.sub(
         lambda m: f"Tensor(m{next(numbers_of_sets)}!)" if m[0] == "Tensor!" else m[0], text
     )
+    if _VIEW.search(named.rpartition("->")[2]):
+        return with_plain_ints(named)
     head, arrow, tail = with_symbolic_ints(named).rpartition("->")
     return head + arrow + re.sub(r"\bint\b", "SymInt", tail)
 

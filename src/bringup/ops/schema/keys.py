@@ -7,13 +7,21 @@ whatever name that driver gives its device.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 
 from bringup.errors import SchemaError
 
-__all__ = ["AUTOGRAD_KEYS", "autocast_key", "device_key", "device_type", "dispatch_key"]
+__all__ = [
+    "AUTOGRAD_KEYS",
+    "autocast_key",
+    "device_key",
+    "device_keys",
+    "device_type",
+    "dispatch_key",
+    "listed",
+]
 
 _BACKENDS = ("CPU", "CUDA", "XPU", "MPS", "HPU", "PrivateUse1", "PrivateUse2", "Meta")
 _AUTOGRAD = (
@@ -93,6 +101,18 @@ def device_key(name: str) -> str:
     if name == torch._C._get_privateuse1_backend_name():
         return "PrivateUse1"
     raise SchemaError(_unknown("device", name, _DEVICES))
+
+
+def listed(devices: str | Iterable[str] | None) -> tuple[str, ...] | None:
+    """One device type or several as a tuple; None stays what it is."""
+    if devices is None:
+        return None
+    return (devices,) if isinstance(devices, str) else tuple(devices)
+
+
+def device_keys(devices: Sequence[str] | None) -> list[str]:
+    """The dispatch keys of several device types; None stands for all that have none."""
+    return ["CompositeExplicitAutograd"] if devices is None else [*map(device_key, devices)]
 
 
 def autocast_key(device: str) -> str:

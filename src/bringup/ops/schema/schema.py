@@ -17,7 +17,14 @@ import torch
 from bringup.errors import SchemaError
 from bringup.ops.schema.defaults import default_of
 
-__all__ = ["Schema", "SchemaArgument", "parse_schema", "read_schema", "with_symbolic_ints"]
+__all__ = [
+    "Schema",
+    "SchemaArgument",
+    "parse_schema",
+    "read_schema",
+    "with_plain_ints",
+    "with_symbolic_ints",
+]
 
 MAX_ARGUMENTS = 64  # kMaxArguments of schema.h: inputs and outputs together
 
@@ -42,6 +49,8 @@ _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
 # takes one number for such a list, but not for `SymInt[2]`. So each length of such a list compiles
 # anew; who writes `SymInt[2]` has one compilation for all, and no single number for a list.
 _INT_TYPE = re.compile(r"\"[^\"]*\"|'[^']*'|\bint(?=(\[\])?\??\s+[A-Za-z_])")
+
+_SYMBOLIC = re.compile(r"\"[^\"]*\"|'[^']*'|\bSymInt(?=(\[\d*\])?\??\s)")
 
 
 @dataclass(frozen=True)
@@ -138,6 +147,11 @@ class Schema:
 def with_symbolic_ints(arguments: str) -> str:
     """The arguments of a schema text with `SymInt` where people write `int`."""
     return _INT_TYPE.sub(lambda m: "SymInt" if m[0] == "int" else m[0], arguments)
+
+
+def with_plain_ints(text: str) -> str:
+    """A schema text with `int` where somebody wrote `SymInt`."""
+    return _SYMBOLIC.sub(lambda m: "int" if m[0] == "SymInt" else m[0], text)
 
 
 def read_schema(text: str, shown: str) -> Any:
