@@ -403,7 +403,7 @@ WRONG_RESULTS: list[tuple[Any, str, str]] = [
         "(Tensor, int)",
         "the function returned NoneType, int; its schema says Tensor, int",
     ),
-    ((1,), "(int, int)", "the function returned int; its schema says int, int"),
+    ((1,), "(int, int)", "the function returned a tuple of one int; its schema says int, int"),
 ]
 
 
