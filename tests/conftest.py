@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.sweeps.support import told
 
-# Where a session of pytest within this one finds the kernels that this one compiled.
+# Where a session of pytest finds the kernels that one before it, or around it, compiled.
 SHARED_CACHE = "TEST_KERNEL_CACHE"
 # The options in place of `-march=native` that a session's kernels are built with.
 MACHINE = "TEST_KERNEL_MACHINE"
@@ -51,7 +51,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         _shuffle(items, config.getoption("shuffle"))
     if config.getoption("slow_first"):
         slow = {_file(item.nodeid) for item in items if item.get_closest_marker("slow")}
-        took: dict[str, float] = config.cache.get(SECONDS, {}) if config.cache else {}
+        cache = getattr(config, "cache", None)  # there is none with -p no:cacheprovider
+        took: dict[str, float] = cache.get(SECONDS, {}) if cache else {}
         ten = dict.fromkeys(slow, 10.0)
         items.sort(key=lambda item: -(ten | took).get(_file(item.nodeid), 0.0))
 
