@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 PACKAGES = ("bringup.jit", "bringup.ops")
+ALL = (*PACKAGES, "bringup.compiler", "bringup.devices", "bringup.kernels", "bringup.passes")
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -46,3 +49,22 @@ def test_a_name_is_looked_up_once(package: str, name: str) -> None:
     module = importlib.import_module(package)
     found = getattr(module, name)
     assert vars(module)[name] is found
+
+
+@pytest.mark.parametrize("package", ALL)
+def test_what_a_type_checker_sees_is_what_is_found(package: str) -> None:
+    """The imports for types, `__all__`, and the modules that names come from."""
+    module = importlib.import_module(package)
+    parsed = ast.parse(Path(str(module.__file__)).read_text())
+    found = {
+        alias.asname or alias.name: (str(node.module), alias.name)
+        for node in ast.walk(parsed)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    defined = {node.name for node in parsed.body if isinstance(node, ast.FunctionDef)}
+    loaded_from_above = {"OperatorKernel", "kernel"} if package == "bringup.devices" else set()
+    assert set(module.__all__) - defined - loaded_from_above <= set(found)
+    for name in set(module.__all__) & set(found):
+        owner, original = found[name]
+        assert getattr(module, name) is getattr(importlib.import_module(owner), original)

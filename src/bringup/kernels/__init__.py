@@ -21,8 +21,9 @@ float64, operands in any layout.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from bringup._lazy import lazily
 from bringup.kernels._transformers import register_attention
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         packed_linear_int8,
         packed_linear_w8a8,
     )
+    from bringup.kernels._linear_mkl import mkl_linear, pack_weight_mkl
     from bringup.kernels._matmul import (
         basic_matmul,
         batched_matmul,
@@ -97,44 +99,25 @@ __all__ = [
     "use_lengths",
 ]
 
-_NZ = frozenset({"from_nz", "to_nz"})
-_SEQUENCES = frozenset({"attention", "mean_pool"})
-_LINEAR = frozenset(
-    {
-        "pack_weight",
-        "pack_weight_int8",
-        "packed_linear",
-        "packed_linear_int8",
-        "packed_linear_w8a8",
-    }
-)
-_MKL = frozenset({"mkl_linear", "pack_weight_mkl"})
-_FOR_TRANSFORMERS = frozenset(
-    {
-        "add_layer_norm",
-        "add_layer_norm_sum",
-        "add_rms_norm",
-        "bias_gelu",
-        "build",
-        "names",
-        "rms_norm",
-        "rotary",
-        "silu_mul",
-    }
-)
-_PATTERNS = frozenset({"register_patterns"})
-_LENGTHS = frozenset({"lengths_of", "use_lengths"})
-_NO_OPERATORS = _PATTERNS | _LENGTHS | {"load", "register_attention"}
-_MATMUL = frozenset(__all__) - _NZ - _LINEAR - _MKL - _SEQUENCES - _FOR_TRANSFORMERS - _NO_OPERATORS
 _OPERATORS = {
-    "_operators": _FOR_TRANSFORMERS,
-    "_attention": _SEQUENCES,
-    "_linear": _LINEAR,
-    "_linear_mkl": _MKL,
-    "_matmul": _MATMUL,
-    "_nz": _NZ,
+    "_attention": "attention mean_pool",
+    "_linear": ("pack_weight pack_weight_int8 packed_linear packed_linear_int8 packed_linear_w8a8"),
+    "_linear_mkl": "mkl_linear pack_weight_mkl",
+    "_matmul": (
+        "basic_matmul batched_matmul gemm gemv grouped_matmul grouped_matmul_slice_k "
+        "matmul_bias_activation nz_matmul quant_matmul"
+    ),
+    "_nz": "from_nz to_nz",
+    "_operators": (
+        "add_layer_norm add_layer_norm_sum add_rms_norm bias_gelu build names rms_norm rotary "
+        "silu_mul"
+    ),
 }
-_MODULES = {**_OPERATORS, "_lengths": _LENGTHS, "patterns": _PATTERNS}
+
+__getattr__ = lazily(
+    __name__,
+    {**_OPERATORS, "_lengths": "lengths_of use_lengths", "patterns": "register_patterns"},
+)
 
 
 def load() -> None:
@@ -143,10 +126,3 @@ def load() -> None:
     """
     for module in (*_OPERATORS, "npu"):
         importlib.import_module(f"bringup.kernels.{module}")
-
-
-def __getattr__(name: str) -> Any:
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(importlib.import_module(f"bringup.kernels.{module}"), name)
-    raise AttributeError(f"module 'bringup.kernels' has no attribute {name!r}")
