@@ -211,7 +211,7 @@ NO_VERB = re.compile(
     "|(?!This)[A-Z][a-z]+[^s]s"
 )
 # Packages whose public functions begin with a verb; the others follow.
-WITH_VERBS = ("compiler", "graphs", "ir", "jit", "kernels", "plugins", "report")
+WITH_VERBS = ("compiler", "devices", "graphs", "ir", "jit", "kernels", "ops", "plugins", "report")
 WITHOUT_VERB = {"graphs": {"TaskGroup.arm"}}
 
 

@@ -178,7 +178,7 @@ def program() -> Path:
 
 
 def list_checks() -> list[KnownCheck]:
-    """Every check of the suite, in its order."""
+    """Return every check of the suite, in its order."""
     return [
         KnownCheck(line["check"], line["function"], line["rule"]) for line in _lines(["--list"])
     ]
@@ -193,7 +193,7 @@ def check_driver(
     check_seconds: float = 20.0,
     start_seconds: float = 60.0,
 ) -> DriverCheck:
-    """Tests a driver in processes of its own: it can crash and hang there.
+    """Test a driver in processes of its own: it can crash and hang there.
 
     Args:
         library: its shared library.
@@ -231,7 +231,7 @@ def check_driver(
 
 
 def describe_driver(library: Path, *, seconds: float = 20.0) -> DriverDescription:
-    """Asks a driver what it is, in a process of its own: it can crash and hang there.
+    """Ask a driver what it is, in a process of its own: it can crash and hang there.
 
     Args:
         library: its shared library.

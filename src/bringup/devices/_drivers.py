@@ -21,7 +21,7 @@ _MODULE_ATTRIBUTE = "driver_path"  # of an entry point that names a module only
 
 
 def driver_library(driver: str | Path) -> Path:
-    """The shared library of a driver, given by path or by name.
+    """Return the shared library of a driver, given by path or by name.
 
     "sim" is the simulated NPU. Another name is `lib<name>.so` in the first folder of
     `BRINGUP_DRIVER_PATH` that has one, or the entry point of that name.
@@ -78,7 +78,7 @@ def _libraries_on_path() -> tuple[dict[str, Path], list[str]]:
 
 
 def installed_drivers() -> dict[str, Path | BringupError]:
-    """Every driver that has a name, with its library or what is wrong with its package."""
+    """Return every driver that has a name, with its library or what is wrong with its package."""
     found: dict[str, Path | BringupError] = {}
     for name in _names():
         try:

@@ -74,7 +74,7 @@ class ReplayReport:
 
 
 def replay_trace(file: str | Path, driver: str | Path, timeout: float = 30.0) -> ReplayReport:
-    """Makes the calls of a trace on a driver, and compares what it answers.
+    """Make the calls of a trace on a driver, and compare what it answers.
 
     Args:
         file: a trace, which `BRINGUP_DRIVER_TRACE` wrote.

@@ -48,7 +48,9 @@ class InputConstraint:
     dtypes: tuple[torch.dtype, ...] = ()
 
     def bind(self, schema: Schema, where: str) -> BoundConstraint:
-        """The check with argument names resolved. Raises `SchemaError` starting with `where`."""
+        """Return the check with argument names resolved. Raises `SchemaError` starting with
+        `where`.
+        """
         return BoundConstraint(
             self.kind,
             tuple(self._index(schema, name, where) for name in self.names),
@@ -64,19 +66,19 @@ class InputConstraint:
 
 
 def same_shape(*names: str) -> InputConstraint:
-    """The named tensors must have the same shape."""
+    """Require the same shape of the named tensors."""
     _at_least_two("same_shape", names)
     return InputConstraint(CheckKind.SAME_SHAPE, names)
 
 
 def same_dtype(*names: str) -> InputConstraint:
-    """The named tensors must have the same dtype."""
+    """Require the same dtype of the named tensors."""
     _at_least_two("same_dtype", names)
     return InputConstraint(CheckKind.SAME_DTYPE, names)
 
 
 def shape(name: str, *sizes: Size) -> InputConstraint:
-    """The named tensor must have exactly these sizes.
+    """Require exactly these sizes of the named tensor.
 
     Args:
         name: a tensor argument of the schema; None is left out.
@@ -86,7 +88,7 @@ def shape(name: str, *sizes: Size) -> InputConstraint:
 
 
 def dtype(name: str, *dtypes: torch.dtype) -> InputConstraint:
-    """The named tensor must have one of these dtypes, or the named ScalarType argument be one.
+    """Require one of these dtypes of the named tensor, or of the named ScalarType argument.
 
     Args:
         name: a tensor or ScalarType argument of the schema; None is left out.
@@ -103,7 +105,7 @@ def dtype(name: str, *dtypes: torch.dtype) -> InputConstraint:
 
 
 def rank(name: str, dimensions: int) -> InputConstraint:
-    """The named tensor must have this many dimensions.
+    """Require this many dimensions of the named tensor.
 
     Args:
         name: a tensor argument of the schema; None is left out.
@@ -129,8 +131,8 @@ def fixed_lengths(schema: Schema) -> tuple[BoundConstraint, ...]:
 
 
 def kernel_checks() -> InputConstraint:
-    """The kernel itself refuses inputs that do not fit: it returns non-zero and says why through
-    ctx->set_error.
+    """Leave it to the kernel to refuse inputs that do not fit: it returns non-zero and says why
+    through ctx->set_error.
     """
     return InputConstraint(CheckKind.KERNEL)
 

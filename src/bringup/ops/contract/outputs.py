@@ -60,7 +60,7 @@ class Promotion:
 
 
 def promote(*names: str) -> Promotion:
-    """The dtype that torch promotes the named arguments to, for `dtype=` of an output rule.
+    """Return the dtype that torch promotes the named arguments to, for `dtype=` of an output rule.
 
     They are tensors, lists of tensors, or int, float and bool arguments; those that are None are
     left out. As in `torch.result_type`, tensors without dimensions and numbers count only where
@@ -86,7 +86,7 @@ class Counted:
 
 
 def at_most(bound: Size, *, name: str = "count") -> Counted:
-    """The first size of an output, where only the data say how many rows there are.
+    """Return the first size of an output, where only the data say how many rows there are.
 
     The output is allocated with `bound` rows and cut to what the kernel has counted. Behind its
     outputs the kernel gets one more, `counts`: an int64 tensor with an element for each `name`, in
@@ -114,7 +114,7 @@ class OutputRule:
     when: str | None = None
 
     def bind(self, schema: Schema, number: int, counts: dict[Counted, int]) -> BoundOutput:
-        """The rule with argument names resolved, for output `number`.
+        """Return the rule with argument names resolved, for output `number`.
 
         `counts` numbers what the kernel counts, for all outputs of an operator; this adds to it.
         Raises `SchemaError`.
@@ -131,7 +131,7 @@ def empty_like(
     memory_format: torch.memory_format = torch.contiguous_format,
     when: str | None = None,
 ) -> OutputRule:
-    """An output with the sizes and the dtype of the tensor argument `name`.
+    """Return an output with the sizes and the dtype of the tensor argument `name`.
 
     For a return of type `Tensor[]`, `name` is a `Tensor[]` argument: one contiguous output for each
     of its tensors.
@@ -155,7 +155,7 @@ def empty(
     memory_format: torch.memory_format = torch.contiguous_format,
     when: str | None = None,
 ) -> OutputRule:
-    """An output of the given sizes.
+    """Return an output of the given sizes.
 
     Args:
         sizes: integers, or expressions over the arguments: `"x.shape[0]"`, `"x.numel() // 2"`, `"n

@@ -172,7 +172,7 @@ class CustomOperator(RegistrationMethods, metaclass=_Constructor):
         return rule
 
     def undefine(self) -> None:
-        """Removes the operator, so that its name can be defined again. Calls of it raise
+        """Remove the operator, so that its name can be defined again. Calls of it raise
         `ExpiredHandleError` from then on.
         """
         self._remove(UNDEFINED)
@@ -255,7 +255,7 @@ def custom_op(
     make: type[CustomOperator] = CustomOperator,
     redefine: bool = False,
 ) -> Any:
-    """Makes a torch operator of a Python function; a decorator.
+    """Make a torch operator of a Python function; a decorator.
 
     Parameters may be tensors, numbers, bool, str, dtypes, devices, their Optional forms, lists
     and tuples, and tuples of different types, named tuples, dataclasses and dictionaries with str

@@ -120,7 +120,7 @@ class Library(torch.library.Library):  # type: ignore[misc]
     def define(
         self, schema: str, alias_analysis: str = "", *, tags: Iterable[torch.Tag] | torch.Tag = ()
     ) -> str:
-        """Defines an operator, `"name(Tensor x, int n=1) -> Tensor"`, and gives its name.
+        """Define an operator, `"name(Tensor x, int n=1) -> Tensor"`, and return its name.
 
         Raises:
             SchemaError: the text is no schema, the name is taken, or this library's kind is "IMPL".
@@ -153,7 +153,7 @@ class Library(torch.library.Library):  # type: ignore[misc]
         with_keyset: bool = False,
         allow_override: bool = True,
     ) -> Any:
-        """Registers `fn` for an operator of this namespace at a dispatch key; also a decorator.
+        """Register `fn` for an operator of this namespace at a dispatch key; also a decorator.
 
         Args:
             op_name: the operator's name, with or without namespace, or an `OpOverload`.
@@ -212,7 +212,7 @@ def impl(
     *,
     lib: Library | None = None,
 ) -> Any:
-    """Registers an implementation of any operator, `"namespace::name"`; also a decorator.
+    """Register an implementation of any operator, `"namespace::name"`; also a decorator.
 
     Args:
         name: the operator.
@@ -284,8 +284,7 @@ def forget(name: str) -> None:
 
 
 def register_fake(operator: Any, function: Callable[..., Any] | None = None) -> Any:
-    """Registers the fake of any operator; also a decorator. See
-    `RegistrationMethods.register_fake`.
+    """Register the fake of any operator; also a decorator. See `RegistrationMethods.register_fake`.
 
     Args:
         operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
@@ -302,7 +301,7 @@ def register_fake(operator: Any, function: Callable[..., Any] | None = None) -> 
 def register_kernel(
     operator: Any, device: str | Iterable[str] | None, function: Callable[..., Any] | None = None
 ) -> Any:
-    """Registers a kernel of any operator; also a decorator. See
+    """Register a kernel of any operator; also a decorator. See
     `RegistrationMethods.register_kernel`.
 
     Args:
@@ -324,7 +323,7 @@ def register_autograd(
     *,
     setup_context: Callable[..., Any] | None = None,
 ) -> None:
-    """Registers the gradient of any operator. See `RegistrationMethods.register_autograd`.
+    """Register the gradient of any operator. See `RegistrationMethods.register_autograd`.
 
     Args:
         operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
@@ -338,7 +337,7 @@ def register_autograd(
 
 
 def register_jvp(operator: Any, jvp: Callable[..., Any] | None = None) -> Any:
-    """Registers the forward-mode derivative of any operator; also a decorator. See
+    """Register the forward-mode derivative of any operator; also a decorator. See
     `RegistrationMethods.register_jvp`.
 
     Args:
@@ -354,7 +353,7 @@ def register_jvp(operator: Any, jvp: Callable[..., Any] | None = None) -> Any:
 
 
 def register_vmap(operator: Any, rule: Callable[..., Any] | GeneratedRule | None = None) -> Any:
-    """Registers the batching rule of any operator; also a decorator. See
+    """Register the batching rule of any operator; also a decorator. See
     `RegistrationMethods.register_vmap`.
 
     Args:
@@ -370,7 +369,7 @@ def register_vmap(operator: Any, rule: Callable[..., Any] | GeneratedRule | None
 
 
 def register_autocast(operator: Any, device: str, dtype: torch.dtype) -> None:
-    """Registers the autocast rule of any operator. See `RegistrationMethods.register_autocast`.
+    """Register the autocast rule of any operator. See `RegistrationMethods.register_autocast`.
 
     Args:
         operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
@@ -384,7 +383,7 @@ def register_autocast(operator: Any, device: str, dtype: torch.dtype) -> None:
 
 
 def register_effect(operator: Any, effect: Literal["ordered"] | None) -> None:
-    """Declares the effect of any operator. See `RegistrationMethods.register_effect`.
+    """Declare the effect of any operator. See `RegistrationMethods.register_effect`.
 
     Args:
         operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
@@ -397,7 +396,7 @@ def register_effect(operator: Any, effect: Literal["ordered"] | None) -> None:
 
 
 def register_sharding(operator: Any, strategy: Callable[..., Any] | None = None) -> Any:
-    """Registers the sharding rule of any operator; also a decorator. See
+    """Register the sharding rule of any operator; also a decorator. See
     `RegistrationMethods.register_sharding`.
 
     Args:

@@ -159,7 +159,7 @@ class AdoptedOperator(RegistrationMethods):
         gradients: Sequence[str] | None = None,
         override: bool = False,
     ) -> None:
-        """Makes another operator the backward of this one, as `KernelOperator.register_backward`
+        """Make another operator the backward of this one, as `KernelOperator.register_backward`
         does; a gradient that nobody needs is zeros for it.
 
         Raises:
@@ -205,7 +205,7 @@ class AdoptedOperator(RegistrationMethods):
             super().register_autocast(device, dtype)
 
     def undefine(self) -> None:
-        """Takes back what was registered through this handle. Calls of it raise from then on; the
+        """Take back what was registered through this handle. Calls of it raise from then on; the
         operator itself stays.
         """
         if _handles.get(self.qualified_name) is self:
@@ -307,7 +307,7 @@ class _Expired:
 
 
 def adopt(operator: str | Any) -> AdoptedOperator:
-    """A handle on an operator that somebody else has registered, in C++ or in Python.
+    """Return a handle on an operator of another library, in C++ or in Python.
 
     It adds what the operator lacks (a fake, a gradient, a batching rule, ...) with the methods of
     our own operators, and its host arguments become slots of captured graphs. Keep the handle:

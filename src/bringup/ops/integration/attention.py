@@ -42,7 +42,7 @@ def register_attention(
     returns: Layout = "bhld",
     mask: Literal["additive", "bool"] = "additive",
 ) -> str:
-    """Registers an operator with transformers' attention interface.
+    """Register an operator with transformers' attention interface.
 
     What `op` declares is what it gets, by name: `query`, `key` and `value` ([batch, heads, length,
     depth]), `scaling`, `attention_mask` ([batch, 1, queries, keys]), `is_causal`, `dropout`,

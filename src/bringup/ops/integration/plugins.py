@@ -39,7 +39,7 @@ _loader = plugins.PluginLoader(
 
 
 def load_op_plugins(*places: str | os.PathLike[str]) -> PluginReport:
-    """Defines the operators of all plugins: those of `places`, of `BRINGUP_OPS_PATH`, and of the
+    """Define the operators of all plugins: those of `places`, of `BRINGUP_OPS_PATH`, and of the
     installed packages with an entry point in the group `bringup.ops`.
 
     The path is read again at every call: a file whose content is unchanged stays as it is, a
@@ -57,5 +57,5 @@ def load_op_plugins(*places: str | os.PathLike[str]) -> PluginReport:
 
 
 def unload_op_plugins() -> None:
-    """Undefines all operators that came from plugins, and forgets the modules of plugin files."""
+    """Undefine all operators that came from plugins, and forget the modules of plugin files."""
     _loader.unload()

@@ -62,7 +62,7 @@ class Replacement:
         return bool(self._swaps)
 
     def undo(self) -> None:
-        """Gives every module its own forward back. Does nothing the second time.
+        """Give every module its own forward back. Does nothing the second time.
 
         Raises:
             RuntimeError: somebody replaced a forward again since; nothing is undone then.
@@ -95,7 +95,7 @@ class Replacement:
 def replace_modules(
     model: torch.nn.Module, functions: Mapping[str | type[torch.nn.Module], Forward]
 ) -> Replacement:
-    """Lets layers of a model run other functions, without touching its code, weights or structure.
+    """Let layers of a model run other functions, without touching its code, weights or structure.
 
         ours = lambda layer, x: rms_norm(x, layer.weight, layer.eps)
         ops.replace_modules(model, {"LlamaRMSNorm": ours})

@@ -63,7 +63,7 @@ class TritonOperator(CustomOperator):
     def prebuild(
         self, target: str = "triton", *, dtypes: Mapping[str, torch.dtype] = _NOTHING
     ) -> jit.Binary:
-        """The kernel for a GPU that need not be there, from jit's cache or built now.
+        """Return the kernel for a GPU that need not be there, from jit's cache or built now.
 
         Args:
             target: `"triton:sm_90"`, `"triton:gfx942"`, ...
@@ -375,7 +375,7 @@ def triton_op(
     options: Mapping[str, Any] = _NOTHING,
     layout: Literal["contiguous", "strided"] = "contiguous",
 ) -> TritonOperator:
-    """Defines a torch operator whose implementation is a Triton kernel.
+    """Define a torch operator whose implementation is a Triton kernel.
 
     It runs where triton runs: on a GPU, or by triton's interpreter (`TRITON_INTERPRET=1`, set
     before the kernel is defined) on any device. Elsewhere a call raises and says so.

@@ -408,7 +408,7 @@ def kernel_op(
     release_gil: Literal["auto"] | bool = "auto",
     redefine: bool = False,
 ) -> KernelOperator:
-    """Defines a torch operator whose implementation is a kernel file with the C ABI of
+    """Define a torch operator whose implementation is a kernel file with the C ABI of
     `bringup/kernel.h`.
 
     The kernel gets the inputs in schema order, then the outputs. It is compiled on first use, once

@@ -67,7 +67,7 @@ class KernelOperator(Protocol):
         gradients: Sequence[str] | None = None,
         non_differentiable: Sequence[str] = (),
     ) -> None:
-        """Makes another operator the backward of this one.
+        """Make another operator the backward of this one.
 
         The backward operator's arguments are one gradient for each result that can have one (the
         written arguments, then the outputs), then inputs and outputs of this operator, matched by
@@ -94,12 +94,13 @@ class KernelOperator(Protocol):
         """
 
     def params(self, *args: Any, **kwargs: Any) -> jit.Params:
-        """The parameter set of a call with these arguments: which macros its kernel is compiled
-        with, which values it gets. `jit.Template.compile` of it makes the operator's own binary.
+        """Return the parameter set of a call with these arguments: which macros its kernel is
+        compiled with, which values it gets. `jit.Template.compile` of it makes the operator's own
+        binary.
         """
 
     def undefine(self) -> None:
-        """Removes the operator, so that its name can be defined again. Calls of it raise from then
+        """Remove the operator, so that its name can be defined again. Calls of it raise from then
         on.
         """
 

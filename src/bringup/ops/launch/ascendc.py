@@ -87,7 +87,7 @@ def ascendc_load(
     flags: Iterable[str] = (),
     target: str | None = None,
 ) -> KernelLauncher:
-    """Builds AscendC sources, or finds them in the kernel cache, and gives a launcher for their
+    """Build AscendC sources, or find them in the kernel cache, and return a launcher for their
     kernels.
 
     Without the vendor's toolkit, or when the loaded driver runs host code (the simulated NPU), the

@@ -19,7 +19,7 @@ def ascendc_op(
     device_types: str | Iterable[str] = "npu",
     schema: str | None = None,
 ) -> Callable[[Callable[..., Any]], CustomOperator]:
-    """Makes a torch operator of a function that launches kernels on the device; a decorator.
+    """Make a torch operator of a function that launches kernels on the device; a decorator.
 
     It is `custom_op` for "npu". Where the function returns one new tensor, the operator has a fake:
     contiguous, of the shape and dtype of the first tensor argument, as `alloc_like` gives it.

@@ -51,7 +51,7 @@ class KernelLauncher:
     def launch(
         self, name: str, block_dim: int, args: Iterable[Any] = (), stream: StreamLike = None
     ) -> None:
-        """Starts the kernel `name` over `block_dim` blocks.
+        """Start the kernel `name` over `block_dim` blocks.
 
         A launch is asynchronous where the device is: what `args` point at has to stay until it has
         run. Tensors of this call are kept from being used again too early.

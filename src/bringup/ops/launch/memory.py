@@ -20,7 +20,7 @@ class Address(int):
 
 
 def tensor_ptr(tensor: torch.Tensor) -> Address:
-    """The address of a tensor's first element, storage offset included, for a kernel.
+    """Return the address of a tensor's first element, storage offset included, for a kernel.
 
     The address keeps nothing alive: the tensor has to stay as long as the kernel may run. Sizes and
     strides are the caller's to pass on. A tensor without elements may have the address 0.
@@ -48,8 +48,8 @@ def tensor_ptr(tensor: torch.Tensor) -> Address:
 
 
 def alloc_like(tensor: torch.Tensor) -> torch.Tensor:
-    """A new tensor of the same shape, dtype and device for a kernel to write: contiguous, whatever
-    the strides of `tensor`, and not cleared.
+    """Return a new tensor of the same shape, dtype and device for a kernel to write: contiguous,
+    whatever the strides of `tensor`, and not cleared.
     """
     return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
 

@@ -57,7 +57,7 @@ def u64(value: int) -> ctypes.c_uint64:
 
 
 def f32(value: float) -> ctypes.c_float:
-    """A `float`. Raises `OverflowError` when a finite value is beyond its range."""
+    """Return a `float`. Raises `OverflowError` when a finite value is beyond its range."""
     narrow = ctypes.c_float(value)
     if math.isinf(narrow.value) and math.isfinite(value):
         raise OverflowError(f"ops.f32: {value} is beyond the range of a 32-bit float")

@@ -59,7 +59,7 @@ class TwoPhaseLauncher:
         return f"TwoPhaseLauncher({', '.join(repr(str(path)) for path in self._libraries.paths)})"
 
     def launch(self, name: str, *, args: Iterable[Any] = (), stream: StreamLike = None) -> None:
-        """Runs both phases of `name`.
+        """Run both phases of `name`.
 
         The workspace comes from torch's allocator in the stream's order and is given back as soon
         as the second phase is under way; descriptors are destroyed then, also when a phase fails.

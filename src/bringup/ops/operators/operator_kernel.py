@@ -59,7 +59,7 @@ class OperatorKernel:
         return any(handle.enabled for handle in self._handles.values())
 
     def enable(self) -> None:
-        """Lets calls come to the kernel again. Raises `DeviceError` when it is closed."""
+        """Let calls come to the kernel again. Raises `DeviceError` when it is closed."""
         if not self._handles:
             raise DeviceError(
                 f"the kernel of {', '.join(self.operators)} is closed; declare it again with "
@@ -75,7 +75,7 @@ class OperatorKernel:
 
     @contextmanager
     def disabled(self) -> Iterator[None]:
-        """The same for the time of a `with` block."""
+        """Disable the kernel for the time of a `with` block."""
         former = self.enabled
         self.disable()
         try:
@@ -85,8 +85,8 @@ class OperatorKernel:
                 self.enable()
 
     def close(self) -> None:
-        """Takes the kernel out of the dispatcher: the fallback is there again. Captured graphs go
-        on with it.
+        """Take the kernel out of the dispatcher: the fallback is there again. Captured graphs go on
+        with it.
         """
         with _lock:
             self._take_out(self.operators)
@@ -114,7 +114,7 @@ def kernel(
     strided: Iterable[str] = (),
     flags: Iterable[str] = (),
 ) -> OperatorKernel:
-    """Gives an operator of torch a kernel on the device of the loaded driver.
+    """Give an operator of torch a kernel on the device of the loaded driver.
 
     Calls of all overloads of its family (functional, in place, into a given result) then come to
     the kernel, in stream order; what it does not support falls back as before. It is compiled on

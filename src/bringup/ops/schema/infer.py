@@ -152,7 +152,7 @@ def infer_schema(
     mutates_args: Iterable[str] | Literal["unknown"] = (),
     op_name: str | None = None,
 ) -> str:
-    """The schema of a Python function: `(Tensor x, float scale=1.0) -> Tensor`.
+    """Return the schema of a Python function: `(Tensor x, float scale=1.0) -> Tensor`.
 
     Annotations may be strings and may use `X | None`. A parameter or return without an annotation
     is a Tensor. Structured parameters become one argument for each of their members, named

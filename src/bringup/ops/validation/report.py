@@ -63,14 +63,14 @@ class CheckReport:
         return tuple(row for row in self.rows if row.outcome is CheckOutcome.FAIL)
 
     def row(self, name: str) -> CheckRow:
-        """The check of that name. Raises `KeyError` listing the names."""
+        """Return the check of that name. Raises `KeyError` listing the names."""
         for row in self.rows:
             if row.name == name:
                 return row
         raise KeyError(f"no check {name!r}; there are {', '.join(r.name for r in self.rows)}")
 
     def require(self) -> CheckReport:
-        """Returns the report; raises `AssertionError` listing the failures where there are any."""
+        """Return the report; raises `AssertionError` listing the failures where there are any."""
         if not self.failures:
             return self
         lines = "\n".join(f"  {row.name}: {row.reason}" for row in self.failures)
@@ -94,7 +94,7 @@ def check(
     skip: Iterable[str] = (),
     watch: Callable[[str], object] | None = None,
 ) -> CheckReport:
-    """Calls an operator in every way that torch may call it and compares what comes.
+    """Call an operator in every way that torch may call it and compare what comes.
 
     Beside `torch.library.opcheck` and `torch.autograd.gradcheck`: hidden writes, also beside an
     argument's memory; results that share memory with arguments or each other; strides, offsets,
