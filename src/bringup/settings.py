@@ -133,7 +133,7 @@ downcast_float64 = Setting(
 wait_timeout = Setting(
     "BRINGUP_WAIT_TIMEOUT",
     "seconds after which a wait for the device raises, and a call of its driver that has not "
-    "returned is told",
+    "returned is reported",
     "none",
     parse.seconds,
     lambda: 0.0,

@@ -104,3 +104,19 @@ def test_only_a_row_of_a_table_in_a_page_may_be_longer() -> None:
     row, text = "| " + "x" * 120, "x" * 121
     assert long_lines("a.md", f"{row}\n{text}\n{text[1:]}") == ["a.md:2"]
     assert long_lines("a.py", f"{row}\n{text[1:]}") == ["a.py:1"]
+
+
+# Persons where a part of the program is meant, or a passive without an actor.
+LOOSE_WORDS = re.compile(
+    r"\b(nobody|somebody|whoever|meanwhile|(is|are|be) told)\b(?! apart)", re.I
+)
+
+
+def test_pages_name_who_does_what() -> None:
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in DOCUMENTS
+        if "design" not in path.parts
+        for match in LOOSE_WORDS.finditer(re.sub(r"`[^`]*`", "", path.read_text()))
+    ]
+    assert found == []
