@@ -59,6 +59,7 @@ from bringup.ops.registration.functionalize import refuse_taken_name
 from bringup.ops.registration.handle_lifetime import (
     REDEFINED,
     UNDEFINED,
+    destroy,
     expired,
     hold_for_keepers,
 )
@@ -360,7 +361,7 @@ class _Definition:
             self.methods.destroy()
         if self.function is not None and has_torch_library():
             torch_library().ops.close(self.function)
-        self.library._destroy()
+        destroy(self.library)
 
 
 @functools.cache

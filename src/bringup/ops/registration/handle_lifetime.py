@@ -16,7 +16,7 @@ import torch
 
 from bringup.errors import ExpiredHandleError
 
-__all__ = ["REDEFINED", "UNDEFINED", "Held", "expired", "hold", "hold_for_keepers"]
+__all__ = ["REDEFINED", "UNDEFINED", "Held", "destroy", "expired", "hold", "hold_for_keepers"]
 
 REDEFINED = "defined again; call what the last definition returned"
 UNDEFINED = "removed by undefine(); define it again to call it"
@@ -48,6 +48,22 @@ def hold(name: str) -> Held | None:
         if held is None:
             held = _held[name] = Held(name)
         return held
+
+
+def destroy(library: torch.library.Library) -> None:
+    """Take a library's registrations away, and its names out of torch's books.
+
+    torch strikes them out when the object is collected, by when another library may have defined
+    them again: its definition would no longer be held for those who keep it.
+    """
+    from torch.fx.operator_schemas import _SCHEMA_TO_SIGNATURE_CACHE
+
+    torch.library.Library._destroy(library)
+    names, kernels = library._op_defs, library._op_impls
+    books = (torch.library._impls, kernels, torch.library._defs, names)
+    torch.library._del_library(*books, [], None, _SCHEMA_TO_SIGNATURE_CACHE)
+    names.clear()
+    kernels.clear()
 
 
 def hold_for_keepers(name: str, instead: Callable[..., Any]) -> None:

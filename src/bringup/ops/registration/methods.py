@@ -15,6 +15,7 @@ import torch
 from bringup.errors import SchemaError
 from bringup.ops.registration import functionalize
 from bringup.ops.registration.autograd import Formula, autograd_kernel, node_class
+from bringup.ops.registration.handle_lifetime import destroy
 from bringup.ops.registration.python_kernel import FunctionCell, python_kernel
 from bringup.ops.registration.vmap import GeneratedRule, batching_kernel, rule_for
 from bringup.ops.schema.facts import Facts, facts_of
@@ -61,7 +62,7 @@ class RegistrationMethods:
     def destroy(self) -> None:
         """Removes all that was registered for the operator after its definition."""
         self._functionalized = None
-        self._library._destroy()
+        destroy(self._library)
 
     @typing.overload
     def register_kernel(

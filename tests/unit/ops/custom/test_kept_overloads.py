@@ -55,6 +55,21 @@ def test_a_kept_overload_of_a_removed_operator_raises_and_names_it(
                 call(torch.ones(2), 3.0)
 
 
+def test_a_library_of_before_that_is_collected_takes_nothing_away() -> None:
+    """torch then forgets the name, though another library has defined it since."""
+    name = "bringup_kept::again"
+    undefine_before = _library(name)
+    undefine_before()
+    undefine = _library(name)
+    kept: Any = torch.ops.bringup_kept.again.default
+    assert kept(torch.ones(2), 3.0).tolist() == [3, 3]
+    del undefine_before
+    gc.collect()
+    undefine()
+    with pytest.raises(RuntimeError, match=name):
+        kept(torch.ones(2), 3.0)
+
+
 def test_nothing_is_kept_of_a_library_that_nobody_has_called() -> None:
     name = "bringup_kept::dropped"
     _library(name)()
