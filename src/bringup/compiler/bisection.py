@@ -12,6 +12,15 @@ import torch
 from torch.utils import _pytree as pytree
 
 from bringup import passes
+from bringup._differences import (
+    NUMBERS,
+    Leaf,
+    alike,
+    form_difference,
+    leaves,
+    magnitude,
+    not_close,
+)
 from bringup.compiler.options import CompileOptions
 from bringup.passes import EventKind, PassEvent, PassStatus, Rewrite
 
@@ -349,15 +358,19 @@ class _ModelRuns:
         options["pass_switch"] = {**switch, **dict.fromkeys(without, False)}
         return options
 
-    def _tolerance_with(self, parts: Sequence[str], expected: Any) -> tuple[float, float] | None:
+    def _tolerance_with(
+        self, parts: Sequence[str], expected: Sequence[Leaf]
+    ) -> tuple[float, float] | None:
         if self._tolerance is not None or NARROW not in parts:
             return self._tolerance
-        return _NARROW_TOLERANCE * _largest(expected), _NARROW_TOLERANCE
+        tensors = (leaf.value for leaf in expected if isinstance(leaf.value, torch.Tensor))
+        largest = max(map(magnitude, tensors), default=0.0)
+        return _NARROW_TOLERANCE * largest, _NARROW_TOLERANCE
 
-    def _result(self, function: Any, call: Any) -> Any:
+    def _result(self, function: Any, call: Any) -> list[Leaf]:
         self._state.restore()
         args, kwargs = copy.deepcopy(call)
-        return pytree.tree_map_only(torch.Tensor, torch.clone, function(*args, **kwargs))
+        return leaves(function(*args, **kwargs))
 
     def _uncached(self) -> AbstractContextManager[Any]:
         """A graph from Inductor's cache would have no rewrites to count."""
@@ -403,38 +416,26 @@ def _calls(example_inputs: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
     return [(args, kwargs), pytree.tree_map_only(torch.Tensor, flipped, (args, kwargs))]
 
 
-def difference(ours: Any, expected: Any, tolerance: tuple[float, float] | None) -> str:
-    """How two results differ, in any nest that pytree knows: by tensors and numbers; "" for not.
+def difference(
+    ours: Sequence[Leaf], expected: Sequence[Leaf], tolerance: tuple[float, float] | None
+) -> str:
+    """Return how two results differ, at the first value that does; "" where they do not.
 
     Args:
-        ours, expected: the results.
+        ours, expected: the results' values.
         tolerance: atol and rtol; None for those of `torch.testing.assert_close`.
     """
-    mine, _ = pytree.tree_flatten_with_path(ours)
-    others, _ = pytree.tree_flatten_with_path(expected)
-    if [path for path, _ in mine] != [path for path, _ in others]:
-        return f"the result has {len(mine)} values where eager has {len(others)}, or others"
+    if words := form_difference(ours, expected):
+        return f"the result differs {words}"
     atol, rtol = (None, None) if tolerance is None else tolerance
-    for (path, left), (_, right) in zip(mine, others, strict=True):
-        if not isinstance(right, (torch.Tensor, bool, int, float, complex)):
-            continue
-        try:
-            torch.testing.assert_close(left, right, atol=atol, rtol=rtol, equal_nan=True)
-        except (AssertionError, TypeError) as error:
-            lines = [line for line in str(error).splitlines() if line.strip()]
-            place = pytree.keystr(path)
-            return f"the result{place} differs: {'; '.join(lines[:3])}"
+    for mine, other in zip(ours, expected, strict=True):
+        if isinstance(other.value, (torch.Tensor, *NUMBERS)):
+            words = not_close(mine.value, other.value, atol=atol, rtol=rtol)
+        elif not alike(mine.value, other.value):
+            words = f"{mine.value!r} for {other.value!r}"
+        if words:
+            return f"the result{mine.path} differs: {words}"
     return ""
-
-
-def _largest(result: Any) -> float:
-    """The largest finite absolute value in a result."""
-    sizes = [
-        tensor.detach().abs().double().nan_to_num(0, 0, 0).max().item()
-        for tensor in pytree.tree_leaves(result)
-        if isinstance(tensor, torch.Tensor) and tensor.numel() and not tensor.is_quantized
-    ]
-    return max(sizes, default=0.0)
 
 
 def reason_of(error: BaseException) -> str:

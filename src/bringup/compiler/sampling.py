@@ -7,6 +7,8 @@ import math
 
 import torch
 
+from bringup._differences import gap, magnitude
+
 __all__ = ["distance", "sample", "size_of", "vary"]
 
 _TOLERANCE = {
@@ -71,16 +73,9 @@ def distance(expected: object, got: object) -> tuple[float, float]:
         return (0.0 if expected == got else math.inf), 0.0
     if expected.shape != got.shape or expected.dtype != got.dtype:
         return math.inf, 0.0
-    if not expected.numel():
-        return 0.0, 0.0
-    wide = torch.int64
-    if expected.is_complex() or expected.is_floating_point():
-        wide = torch.complex128 if expected.is_complex() else torch.float64
-    one, other = expected.detach().cpu().to(wide), got.detach().cpu().to(wide)
-    same = (one == other) | ((one != one) & (other != other))
-    gap = (one - other).abs().double().masked_fill(same, 0.0).nan_to_num(math.inf, math.inf).max()
-    finite = one.abs().double().nan_to_num(0.0, 0.0, 0.0).max()
-    return float(gap), _TOLERANCE.get(expected.dtype, 0.0) * max(1.0, float(finite))
+    apart = gap(expected, got) or 0.0
+    allowed = _TOLERANCE.get(expected.dtype, 0.0) * max(1.0, magnitude(expected))
+    return (math.inf if math.isnan(apart) else apart), allowed
 
 
 def vary(meta: object, dtype: str | None, more: int) -> object:

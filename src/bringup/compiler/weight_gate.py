@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from bringup._differences import cosine
+
 __all__ = ["COSINE_BOUND", "GateResult", "choose_layers", "narrow"]
 
 COSINE_BOUND = 0.999
@@ -124,7 +126,7 @@ class _Watched(torch.fx.Interpreter):  # type: ignore[misc]  # torch is Any to m
             except ValueError:  # elements that are not finite have no int8: the cosine stays 0
                 return result
             got = _operator(self._dtype)(x, *parts, *rest, **keywords)
-            self.cosines[self._layers[node]] = _cosine(got, result)
+            self.cosines[self._layers[node]] = cosine(got, result)
         return result
 
 
@@ -183,7 +185,7 @@ def _compare(got: Any, expected: Any) -> tuple[float, bool]:
     for mine, theirs in zip(got, expected, strict=True):
         if not isinstance(theirs, torch.Tensor) or not theirs.is_floating_point():
             continue
-        least = min(least, _cosine(mine, theirs))
+        least = min(least, cosine(mine, theirs))
         if theirs.dim() > 0 and theirs.numel() > 0:
             same = same and _same_top_1(mine, theirs)
     return least, same
@@ -196,11 +198,3 @@ def _same_top_1(got: Any, expected: Any) -> bool:
     top = expected.amax(-1)
     chosen = expected.gather(-1, got.argmax(-1, keepdim=True)).squeeze(-1)
     return bool((top - chosen <= _TIE * expected.abs().amax(-1)).all())
-
-
-def _cosine(got: Any, expected: Any) -> float:
-    """1.0 for equal directions, also for two zeros; 0.0 where a number is not finite."""
-    mine, theirs = got.double().flatten(), expected.double().flatten()
-    if not bool(mine.isfinite().all()) or torch.equal(mine, theirs):
-        return 1.0 if torch.equal(mine, theirs) else 0.0
-    return float(torch.cosine_similarity(mine, theirs, dim=0))

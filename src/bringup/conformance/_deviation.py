@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bringup._differences import as_strided_on_host
+
 __all__ = ["Deviation", "deviation", "leaf_deviations", "tolerance_of", "worst"]
 
 _TOLERANCES = {
@@ -188,11 +190,7 @@ def _at(
 
 def dense(tensor: Tensor) -> Tensor:
     """The values on the host, strided, floating ones in float64, a complex one as pairs."""
-    tensor = tensor.detach().resolve_conj().resolve_neg().cpu()
-    if tensor.is_quantized:
-        tensor = tensor.dequantize()
-    if tensor.layout is not torch.strided:
-        tensor = tensor.to_dense()
+    tensor = as_strided_on_host(tensor)
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.to(torch.complex128))
     return tensor.double() if tensor.is_floating_point() else tensor

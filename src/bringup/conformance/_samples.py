@@ -15,6 +15,8 @@ from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch.utils import _pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from bringup._differences import not_close
+
 __all__ = [
     "Mover",
     "described",
@@ -220,13 +222,7 @@ def _leaf_difference(
     if not values:
         return ""
     rtol, atol = tolerance or TOLERANCES.get(one.dtype, (0.0, 0.0))
-    try:
-        torch.testing.assert_close(
-            one.detach().cpu(), other.detach(), rtol=rtol, atol=atol, equal_nan=True
-        )
-    except AssertionError as error:
-        return " ".join(str(error).split())
-    return ""
+    return not_close(one.detach().cpu(), other.detach(), rtol=rtol, atol=atol)
 
 
 def _plain_difference(one: object, other: object) -> str:

@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 
 import torch
 
+from bringup._differences import gap, magnitude
 from bringup.errors import BringupError
 from bringup.kernels._transformers import LENGTHS, register_lengths
 
@@ -231,10 +232,9 @@ class _Check:
                 ours, theirs = ours[: self._lengths[b]], theirs[: self._lengths[b]]
             if ours.shape != theirs.shape:
                 return math.inf
-            if theirs.numel():
-                largest = float(theirs.abs().max())
-                error = float((ours.double() - theirs.double()).abs().max())
-                errors.append(error / largest if largest else math.inf if error else 0.0)
+            apart, largest = gap(ours, theirs, nonfinite_equal=False), magnitude(theirs)
+            assert apart is not None, "outputs are tensors"
+            errors.append(apart / largest if largest else math.inf if apart else 0.0)
         return math.inf if any(map(math.isnan, errors)) else max(errors)
 
     def _first_module(self, run: Callable[[], Tensors], first: int) -> str:

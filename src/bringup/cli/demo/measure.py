@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from bringup._differences import cosine, gap
 from bringup.cli.demo.modes import Mode, ModelRunner
 from bringup.cli.demo.texts import LengthClass, Sentence
 
@@ -175,7 +176,7 @@ def rows_of(
             timed = [s for s in members if s in timings[c]]
             if not timed:
                 continue
-            ours, theirs = embeddings[c][members].double(), reference[members].double()
+            ours, theirs = embeddings[c][members], reference[members]
             middle = sorted(timed, key=lambda s: sentences[s].tokens)[len(timed) // 2]
             rows.append(
                 Row(
@@ -185,8 +186,8 @@ def rows_of(
                     ms=statistics.median(timings[c][s] for s in timed),
                     speedup_vs_eager=_speedup(by_mode.get(Mode.EAGER), timings[c], timed),
                     speedup_vs_inductor=_speedup(by_mode.get(Mode.INDUCTOR), timings[c], timed),
-                    max_abs_diff=(ours - theirs).abs().max().item(),
-                    min_cosine=torch.cosine_similarity(ours, theirs).min().item(),
+                    max_abs_diff=gap(ours, theirs, nonfinite_equal=False) or 0.0,
+                    min_cosine=min(map(cosine, ours, theirs)),
                     host_ops=count_host_ops(candidate, sentences[middle]),
                 )
             )

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 import bringup.compiler  # noqa: F401 - makes backend="bringup" known where nothing is installed
+from bringup._differences import gap
 from bringup.cli.demo.model import padded_ids
 from bringup.cli.demo.texts import Sentence
 
@@ -138,4 +139,4 @@ def padding_influence(candidate: ModelRunner, sentence: Sentence, longest: int) 
     clean = candidate.call((ids, lengths)).to("cpu", copy=True)
     ids[:, sentence.tokens :] = 2024  # any other token
     dirty = candidate.call((ids, lengths)).to("cpu", copy=True)
-    return float((clean - dirty).abs().max())
+    return gap(clean, dirty, nonfinite_equal=False) or 0.0

@@ -11,9 +11,9 @@ import torch
 from torch import fx
 
 from bringup import compiler, ir
+from bringup._differences import Leaf, leaves
 from bringup.cli.explain.onnx_file import OnnxFile
 from bringup.cli.explain.rewritten import Rewritten
-from bringup.cli.trial.results import Leaf, flat
 from bringup.cli.trial.subject import Subject, SubjectError, load_subject
 from bringup.compiler.program import run_eagerly
 
@@ -72,7 +72,7 @@ class _Compiled:
 
     def expected(self) -> list[Leaf]:
         with torch.no_grad():
-            return flat(self._subject.model(*self._subject.args, **self._subject.kwargs))
+            return leaves(self._subject.model(*self._subject.args, **self._subject.kwargs))
 
     def rewritten(self, names: Sequence[str] | None, options: Mapping[str, object]) -> Rewritten:
         found = Rewritten()
@@ -91,7 +91,7 @@ class _Compiled:
         compiled = torch.compile(self._subject.model, backend=backend)
         try:
             with torch.no_grad():
-                found.outputs = flat(compiled(*self._subject.args, **self._subject.kwargs))
+                found.outputs = leaves(compiled(*self._subject.args, **self._subject.kwargs))
         except Exception as error:
             found.error = _cause(error)
         return found
@@ -149,7 +149,7 @@ class _Exported:
     def _outputs(self, program: Any) -> list[Leaf]:
         args, kwargs = self._program.example_inputs
         with torch.no_grad():
-            return flat(program.module()(*args, **kwargs))
+            return leaves(program.module()(*args, **kwargs))
 
 
 def _cause(error: Exception) -> Exception:

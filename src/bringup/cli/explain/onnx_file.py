@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from bringup import compiler, ir
+from bringup._differences import Leaf, leaves
 from bringup.cli.explain.rewritten import Rewritten
-from bringup.cli.trial.results import Leaf, flat
 from bringup.cli.trial.subject import Subject, SubjectError
 
 __all__ = ["OnnxFile"]
@@ -72,4 +72,4 @@ class OnnxFile:
 
     def _outputs(self, proto: Any) -> list[Leaf]:
         results = self._onnx.run(proto, folder=self._folder)
-        return flat([torch.from_numpy(item) for item in results])
+        return leaves([torch.from_numpy(item) for item in results])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bringup.cli.trial.results import Leaf
+from bringup._differences import Leaf
 from bringup.passes import PassReport
 
 __all__ = ["Rewritten"]

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from bringup import passes
 from bringup.cli.explain.model import Model
-from bringup.cli.trial.results import Leaf
 from bringup.compiler.bisection import PASSES, Attempt, difference, failed_pass, reason_of
 from bringup.passes import PassReport, PassResult, PassStatus
 
@@ -83,7 +81,7 @@ class RewritesOf:
         self._model = model
         self._names = names
         self._tolerance = tolerance
-        self._expected = _values(model.expected())
+        self._expected = model.expected()
 
     def attempt(self, parts: Sequence[str], most: int | None, without: Iterable[str]) -> Attempt:
         """See `bisection.Runs`."""
@@ -94,9 +92,5 @@ class RewritesOf:
             )
         if done.error is not None:
             return Attempt(reason_of(done.error), limit.rewrites, failed=failed_pass(done.error))
-        found = _values(done.outputs or [])
-        return Attempt(difference(found, self._expected, self._tolerance), limit.rewrites)
-
-
-def _values(leaves: Sequence[Leaf]) -> list[Any]:
-    return [leaf.value for leaf in leaves]
+        found = difference(done.outputs or [], self._expected, self._tolerance)
+        return Attempt(found, limit.rewrites)

@@ -13,10 +13,10 @@ import torch
 from torch.utils import _pytree as pytree
 
 from bringup import compiler
+from bringup._differences import Leaf, largest_gap, leaves, magnitude
 from bringup.cli.trial.breaks import GraphBreak, graph_breaks
 from bringup.cli.trial.peer import PeerError, compile_within, compiled_peer
 from bringup.cli.trial.quiet import Prints, logged_warnings
-from bringup.cli.trial.results import compared, flat, scale_of
 from bringup.cli.trial.state import State
 from bringup.cli.trial.subject import Subject
 from bringup.cli.trial.timing import Limits, Rounds
@@ -192,7 +192,7 @@ class _Trying:
         self._state = State(model=subject.model, args=subject.args, kwargs=subject.kwargs)
         self._works["eager"] = lambda: subject.model(*subject.args, **subject.kwargs)
         with self._prints.aside():
-            self._expected = flat(self._works["eager"]())
+            self._expected = leaves(self._works["eager"]())
         self._prints.silent = True
         changed = self._state.changes()
         self._is_stateful = bool(changed)
@@ -203,7 +203,7 @@ class _Trying:
             trial.notes.append(f"Not put back, because they are parameters: {', '.join(lasting)}.")
         gap, reason = self._compare("eager")
         trial.tolerance = max(_tolerance(self._expected), gap or 0.0)
-        trial.narrow_tolerance = max(_NARROW * scale_of(self._expected), trial.tolerance)
+        trial.narrow_tolerance = max(_NARROW * _scale_of(self._expected), trial.tolerance)
         if reason or gap:
             trial.notes.append(
                 "Two calls in eager mode on the same inputs differ "
@@ -215,8 +215,8 @@ class _Trying:
         """Call it from the first state, and remember how far its output is from the first one."""
         self._state.restore()
         with self._prints.aside():
-            ours = flat(self._works[mode]())
-        self._compared[mode] = compared(ours, self._expected)
+            ours = leaves(self._works[mode]())
+        self._compared[mode] = largest_gap(ours, self._expected)
         return self._compared[mode]
 
     def _try(
@@ -289,11 +289,15 @@ def _tensors(*nests: Any) -> list[torch.Tensor]:
     return [item for item in pytree.tree_leaves(nests) if isinstance(item, torch.Tensor)]
 
 
-def _tolerance(leaves: Sequence[Any]) -> float:
+def _tolerance(values: Sequence[Leaf]) -> float:
     """The absolute difference up to which outputs agree: by the largest value and the dtypes."""
-    dtypes = {leaf.value.dtype for leaf in leaves if isinstance(leaf.value, torch.Tensor)}
+    dtypes = {leaf.value.dtype for leaf in values if isinstance(leaf.value, torch.Tensor)}
     coarse = any(dtype.is_floating_point and dtype.itemsize < 4 for dtype in dtypes)
-    return (_NARROW if coarse else _FLOAT32) * scale_of(leaves)
+    return (_NARROW if coarse else _FLOAT32) * _scale_of(values)
+
+
+def _scale_of(values: Sequence[Leaf]) -> float:
+    return max(1.0, *(magnitude(leaf.value) for leaf in values))
 
 
 def _compiled(subject: Subject, mode: str, reports: list[PassReport]) -> Any:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from bringup import settings
+from bringup._differences import same_bytes
 from bringup.errors import ContractError
 from bringup.ops.schema.facts import Facts
 
@@ -185,4 +186,4 @@ def _identical(tensor: torch.Tensor, copy: torch.Tensor) -> bool:
     if tensor.layout is not torch.strided or tensor.is_quantized:
         return True
     one, other = (t.detach().contiguous().view(-1) for t in (tensor, copy))
-    return bool(torch.equal(one.view(torch.uint8), other.view(torch.uint8)))
+    return same_bytes(one, other)

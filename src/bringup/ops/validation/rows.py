@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree
 
 from bringup import devices
+from bringup._differences import not_close, same_bytes
 from bringup.errors import BringupError, ContractError, KernelError
 from bringup.ops.schema.facts import Facts
 from bringup.ops.validation.samples import Sample, doubled, emptied
@@ -81,13 +82,8 @@ def compare(got: list[Any], expected: list[Any], what: str, **tolerance: Any) ->
             if ours != theirs:
                 raise Failed(f"{what}: result {index}: {ours!r}, expected {theirs!r}")
             continue
-        try:
-            torch.testing.assert_close(
-                ours, theirs, equal_nan=True, check_device=False, **tolerance
-            )
-        except AssertionError as error:
-            text = " ".join(str(error).split())
-            raise Failed(f"{what}: result {index}: {text[:300]}") from None
+        if text := not_close(ours, theirs, check_device=False, **tolerance):
+            raise Failed(f"{what}: result {index}: {text[:300]}")
 
 
 def refusals(error: BaseException) -> bool:
@@ -175,17 +171,13 @@ def hidden_writes(subject: Subject, sample: Sample) -> None:
             (slice(0, _GUARD), "before"),
             (slice(len(now) - _GUARD, None), "behind"),
         ):
-            if not _same_bytes(now[part], before[part]):
+            if not same_bytes(now[part], before[part]):
                 raise Failed(f"the memory {where} tensor {index} is written")
-        if not declared and not _same_bytes(now, before):
+        if not declared and not same_bytes(now, before):
             raise Failed(
                 f"tensor {index} of the arguments is written, but the schema does not say so; "
                 "write Tensor(a!)"
             )
-
-
-def _same_bytes(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return bool(torch.equal(one.view(torch.uint8), other.view(torch.uint8)))
 
 
 def aliases(subject: Subject, sample: Sample) -> None:

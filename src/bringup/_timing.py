@@ -1,0 +1,87 @@
+"""Times of several ways to do one thing, taken in turns, so that a disturbance hits all of them."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import math
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TypeVar
+
+__all__ = ["Clock", "interleaved"]
+
+Clock = Callable[[], int]
+"""Nanoseconds since some moment."""
+Name = TypeVar("Name", bound=Hashable)
+
+_MOST_CALLS = 1 << 20
+_NEAR = 8  # a sample this much shorter than wanted says well how many calls it takes
+
+
+def interleaved(
+    calls: Mapping[Name, Callable[[], object]],
+    *,
+    sample_ns: int = 0,
+    before: Callable[[], None] | None = None,
+    clock: Clock = time.perf_counter_ns,
+) -> Iterator[dict[Name, float]]:
+    """Yield one round after the other, without an end: the nanoseconds that a call took, by name.
+
+    Every round begins with another call. There is no garbage collection from the first round until
+    the iterator is closed or dropped.
+
+    Args:
+        calls: by name; each has run before.
+        sample_ns: what a sample should fill at least: as many calls as that takes are one sample.
+            0: each call is one.
+        before: run before every sample, outside of what is timed.
+        clock: what is looked at.
+    """
+    counts = {name: _calls_for(call, sample_ns, clock) for name, call in calls.items()}
+    names = list(calls)
+    with _collection_off():
+        while True:
+            sampled = {}
+            for name in names:
+                if before is not None:
+                    before()
+                sampled[name] = _sample(calls[name], counts[name], clock)
+            yield sampled
+            names.append(names.pop(0))
+
+
+def _sample(call: Callable[[], object], count: int, clock: Clock) -> float:
+    turns = itertools.repeat(None, count)
+    start = clock()
+    for _ in turns:
+        call()
+    return max(clock() - start, 1) / count
+
+
+def _calls_for(call: Callable[[], object], sample_ns: int, clock: Clock) -> int:
+    """Return how many calls fill a sample, by the fastest of three samples of fewer."""
+    if not sample_ns:
+        return 1
+    count = 1
+    while True:
+        first = _sample(call, count, clock)
+        if first >= _NEAR * sample_ns:
+            return 1
+        fastest = min(first, *(_sample(call, count, clock) for _ in range(2)))
+        needed = min(max(1, math.ceil(sample_ns / fastest)), _MOST_CALLS)
+        if needed <= _NEAR * count:
+            return needed
+        count = needed
+
+
+@contextmanager
+def _collection_off() -> Iterator[None]:
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
