@@ -7,18 +7,18 @@ once before timing, and garbage collection is off while a sample is taken.
 
 from __future__ import annotations
 
-import gc
+import itertools
 import math
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from bringup import report
+from bringup._timing import interleaved
 
 __all__ = ["Row", "compare", "interleave", "missing", "paired", "row"]
 
-_MIN_SAMPLE_NS = 200_000
+_SAMPLE_NS = 200_000
 
 
 @dataclass(frozen=True)
@@ -47,23 +47,6 @@ class Row:
         }
 
 
-def _sample(fn: Callable[[], object], calls: int) -> float:
-    start = time.perf_counter_ns()
-    for _ in range(calls):
-        fn()
-    return (time.perf_counter_ns() - start) / calls
-
-
-def _calls_for(fn: Callable[[], object]) -> int:
-    """How many calls make one sample long enough for the clock."""
-    calls = 1
-    while True:
-        spent = _sample(fn, calls) * calls
-        if spent >= _MIN_SAMPLE_NS or calls >= 1 << 20:
-            return calls
-        calls *= 2 if spent > _MIN_SAMPLE_NS / 8 else 8
-
-
 def interleave(
     candidates: Mapping[str, Callable[[], object]], *, rounds: int = 31, calls: int | None = None
 ) -> dict[str, list[float]]:
@@ -74,21 +57,12 @@ def interleave(
         rounds: samples per candidate.
         calls: calls per sample; by default as many as fill 0.2 ms.
     """
-    counts = {}
-    for name, fn in candidates.items():
-        fn()
-        counts[name] = calls or _calls_for(fn)
-    samples: dict[str, list[float]] = {name: [] for name in candidates}
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        for _ in range(rounds):
-            for name, fn in candidates.items():
-                samples[name].append(_sample(fn, counts[name]))
-    finally:
-        if enabled:
-            gc.enable()
-    return samples
+    for call in candidates.values():
+        call()
+    sample_ns = _SAMPLE_NS if calls is None else 0
+    taken = interleaved(candidates, sample_ns=sample_ns, count=calls or 1)
+    sampled = list(itertools.islice(taken, rounds))
+    return {name: [each[name] for each in sampled] for name in candidates}
 
 
 def row(

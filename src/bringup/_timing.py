@@ -24,6 +24,7 @@ def interleaved(
     calls: Mapping[Name, Callable[[], object]],
     *,
     sample_ns: int = 0,
+    count: int = 1,
     before: Callable[[], None] | None = None,
     clock: Clock = time.perf_counter_ns,
 ) -> Iterator[dict[Name, float]]:
@@ -35,11 +36,14 @@ def interleaved(
     Args:
         calls: by name; each has run before.
         sample_ns: what a sample should fill at least: as many calls as that takes are one sample.
-            0: each call is one.
+            0: `count` calls are.
+        count: see `sample_ns`.
         before: run before every sample, outside of what is timed.
         clock: what is looked at.
     """
-    counts = {name: _calls_for(call, sample_ns, clock) for name, call in calls.items()}
+    counts = dict.fromkeys(calls, count)
+    if sample_ns:
+        counts = {name: _calls_for(call, sample_ns, clock) for name, call in calls.items()}
     names = list(calls)
     with _collection_off():
         while True:
@@ -62,8 +66,6 @@ def _sample(call: Callable[[], object], count: int, clock: Clock) -> float:
 
 def _calls_for(call: Callable[[], object], sample_ns: int, clock: Clock) -> int:
     """Return how many calls fill a sample, by the fastest of three samples of fewer."""
-    if not sample_ns:
-        return 1
     count = 1
     while True:
         first = _sample(call, count, clock)

@@ -105,7 +105,8 @@ def test_candidates_take_turns_on_every_timed_sentence() -> None:
 
     sentences = [sentence(n) for n in (5, 6, 7)]
     timings = measure.time_all([recording("a"), recording("b")], sentences, [0, 2], rounds=2)
-    assert calls == [("a", 5), ("b", 5), ("a", 7), ("b", 7)] * 2
+    turns = [("a", 5), ("b", 5), ("a", 7), ("b", 7)]
+    assert calls == [*turns, *turns[1:], turns[0]]
     assert [set(of_candidate) for of_candidate in timings] == [{0, 2}, {0, 2}]
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gc
+import itertools
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bringup._differences import cosine, gap
+from bringup._timing import interleaved
 from bringup.cli.demo.modes import Mode, ModelRunner
 from bringup.cli.demo.texts import LengthClass, Sentence
 
@@ -78,26 +78,27 @@ def time_all(
     on_round: Callable[[], None] = lambda: None,
 ) -> Timings:
     """Median milliseconds of every candidate on the sentences number `timed`; they take turns."""
-    inputs = [{s: candidate.prepare(sentences[s]) for s in timed} for candidate in candidates]
-    samples: list[dict[int, list[float]]] = [{s: [] for s in timed} for _ in candidates]
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        for _ in range(rounds):
-            for s in timed:
-                for c, candidate in enumerate(candidates):
-                    start = time.perf_counter_ns()
-                    candidate.call(inputs[c][s])
-                    synchronize(candidate.device)
-                    samples[c][s].append((time.perf_counter_ns() - start) / 1e6)
-            on_round()
-    finally:
-        if enabled:
-            gc.enable()
+    calls = {
+        (c, s): _waiting_call(candidate, candidate.prepare(sentences[s]))
+        for s in timed
+        for c, candidate in enumerate(candidates)
+    }
+    taken = []
+    for sampled in itertools.islice(interleaved(calls), rounds):
+        taken.append(sampled)
+        on_round()
     return [
-        {s: statistics.median(times) for s, times in of_candidate.items()}
-        for of_candidate in samples
+        {s: statistics.median(sampled[c, s] for sampled in taken) / 1e6 for s in timed}
+        for c in range(len(candidates))
     ]
+
+
+def _waiting_call(candidate: ModelRunner, inputs: Any) -> Callable[[], None]:
+    def call() -> None:
+        candidate.call(inputs)
+        synchronize(candidate.device)
+
+    return call
 
 
 def embed_all(candidate: ModelRunner, sentences: Sequence[Sentence]) -> torch.Tensor:

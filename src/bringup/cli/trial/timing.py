@@ -5,19 +5,16 @@ well enough or the time is up.
 from __future__ import annotations
 
 import gc
-import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from bringup._timing import Clock, interleaved
 from bringup.report import Ratio, paired_ratio
 
-__all__ = ["Clock", "Limits", "Rounds"]
+__all__ = ["Limits", "Rounds"]
 
-Clock = Callable[[], int]
-"""Nanoseconds since some moment."""
 _SAMPLE_NS = 1_000_000
 
 
@@ -57,7 +54,7 @@ class Rounds:
         limits: Limits = Limits(),
         clock: Clock = time.perf_counter_ns,
     ) -> None:
-        """Time calls in turns, each round beginning with another of them.
+        """Time calls in turns.
 
         A sample is one call, or as many as fill a millisecond where nothing has to be done before
         each.
@@ -69,20 +66,13 @@ class Rounds:
             limits: when to end.
             clock: what is looked at.
         """
-        counts = {name: 1 if before else _calls_for(call, clock) for name, call in calls.items()}
-        names = list(calls)
+        gc.collect()
         deadline = clock() + limits.seconds * 1e9
-        with _collection_off():
-            while True:
-                sampled = {}
-                for name in names:
-                    if before is not None:
-                        before()
-                    sampled[name] = _sample(calls[name], counts[name], clock)
-                self.taken.append(sampled)
-                if clock() >= deadline or self._is_enough(baseline, limits):
-                    return
-                names.append(names.pop(0))
+        sample_ns = 0 if before else _SAMPLE_NS
+        for sampled in interleaved(calls, sample_ns=sample_ns, before=before, clock=clock):
+            self.taken.append(sampled)
+            if clock() >= deadline or self._is_enough(baseline, limits):
+                return
 
     def ratio(self, numerator: str, denominator: str) -> Ratio:
         """How many times as long a call of the one takes as one of the other."""
@@ -105,27 +95,3 @@ class Rounds:
             return False
         others = [name for name in self.taken[0] if name != baseline]
         return all(self.ratio(baseline, name).is_narrow(limits.tolerance) for name in others)
-
-
-def _sample(call: Callable[[], object], count: int, clock: Clock) -> float:
-    start = clock()
-    for _ in range(count):
-        call()
-    return max(clock() - start, 1) / count
-
-
-def _calls_for(call: Callable[[], object], clock: Clock) -> int:
-    fastest = min(_sample(call, 1, clock) for _ in range(3))
-    return max(1, math.ceil(_SAMPLE_NS / fastest)) if fastest < _SAMPLE_NS else 1
-
-
-@contextmanager
-def _collection_off() -> Iterator[None]:
-    enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -8,12 +8,14 @@ is set.
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bringup import settings
+from bringup._timing import interleaved
 from bringup._version import __version__
 from bringup.errors import BringupError, MissingCompilerError
 from bringup.jit.ahead.prebuild import prebuild
@@ -237,23 +239,16 @@ def _samples(
     sample_s: float = _SAMPLE_S,
     budget_s: float = _BUDGET_S,
 ) -> dict[str, list[float]]:
-    """Seconds of a run, candidates taking turns, so that a disturbance hits all of them."""
-    counts = {tile: max(1, round(sample_s / _timed(run, 1))) for tile, run in runs.items()}
+    """Return seconds of a run, by candidate and round."""
     samples: dict[str, list[float]] = {tile: [] for tile in runs}
     end = time.perf_counter() + budget_s * len(runs)
-    for turn in range(rounds):
-        for tile, run in runs.items():
-            samples[tile].append(_timed(run, counts[tile]))
-        if turn + 1 >= _MIN_ROUNDS and time.perf_counter() > end:
+    taken = interleaved(runs, sample_ns=round(sample_s * 1e9))
+    for turn, sampled in enumerate(itertools.islice(taken, rounds), start=1):
+        for tile, nanoseconds in sampled.items():
+            samples[tile].append(nanoseconds / 1e9)
+        if turn >= _MIN_ROUNDS and time.perf_counter() > end:
             break
     return samples
-
-
-def _timed(run: Callable[[], object], calls: int) -> float:
-    start = time.perf_counter()
-    for _ in range(calls):
-        run()
-    return max((time.perf_counter() - start) / calls, 1e-9)
 
 
 def fastest(seconds: Mapping[str, float]) -> str:
