@@ -1,17 +1,20 @@
-"""Programs that this process starts and that must not outlive it."""
+"""Programs that this process starts and that must not outlive it, and how a process ended."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
-__all__ = ["started"]
+__all__ = ["end", "ending", "output_within", "started"]
 
 # The program begins when it is told to, and not when we are gone by then: until then it has no
 # children, and nothing that would have to be ended.
-_START = 'read -r go && exec "$@" </dev/null'
+_START = 'read -r go && exec "$@"'
 # Nobody writes to its input: it ends when the other end is closed, which kill -9 does too.
 _WATCHER = 'read -r never; kill -TERM "-$1"'
 
@@ -23,23 +26,29 @@ def started(
     folder: Path | None = None,
     environment: Mapping[str, str] | None = None,
     prepare: Callable[[int], None] = lambda pid: None,
+    takes_input: bool = False,
+    output: int | None = subprocess.PIPE,
+    errors: int | IO[bytes] | None = subprocess.STDOUT,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Starts a program in a session of its own, its output in one pipe. Within, its process group
-    is sent SIGTERM when this process ends, whatever ends it; afterwards it is the caller's.
+    """Start a program in a session of its own. Its process group is sent SIGTERM when this process
+    ends, whatever ends it, and is killed at the end of the block if the program still runs.
 
     Args:
         argv: the program, by its path, and its arguments.
         folder: where it runs.
         environment: its variables; ours when None.
         prepare: called with its number before it begins.
+        takes_input: whether its input is a pipe from here; it has none otherwise.
+        output: its standard output, as for `Popen`.
+        errors: its standard error, as for `Popen`; by default where its output goes.
     """
     process = subprocess.Popen(
-        ["/bin/sh", "-c", _START, "sh", *argv],
+        ["/bin/sh", "-c", _START if takes_input else f"{_START} </dev/null", "sh", *argv],
         cwd=folder,
         env=environment,
         stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stdout=output,
+        stderr=errors,
         start_new_session=True,
     )
     watcher = subprocess.Popen(
@@ -52,11 +61,55 @@ def started(
     try:
         prepare(process.pid)
         assert process.stdin is not None
-        with contextlib.suppress(BrokenPipeError), process.stdin as order:
-            order.write(b"go\n")
-        process.stdin = None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(b"go\n")
+            process.stdin.flush()
+        if not takes_input:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
+            process.stdin = None
         yield process
     finally:
-        # Killed before its input is closed: the group's number may be another's by then.
-        watcher.kill()
-        watcher.communicate()
+        try:
+            end(process)
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe is not None:
+                    with contextlib.suppress(BrokenPipeError):
+                        pipe.close()
+        finally:
+            # Killed before its input is closed: the group's number may be another's by then.
+            watcher.kill()
+            watcher.communicate()
+
+
+def end(process: subprocess.Popen[bytes], grace: float = 0.0) -> None:
+    """End the process group of a program that still runs: by SIGTERM where it has so many seconds
+    of grace, and by SIGKILL if it has not ended then.
+    """
+    for how in (signal.SIGTERM, signal.SIGKILL) if grace else (signal.SIGKILL,):
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, how)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(grace or None)
+
+
+def output_within(process: subprocess.Popen[bytes], seconds: float) -> tuple[bytes, bool]:
+    """Return what a program prints until it ends, and whether it did so in time; otherwise it was
+    ended with all that is in its group.
+    """
+    try:
+        return process.communicate(timeout=seconds)[0], True
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.communicate()[0], False
+
+
+def ending(code: int) -> str:
+    """Return how a process ended, by its `returncode`: "SIGSEGV", "exit code 3"."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return signal.Signals(-code).name
+    except ValueError:  # a real-time signal has no name
+        return f"signal {-code}"

@@ -14,8 +14,6 @@ import math
 import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import sysconfig
 import tempfile
@@ -29,7 +27,7 @@ from typing import Any
 from bringup import settings
 from bringup._locks import Owner, exclusive
 from bringup._native import _manifest
-from bringup._processes import started
+from bringup._processes import end, started
 from bringup.errors import NativeLibraryError
 
 __all__ = ["Recipe", "missing_tools", "obtain", "remembered_failure", "torch_recipe"]
@@ -315,20 +313,9 @@ def run_build(argv: list[str], log: Any, name: str, began: float) -> str:
                     )
             status = process.wait()
         finally:
-            _end(process)
+            # ninja has a process group for each compiler, which SIGTERM makes it end
+            end(process, _END_S)
     return f"exit status {status}" if status else ""
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends what still runs of a build. ninja has a process group for each compiler, which SIGTERM
-    makes it end.
-    """
-    for how in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, how)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_END_S)
 
 
 def _failure(recipe: Recipe, draft: Path, reason: str) -> Exception:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -13,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from bringup._processes import ending, started
 from bringup.cli._exit import ExitCode
 from bringup.cli._needs import JsonFile, console_for, require_torch, write_results
 
@@ -104,13 +103,15 @@ def _in_child(operator: str, options: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         progress = Path(folder) / "progress"
         command = [sys.executable, "-m", "bringup", "check", operator, *options]
-        done = subprocess.run([*command, "--in-process", f"--progress={progress}"], check=False)
-        if done.returncode >= 0:
-            return done.returncode
+        command += ["--in-process", f"--progress={progress}"]
+        with started(command, output=None, errors=None) as child:
+            code = child.wait()
+        if code >= 0:
+            return code
         running = progress.read_text().splitlines() if progress.exists() else []
     what = f"{running[-1]!r}" if running else "loading the operator"
     typer.echo(
-        f"{operator}: the process ended with {signal.Signals(-done.returncode).name} in {what}. "
+        f"{operator}: the process ended with {ending(code)} in {what}. "
         "A kernel that reads or writes outside of its tensors does that: build it with "
         "BRINGUP_JIT_DEBUG=address, or leave the check out with --skip",
         err=True,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Annotated
 import typer
 
 from bringup import devices, settings
+from bringup._processes import ending
 from bringup.cli._exit import ExitCode
 from bringup.cli._needs import JsonFile, console_for, say, write_results
 
@@ -52,7 +52,7 @@ def trace(
     if not file.exists():
         typer.echo(f"{file} was not written: the program loaded no driver", err=True)
     if done.returncode < 0:
-        typer.echo(f"{command[0]} ended with {signal.Signals(-done.returncode).name}", err=True)
+        typer.echo(f"{command[0]} ended with {ending(done.returncode)}", err=True)
         raise typer.Exit(ExitCode.FAILED)
     raise typer.Exit(done.returncode)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import select
-import signal
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
+from bringup._processes import ending, started
 from bringup.conformance._cases import CaseResult
 from bringup.errors import DriverError
 
@@ -29,6 +29,7 @@ class _Process:
     process: subprocess.Popen[bytes]
     printed: IO[bytes]
     facts: dict[str, Any]
+    open: contextlib.ExitStack
 
 
 class Worker:
@@ -85,18 +86,17 @@ class Worker:
     def close(self) -> None:
         """Ends the process."""
         if self._running is not None:
-            self._running.process.kill()
-            self._running.process.communicate()
-            self._running.printed.close()
+            self._running.open.close()
             self._running = None
 
     def _started(self) -> _Process:
         if self._running is None:
-            printed = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
-            process = subprocess.Popen(
-                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=printed
-            )
-            self._running = _Process(process, printed, {})
+            with contextlib.ExitStack() as stack:
+                printed = stack.enter_context(tempfile.TemporaryFile())
+                process = stack.enter_context(
+                    started(self._command, takes_input=True, errors=printed)
+                )
+                self._running = _Process(process, printed, {}, stack.pop_all())
             line = self._line(self._running, _START_SECONDS)
             if not line:
                 reason = self._ended(self._running) if line is not None else "it does not start"
@@ -116,11 +116,8 @@ class Worker:
         return None
 
     def _ended(self, running: _Process) -> str:
-        code = running.process.wait()
+        how = f"ended with {ending(running.process.wait())}"
         said = self._said(running)
-        how = f"exit code {code}"
-        if code < 0:
-            how = f"ended by {signal.Signals(-code).name}"
         return f"{how}; {said}" if said else how
 
     def _said(self, running: _Process) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 from uuid import UUID
 
 from bringup import _native, settings
+from bringup._processes import ending
 from bringup.devices._driver_abi import DTYPES
 from bringup.errors import NativeLibraryError
 
@@ -293,7 +294,7 @@ def _lines(
     )
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise ValueError(said[-1] if said else f"{_PROGRAM} ended with {done.returncode}")
+        raise ValueError(said[-1] if said else f"{_PROGRAM} ended with {ending(done.returncode)}")
     for line in done.stdout.splitlines():
         yield {name: _decoded(value) for name, value in json.loads(line).items()}
 

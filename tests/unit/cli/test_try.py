@@ -477,7 +477,7 @@ def test_inductor_without_an_answer_in_time_is_given_up_with_all_that_it_started
     ("script", "words"),
     [
         ('print(\'{"error": "LoweringException: no"}\')', "LoweringException: no"),
-        ("raise SystemExit(3)", "Inductor's process ended with 3"),
+        ("raise SystemExit(3)", "Inductor's process ended with exit code 3"),
     ],
 )
 def test_inductor_that_fails_says_why(script: str, words: str) -> None:

@@ -45,13 +45,13 @@ def test_cases_run_in_one_process(worker: Worker) -> None:
 def test_a_crash_is_the_result_of_its_case_and_the_next_one_runs(worker: Worker) -> None:
     crashed = worker.run("op/crash/x")
     assert crashed.outcome == "crashed"
-    assert crashed.reason == "ended by SIGSEGV; last words"
+    assert crashed.reason == "ended with SIGSEGV; last words"
     assert worker.run("op/one/x").outcome == "pass"
 
 
 def test_a_process_that_exits_says_its_code(worker: Worker) -> None:
     exited = worker.run("op/exit/x")
-    assert (exited.outcome, exited.reason) == ("crashed", "exit code 3")
+    assert (exited.outcome, exited.reason) == ("crashed", "ended with exit code 3")
 
 
 def test_a_hang_is_ended_after_its_time_and_the_next_one_runs(worker: Worker) -> None:

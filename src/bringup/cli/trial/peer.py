@@ -8,8 +8,6 @@ process that measures, a short one.
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -18,6 +16,7 @@ from typing import Any
 
 import torch
 
+from bringup._processes import ending, output_within, started
 from bringup.cli.trial.subject import Subject, load_subject
 
 __all__ = ["PeerError", "compile_within", "compiled_peer"]
@@ -61,34 +60,17 @@ def compile_within(seconds: float, target: str, *, command: Sequence[str] | None
     """
     threads = str(torch.get_num_threads())
     argv = command or (sys.executable, "-m", "bringup.cli.trial.peer", target, threads)
-    child = subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        text=True,
-    )
-    try:
-        answer, _ = child.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
+    with started(argv, errors=subprocess.DEVNULL) as child:
+        answer, in_time = output_within(child, seconds)
+    if not in_time:
         raise PeerError(
             f"given up: Inductor had not compiled it after {seconds:g} s (--inductor-seconds gives "
             "it more)"
-        ) from None
-    finally:
-        _end_session(child)
+        )
     if child.returncode != 0:
-        raise PeerError(f"Inductor's process ended with {child.returncode}")
+        raise PeerError(f"Inductor's process ended with {ending(child.returncode)}")
     if error := json.loads(answer)["error"]:
         raise PeerError(error)
-
-
-def _end_session(child: subprocess.Popen[str]) -> None:
-    """End the process, if it runs, and those that it started, which are in its session."""
-    if child.returncode is None:
-        os.killpg(child.pid, signal.SIGKILL)
-        child.communicate()
 
 
 def main(target: str, threads: int) -> None:

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import errno
 import math
-import os
 import re
 import resource
 import signal
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from bringup import settings
-from bringup._processes import started
+from bringup._processes import output_within, started
 
 __all__ = ["Finished", "Stop", "run"]
 
@@ -72,15 +70,10 @@ def run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) ->
     """
     seconds = settings.jit_timeout()
     with started(command, folder=folder, environment=environment, prepare=_limit) as process:
-        try:
-            output, _ = process.communicate(timeout=seconds)
-        except BaseException as error:
-            os.killpg(process.pid, signal.SIGKILL)
-            output, _ = process.communicate()
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
-            stop = Stop(f"it ran for {seconds:g} s", "BRINGUP_JIT_TIMEOUT")
-            return Finished(-signal.SIGKILL, _text(output), tuple(command), stop)
+        output, in_time = output_within(process, seconds)
+    if not in_time:
+        stop = Stop(f"it ran for {seconds:g} s", "BRINGUP_JIT_TIMEOUT")
+        return Finished(-signal.SIGKILL, _text(output), tuple(command), stop)
     if process.returncode in _NOT_STARTED and (said := re.match(_REFUSAL, output)):
         raise OSError(_NOT_STARTED[process.returncode], said[1].decode(errors="replace"))
     return Finished(process.returncode, _text(output), tuple(command))
