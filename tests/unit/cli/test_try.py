@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from bringup import cli, passes
-from bringup.cli.trial import peer
+from bringup.cli.trial import inductor
 from bringup.cli.trial.timing import Rounds
 
 FACTORIES = """
@@ -467,8 +467,8 @@ def test_inductor_without_an_answer_in_time_is_given_up_with_all_that_it_started
 
     monkeypatch.setattr(subprocess.Popen, "communicate", communicate)
     script = f"tail -f /dev/null & echo $! > {fifo}; wait"
-    with pytest.raises(peer.PeerError, match="given up: Inductor had not compiled it after 60 s"):
-        peer.compile_within(60, "a:b", command=["sh", "-c", script])
+    with pytest.raises(inductor.InductorError, match="Inductor had not compiled it after 60 s"):
+        inductor.compile_within(60, "a:b", command=["sh", "-c", script])
     _, alive = psutil.wait_procs(started, timeout=60)
     assert [one for one in alive if one.status() != psutil.STATUS_ZOMBIE] == []
 
@@ -481,8 +481,8 @@ def test_inductor_without_an_answer_in_time_is_given_up_with_all_that_it_started
     ],
 )
 def test_inductor_that_fails_says_why(script: str, words: str) -> None:
-    with pytest.raises(peer.PeerError, match=words):
-        peer.compile_within(600, "a:b", command=[sys.executable, "-c", script])
+    with pytest.raises(inductor.InductorError, match=words):
+        inductor.compile_within(600, "a:b", command=[sys.executable, "-c", script])
 
 
 def test_inductor_that_is_given_up_is_a_row_with_its_reason(tmp_path: Path) -> None:

@@ -64,12 +64,6 @@ class Pair:
     cosine: float
 
 
-def synchronize(device: str) -> None:
-    """Wait for the device; nothing on cpu."""
-    if device != "cpu":
-        torch.accelerator.synchronize()
-
-
 def time_all(
     candidates: Sequence[ModelRunner],
     sentences: Sequence[Sentence],
@@ -79,7 +73,7 @@ def time_all(
 ) -> Timings:
     """Median milliseconds of every candidate on the sentences number `timed`; they take turns."""
     calls = {
-        (c, s): _waiting_call(candidate, candidate.prepare(sentences[s]))
+        (c, s): candidate.call_on(sentences[s])
         for s in timed
         for c, candidate in enumerate(candidates)
     }
@@ -93,21 +87,11 @@ def time_all(
     ]
 
 
-def _waiting_call(candidate: ModelRunner, inputs: Any) -> Callable[[], None]:
-    def call() -> None:
-        candidate.call(inputs)
-        synchronize(candidate.device)
-
-    return call
-
-
 def embed_all(candidate: ModelRunner, sentences: Sequence[Sentence]) -> torch.Tensor:
     """The embeddings of all sentences, [N, D] on cpu."""
     rows = []
     for sentence in sentences:
-        embedding = candidate.call(candidate.prepare(sentence))
-        synchronize(candidate.device)
-        rows.append(embedding.to("cpu", copy=True))
+        rows.append(candidate.call(candidate.prepare(sentence)).to("cpu", copy=True))
     return torch.cat(rows)
 
 
@@ -132,12 +116,10 @@ def count_host_ops(candidate: ModelRunner, sentence: Sentence) -> int:
     """Operators that one call sends through the dispatcher. What a captured graph runs, and what
     Inductor generated, is not dispatched.
     """
-    inputs = candidate.prepare(sentence)
-    counter = _Counter()
-    with counter:
-        candidate.call(inputs)
-    synchronize(candidate.device)
-    return counter.count
+    call = candidate.call_on(sentence)
+    with _Counter() as counter:
+        call()
+    return int(counter.count)
 
 
 def nearest_pairs(

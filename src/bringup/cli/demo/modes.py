@@ -13,6 +13,8 @@ import bringup.compiler  # noqa: F401 - makes backend="bringup" known where noth
 from bringup._differences import gap
 from bringup.cli.demo.model import padded_ids
 from bringup.cli.demo.texts import Sentence
+from bringup.cli.trial.inductor import compile_frozen
+from bringup.cli.trial.timing import waiting
 
 __all__ = [
     "Mode",
@@ -60,72 +62,61 @@ class ModelRunner:
         """For people: the mode on the device."""
         return f"{self.mode.value} on {self.device}"
 
-
-def _masked_inputs(device: str) -> Callable[[Sentence], tuple[torch.Tensor, torch.Tensor]]:
-    def prepare(sentence: Sentence) -> tuple[torch.Tensor, torch.Tensor]:
-        ids = padded_ids(sentence, sentence.tokens, device)
-        return ids, torch.ones_like(ids)
-
-    return prepare
+    def call_on(self, sentence: Sentence) -> Callable[[], object]:
+        """Return a call on a sentence, its inputs made now, that waits for the device."""
+        inputs = self.prepare(sentence)
+        return waiting(lambda: self.call(inputs), self.device != "cpu")
 
 
 def eager(embedder: torch.nn.Module, device: str) -> ModelRunner:
-    """Plain PyTorch, one sentence a call, no padding."""
-    return ModelRunner(Mode.EAGER, device, _masked_inputs(device), lambda inputs: embedder(*inputs))
+    """Return plain PyTorch, one sentence a call, no padding."""
+    return _with_mask(Mode.EAGER, device, embedder)
 
 
 def inductor(embedder: torch.nn.Module, device: str) -> ModelRunner:
-    """The same module through `torch.compile` as it comes, one artifact for all lengths."""
-    compiled = torch.compile(embedder, dynamic=True)
-    return ModelRunner(
-        Mode.INDUCTOR, device, _masked_inputs(device), lambda inputs: compiled(*inputs)
-    )
+    """Return the same module through `torch.compile` as it comes, one artifact for all lengths."""
+    return _with_mask(Mode.INDUCTOR, device, torch.compile(embedder, dynamic=True))
 
 
 def frozen_inductor(
     embedder: torch.nn.Module, device: str, examples: Sequence[Sentence]
 ) -> ModelRunner:
-    """The same with Inductor's `freezing`: weights are constants, and packed as it sees fit.
-
-    Compiled here, for the lengths of `examples`: Dynamo looks at the global option, and without the
-    option of this module it would take the artifact of `inductor`, which it takes for the same.
-    """
-    from torch._inductor import config
-
-    compiled = torch.compile(embedder, dynamic=True, options={"freezing": True})
-    prepare = _masked_inputs(device)
-    with config.patch(freezing=True), torch.no_grad():
-        for sentence in examples:
-            compiled(*prepare(sentence))
-    return ModelRunner(Mode.FROZEN_INDUCTOR, device, prepare, lambda inputs: compiled(*inputs))
+    """Return the same with Inductor's `freezing`, compiled here for the lengths of `examples`."""
+    calls = ((_masked_inputs(sentence, device), dict[str, Any]()) for sentence in examples)
+    compiled = compile_frozen(embedder, calls, dynamic=True)
+    return _with_mask(Mode.FROZEN_INDUCTOR, device, compiled)
 
 
 def fused(embedder: torch.nn.Module, device: str) -> ModelRunner:
-    """The module in mode `default`, every sentence at its own length."""
+    """Return the module in mode `default`, every sentence at its own length."""
     compiled = torch.compile(embedder, backend="bringup", dynamic=True)
-    return ModelRunner(
-        Mode.FUSED, device, _inputs_with_length(device), lambda inputs: compiled(*inputs)
-    )
+    return _with_length(Mode.FUSED, device, compiled)
 
 
 def captured(embedder: torch.nn.Module, device: str, ladder: Sequence[int]) -> ModelRunner:
-    """The module in mode `serve`: padded up to a bucket of the ladder, one graph a bucket."""
-    compiled = torch.compile(
-        embedder,
-        backend="bringup",
-        dynamic=True,
-        options={"mode": "serve", "buckets": ladder, "static_outputs": True},
-    )
-    return ModelRunner(
-        Mode.CAPTURED, device, _inputs_with_length(device), lambda inputs: compiled(*inputs)
-    )
+    """Return the module in mode `serve`: padded up to a bucket of the ladder, each one graph."""
+    options = {"mode": "serve", "buckets": ladder, "static_outputs": True}
+    compiled = torch.compile(embedder, backend="bringup", dynamic=True, options=options)
+    return _with_length(Mode.CAPTURED, device, compiled)
 
 
-def _inputs_with_length(device: str) -> Callable[[Sentence], tuple[torch.Tensor, list[int]]]:
+def _with_mask(mode: Mode, device: str, function: Callable[..., torch.Tensor]) -> ModelRunner:
+    def prepare(sentence: Sentence) -> tuple[torch.Tensor, torch.Tensor]:
+        return _masked_inputs(sentence, device)
+
+    return ModelRunner(mode, device, prepare, lambda inputs: function(*inputs))
+
+
+def _masked_inputs(sentence: Sentence, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    ids = padded_ids(sentence, sentence.tokens, device)
+    return ids, torch.ones_like(ids)
+
+
+def _with_length(mode: Mode, device: str, function: Callable[..., torch.Tensor]) -> ModelRunner:
     def prepare(sentence: Sentence) -> tuple[torch.Tensor, list[int]]:
         return padded_ids(sentence, sentence.tokens, device), [sentence.tokens]
 
-    return prepare
+    return ModelRunner(mode, device, prepare, lambda inputs: function(*inputs))
 
 
 def padding_influence(candidate: ModelRunner, sentence: Sentence, longest: int) -> float:

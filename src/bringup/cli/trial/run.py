@@ -15,11 +15,11 @@ from torch.utils import _pytree as pytree
 from bringup import compiler
 from bringup._differences import Leaf, largest_gap, leaves, magnitude
 from bringup.cli.trial.breaks import GraphBreak, graph_breaks
-from bringup.cli.trial.peer import PeerError, compile_within, compiled_peer
-from bringup.cli.trial.quiet import Prints, logged_warnings
+from bringup.cli.trial.inductor import InductorError, compile_frozen, compile_within
+from bringup.cli.trial.messages import Prints, logged_warnings
 from bringup.cli.trial.state import State
 from bringup.cli.trial.subject import Subject
-from bringup.cli.trial.timing import Limits, Rounds
+from bringup.cli.trial.timing import Limits, Rounds, waiting
 from bringup.compiler.options import MODES
 from bringup.passes import PassReport
 from bringup.report import Ratio
@@ -228,7 +228,7 @@ class _Trying:
             with self._prints.aside():
                 self._works[mode] = make()
             self._compare(mode)
-        except PeerError as error:
+        except InductorError as error:
             self._fail(mode, str(error))
         except Exception as error:
             self._fail(mode, f"{type(error).__name__}: {error}")
@@ -246,7 +246,10 @@ class _Trying:
         try:
             with self._prints.aside():
                 rounds.take(
-                    {name: self._timed(self._works[name]) for name in (*against, mode)},
+                    {
+                        name: waiting(self._works[name], self._on_device)
+                        for name in (*against, mode)
+                    },
                     baseline="eager",
                     before=self._state.restore if self._is_stateful else None,
                     limits=self._options.limits,
@@ -254,16 +257,6 @@ class _Trying:
         finally:
             if rounds.taken:
                 self._on_line(self._line(mode))
-
-    def _timed(self, call: Callable[[], Any]) -> Callable[[], Any]:
-        if not self._on_device:
-            return call
-
-        def call_and_wait() -> None:
-            call()
-            torch.accelerator.synchronize()
-
-        return call_and_wait
 
     def _compiled(self, mode: str) -> Callable[[], Any]:
         """The model in one of the backend's modes, compiled; what it says once becomes a note."""
@@ -282,7 +275,10 @@ class _Trying:
     def _inductor(self) -> Callable[[], Any]:
         compile_within(self._options.inductor_seconds, self._subject.name)
         # workers of its own would still be starting up while others are timed
-        return compiled_peer(self._subject, compile_threads=1)
+        subject = self._subject
+        calls = [(subject.args, subject.kwargs)]
+        compiled = compile_frozen(subject.model, calls, compile_threads=1)
+        return lambda: compiled(*subject.args, **subject.kwargs)
 
 
 def _tensors(*nests: Any) -> list[torch.Tensor]:
@@ -297,7 +293,7 @@ def _tolerance(values: Sequence[Leaf]) -> float:
 
 
 def _scale_of(values: Sequence[Leaf]) -> float:
-    return max(1.0, *(magnitude(leaf.value) for leaf in values))
+    return max([1.0, *(magnitude(leaf.value) for leaf in values)])
 
 
 def _compiled(subject: Subject, mode: str, reports: list[PassReport]) -> Any:

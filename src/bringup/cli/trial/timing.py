@@ -10,10 +10,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import torch
+
 from bringup._timing import Clock, interleaved
 from bringup.report import Ratio, paired_ratio
 
-__all__ = ["Limits", "Rounds"]
+__all__ = ["Limits", "Rounds", "waiting"]
 
 _SAMPLE_NS = 1_000_000
 
@@ -95,3 +97,13 @@ class Rounds:
             return False
         others = [name for name in self.taken[0] if name != baseline]
         return all(self.ratio(baseline, name).is_narrow(limits.tolerance) for name in others)
+
+
+def waiting(call: Callable[[], object], on_device: bool) -> Callable[[], object]:
+    """Return a call that ends when the device has done it; `call` itself where there is none."""
+
+    def call_and_wait() -> None:
+        call()
+        torch.accelerator.synchronize()
+
+    return call_and_wait if on_device else call

@@ -2,7 +2,7 @@
 the compilers that it started; what that leaves in Inductor's cache makes the second compile, in the
 process that measures, a short one.
 
-`python -m bringup.cli.trial.peer TARGET THREADS` is that process.
+`python -m bringup.cli.trial.inductor TARGET THREADS` is that process.
 """
 
 from __future__ import annotations
@@ -10,41 +10,50 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from typing import Any
 
 import torch
 
 from bringup._processes import ending, output_within, started
-from bringup.cli.trial.subject import Subject, load_subject
+from bringup.cli.trial.subject import load_subject
 
-__all__ = ["PeerError", "compile_within", "compiled_peer"]
+__all__ = ["InductorError", "compile_frozen", "compile_within"]
 
 _OPTIONS = {"freezing": True}
 
 
-class PeerError(RuntimeError):
+class InductorError(RuntimeError):
     """Inductor gave up, or was given up."""
 
 
-def compiled_peer(subject: Subject, **settings: Any) -> Callable[[], Any]:
-    """The model through Inductor with freezing, at its best for inference: its call, compiled.
+def compile_frozen(
+    model: torch.nn.Module,
+    calls: Iterable[tuple[Sequence[Any], Mapping[str, Any]]],
+    *,
+    dynamic: bool | None = None,
+    **settings: Any,
+) -> Callable[..., Any]:
+    """Return the model through Inductor with freezing, at its best for inference: its weights are
+    constants, and packed as Inductor sees fit.
+
+    It is compiled here: Dynamo looks at the global option for freezing, and would otherwise take an
+    artifact without it for the same.
 
     Args:
-        subject: the model and its inputs.
+        model: in evaluation mode.
+        calls: arguments that it is compiled for.
+        dynamic: as for `torch.compile`.
         settings: of Inductor, while it compiles.
     """
     from torch._inductor import config
 
-    compiled = torch.compile(subject.model, options=dict(_OPTIONS))
-
-    def call() -> Any:
-        return compiled(*subject.args, **subject.kwargs)
-
-    with config.patch(**settings, **_OPTIONS):  # Dynamo looks at the global option for freezing
-        call()
-    return call
+    compiled: Callable[..., Any] = torch.compile(model, dynamic=dynamic, options=dict(_OPTIONS))
+    with config.patch(**settings, **_OPTIONS), torch.no_grad():
+        for args, kwargs in calls:
+            compiled(*args, **kwargs)
+    return compiled
 
 
 def compile_within(seconds: float, target: str, *, command: Sequence[str] | None = None) -> None:
@@ -55,22 +64,22 @@ def compile_within(seconds: float, target: str, *, command: Sequence[str] | None
         target: as for `load_subject`.
         command: what to run instead.
 
-    Raises `PeerError` with Inductor's own error, or when the time was not enough; then that
+    Raises `InductorError` with Inductor's own error, or when the time was not enough; then that
     process and all that it started are ended.
     """
     threads = str(torch.get_num_threads())
-    argv = command or (sys.executable, "-m", "bringup.cli.trial.peer", target, threads)
+    argv = command or (sys.executable, "-m", "bringup.cli.trial.inductor", target, threads)
     with started(argv, errors=subprocess.DEVNULL) as child:
         answer, in_time = output_within(child, seconds)
     if not in_time:
-        raise PeerError(
+        raise InductorError(
             f"given up: Inductor had not compiled it after {seconds:g} s (--inductor-seconds gives "
             "it more)"
         )
     if child.returncode != 0:
-        raise PeerError(f"Inductor's process ended with {ending(child.returncode)}")
+        raise InductorError(f"Inductor's process ended with {ending(child.returncode)}")
     if error := json.loads(answer)["error"]:
-        raise PeerError(error)
+        raise InductorError(error)
 
 
 def main(target: str, threads: int) -> None:
@@ -79,7 +88,8 @@ def main(target: str, threads: int) -> None:
     error = ""
     with redirect_stdout(sys.stderr), torch.no_grad():
         try:
-            compiled_peer(load_subject(target))
+            subject = load_subject(target)
+            compile_frozen(subject.model, [(subject.args, subject.kwargs)])
         except Exception as caught:
             error = f"{type(caught).__name__}: {str(caught).strip()}"
     print(json.dumps({"error": error}))

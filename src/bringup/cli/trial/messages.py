@@ -1,5 +1,5 @@
-"""What is said meanwhile: by the model itself, on stderr the first time and nowhere afterwards; by
-a logger, collected.
+"""Messages while a model runs: what it prints goes to stderr the first time and nowhere afterwards,
+what a logger warns of is collected.
 """
 
 from __future__ import annotations
