@@ -61,7 +61,8 @@ def test_a_program_has_no_input_unless_it_takes_some() -> None:
 
 def test_a_program_with_grace_may_end_itself() -> None:
     script = (
-        "import signal; wanted = {signal.SIGTERM}; signal.pthread_sigmask(signal.SIG_BLOCK, wanted);"
+        "import signal; wanted = {signal.SIGTERM}\n"
+        "signal.pthread_sigmask(signal.SIG_BLOCK, wanted)\n"
         "print('ready', flush=True); signal.sigwait(wanted); print('ended'); raise SystemExit(4)"
     )
     with started(python(script)) as process:
