@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,7 +69,6 @@ def time_all(
     sentences: Sequence[Sentence],
     timed: Sequence[int],
     rounds: int,
-    on_round: Callable[[], None] = lambda: None,
 ) -> Timings:
     """Median milliseconds of every candidate on the sentences number `timed`; they take turns."""
     calls = {
@@ -77,10 +76,7 @@ def time_all(
         for s in timed
         for c, candidate in enumerate(candidates)
     }
-    taken = []
-    for sampled in itertools.islice(interleaved(calls), rounds):
-        taken.append(sampled)
-        on_round()
+    taken = list(itertools.islice(interleaved(calls), rounds))
     return [
         {s: statistics.median(sampled[c, s] for sampled in taken) / 1e6 for s in timed}
         for c in range(len(candidates))
@@ -89,10 +85,8 @@ def time_all(
 
 def embed_all(candidate: ModelRunner, sentences: Sequence[Sentence]) -> torch.Tensor:
     """The embeddings of all sentences, [N, D] on cpu."""
-    rows = []
-    for sentence in sentences:
-        rows.append(candidate.call(candidate.prepare(sentence)).to("cpu", copy=True))
-    return torch.cat(rows)
+    embeddings = (candidate.call(candidate.prepare(sentence)) for sentence in sentences)
+    return torch.cat([embedding.to("cpu", copy=True) for embedding in embeddings])
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[misc]  # torch is Any to mypy

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import platform
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from bringup import __version__, compiler, devices, kernels, passes
 from bringup.cli.demo import gates, measure, model, modes, texts
@@ -58,44 +59,21 @@ class DemoResult:
     about: dict[str, object] = field(default_factory=dict)
 
 
-class _Steps:
-    """The progress display: spinner and bar on a terminal, a line per finished step elsewhere."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._progress = Progress(
-            SpinnerColumn(finished_text="[green]ok"),
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
-            TimeElapsedColumn(),
-            console=console,
-            disable=not console.is_terminal,
-        )
-
-    def __enter__(self) -> _Steps:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    @contextmanager
-    def step(self, words: str, total: int | None = None) -> Iterator[Callable[[], None]]:
-        """A step; call what is yielded after each of `total` parts."""
-        started = time.perf_counter()
-        task = self._progress.add_task(words, total=total)
-        yield lambda: self._progress.advance(task)
-        self._progress.update(task, total=total or 1, completed=total or 1)
-        if not self._console.is_terminal:
-            seconds = time.perf_counter() - started
-            self._console.print(f"{words}: {seconds:.1f} s", markup=False, highlight=False)
+@contextmanager
+def _step(console: Console, words: str) -> Iterator[None]:
+    """Show a step while it runs, on a terminal, and its seconds behind it."""
+    started = time.perf_counter()
+    with console.status(Text(words)):
+        yield
+    seconds = time.perf_counter() - started
+    console.print(f"{words}: {seconds:.1f} s", markup=False, highlight=False)
 
 
 def run_demo(options: DemoOptions, console: Console) -> DemoResult:
     """Run it all. Raises `BringupError`, `ModuleNotFoundError` or `OSError` if it cannot go on."""
     started = time.perf_counter()
-    with torch.no_grad(), _Steps(console) as steps:
-        run = _Run(options, steps)
+    with torch.no_grad():
+        run = _Run(options, console)
         run.on(options.devices[0])
         for device in options.devices[1:]:
             run.on_if_possible(device)
@@ -116,14 +94,14 @@ def run_demo(options: DemoOptions, console: Console) -> DemoResult:
 class _Run:
     """One run of the demo: what all devices share, and the steps on one device."""
 
-    def __init__(self, options: DemoOptions, steps: _Steps) -> None:
+    def __init__(self, options: DemoOptions, console: Console) -> None:
         self.options = options
-        self.steps = steps
+        self.step = functools.partial(_step, console)
         self.result = DemoResult()
         self.folder = model.model_dir()
         for error in passes.load_pass_plugins().errors:
             raise error  # otherwise the table would show another program than the user's
-        with steps.step("Loading the weights of all-MiniLM-L6-v2 and reading the sentences"):
+        with self.step("Loading the weights of all-MiniLM-L6-v2 and reading the sentences"):
             tokenizer = model.load_tokenizer(self.folder)
             lines = texts.read_texts(options.file, options.text)
             self.sentences = texts.encode(lines, tokenizer, texts.LONGEST)
@@ -135,12 +113,9 @@ class _Run:
             self.timed = texts.spread(self.sentences, count)
             self.masked = model.MaskedEmbedder(model.load_model(self.folder, "sdpa"))
         names = kernels.names()
-        with steps.step(
-            f"Compiling {len(names)} C++ kernels: {', '.join(names)}", len(names)
-        ) as done:
+        with self.step(f"Compiling {len(names)} C++ kernels: {', '.join(names)}"):
             for name in names:
                 kernels.build(name)
-                done()
         self.reference = measure.embed_all(modes.eager(self.masked, "cpu"), self.sentences)
 
     def on_if_possible(self, device: str) -> None:
@@ -156,11 +131,11 @@ class _Run:
         padding = gates.padding_failures(candidates[-2:], self.sentences)
         self.result.failures.extend(padding)
         rounds = _QUICK_ROUNDS if self.options.quick else _ROUNDS.get(device, _QUICK_ROUNDS)
-        with self.steps.step(f"Embedding all sentences in every mode on {device}"):
+        with self.step(f"Embedding all sentences in every mode on {device}"):
             embeddings = [measure.embed_all(candidate, self.sentences) for candidate in candidates]
         words = f"Timing {len(self.timed)} sentences {rounds} times in every mode on {device}"
-        with self.steps.step(words, rounds) as done:
-            timings = measure.time_all(candidates, self.sentences, self.timed, rounds, done)
+        with self.step(words):
+            timings = measure.time_all(candidates, self.sentences, self.timed, rounds)
         rows = measure.rows_of(candidates, self.sentences, timings, embeddings, self.reference)
         self.result.rows.extend(rows)
         self.result.failures.extend(gates.cosine_failures(rows))
@@ -171,9 +146,7 @@ class _Run:
     def _peers(self, device: str) -> list[ModelRunner]:
         """Eager, and Inductor where there is one and time for it."""
         if device != "cpu":
-            with self.steps.step(
-                f'Loading the driver of the simulated NPU: torch.device("{device}")'
-            ):
+            with self.step(f'Loading the driver of the simulated NPU: torch.device("{device}")'):
                 devices.load_driver("sim")
                 masked = model.MaskedEmbedder(model.load_model(self.folder, "sdpa").to(device))
             self.result.notes.append(f"Inductor cannot compile for {device}: no rows.")
@@ -182,11 +155,11 @@ class _Run:
         if self.options.quick:
             self.result.notes.append("--quick leaves Inductor out, which compiles for very long.")
             return peers
-        with self.steps.step("Compiling the model with Inductor, the peer (this takes a while)"):
+        with self.step("Compiling the model with Inductor, the peer (this takes a while)"):
             peers.append(modes.inductor(self.masked, device))
             _warm_up(peers[-1], self.sentences)
         if self.options.freezing:
-            with self.steps.step("Compiling it with Inductor once more, its weights frozen"):
+            with self.step("Compiling it with Inductor once more, its weights frozen"):
                 extremes = _extremes(self.sentences)
                 peers.append(modes.frozen_inductor(self.masked, device, extremes))
         return peers
@@ -195,15 +168,13 @@ class _Run:
         """Fused, and fused and captured."""
         prepared = kernels.use_lengths(model.load_model(self.folder, "sdpa"))
         served = model.ServedEmbedder(prepared.to(device)).eval()
-        with self.steps.step(
-            f'Fusing the model on {device}: torch.compile(model, backend="bringup")'
-        ):
+        with self.step(f'Fusing the model on {device}: torch.compile(model, backend="bringup")'):
             fused = modes.fused(served, device)
             _warm_up(fused, self.sentences)
         self._note_matches(device)
         ladder = compiler.bucket_ladder((s.tokens for s in self.sentences), _MOST_BUCKETS)
         words = f"Capturing one graph for each of {len(ladder)} padded lengths on {device}"
-        with self.steps.step(words):
+        with self.step(words):
             captured = modes.captured(served, device, ladder)
             measure.embed_all(captured, self.sentences)
         return [fused, captured]
