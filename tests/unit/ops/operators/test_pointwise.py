@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.ops.operators import kernels
 
@@ -17,11 +17,13 @@ from bringup.ops.operators.family import family_of
 
 Declare = Callable[..., devices.OperatorKernel]
 ALL = ("floating", "integral", "bool")
+ONE_KERNEL = HealthCheck.function_scoped_fixture  # for all examples of a test, as is meant
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.int64, torch.int32, torch.uint8)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def add() -> Iterator[devices.OperatorKernel]:
+    """Made anew for each test: others declare kernels for the same operator, and close them."""
     kernel = devices.kernel("aten::add", source=kernels.source(kernels.ADD), kind="pointwise",
                           supports=("floating", "integral"))  # fmt: skip
     yield kernel
@@ -64,7 +66,9 @@ def strides_that_matter(tensor: torch.Tensor) -> list[int]:
 
 
 @given(operands(), st.sampled_from([1, 2, -3]))
-@settings(max_examples=60, deadline=None)
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_any_two_tensors_are_added_as_on_cpu(
     add: devices.OperatorKernel, tensors: list[torch.Tensor], alpha: int
 ) -> None:
