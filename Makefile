@@ -130,11 +130,19 @@ test-aarch64: build
 compilers: $(STAMPS)/venv
 	$(BIN)/python tools/install_compilers.py
 
+# Kernels of the tests that this jit has built before are found again: their keys hold all that they
+# are made of. What jit itself is made of is in the folder's name, and other jits' folders go.
+JIT := $(shell find src/bringup/jit include -name '*.py' -o -name '*.h' | LC_ALL=C sort | xargs cat | \
+	cksum | tr ' ' -)
+TEST_KERNELS := build/test-kernels/$(JIT)
+
 # A file's tests stay together, and the files that took longest the last time come first. There is a
 # worker for each core, so threads that wait for others of their team shall not spin.
 pytest: build compilers
-	OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder \
-	--slow-first --durations=50 --durations-min=2
+	@mkdir -p $(TEST_KERNELS) && find build/test-kernels -mindepth 1 -maxdepth 1 ! -name $(JIT) \
+	-exec rm -rf {} +
+	TEST_KERNEL_CACHE=$(CURDIR)/$(TEST_KERNELS) OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q \
+	-n $(JOBS) --dist loadfile --no-loadscope-reorder --slow-first --durations=50 --durations-min=2
 
 # Prebuilt drivers of older headers, on the kit as it is. `make pytest` has them too.
 driver-abi: build
@@ -151,7 +159,8 @@ check: lint
 
 # Every sweep in full; `make pytest` runs a fixed slice of each.
 sweep: build
-	BRINGUP_TEST_SWEEP=full $(BIN)/python -m pytest -q -n $(JOBS) tests/sweeps
+	BRINGUP_TEST_SWEEP=full $(BIN)/python -m pytest -q -n $(JOBS) tests/sweeps \
+	tests/unit/kernels/test_machines.py
 
 # The parts one after the other, whatever -j says, and then what each of them took.
 TEST_PARTS := build lint native-test-optimized asan tsan pytest

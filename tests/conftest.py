@@ -85,7 +85,7 @@ def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     base = tmp_path_factory.getbasetemp()
     session = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
     folder = Path(os.environ.get(SHARED_CACHE, session / "kernel-cache"))
-    folder.mkdir(mode=0o700, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv(SHARED_CACHE, str(folder))
         environment.setenv("BRINGUP_CACHE_DIR", str(folder))

@@ -1,4 +1,6 @@
-"""The tests of what holds to the bit, with kernels built for other processors than this one."""
+"""The tests of what holds to the bit, with kernels built for other processors than this one: for
+one of them in each run, which the number of commits chooses.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import MACHINE
+from tests.sweeps.support import FULL, seed
 from tests.unit.kernels.machines import unsupported
 
 ROOT = Path(__file__).parents[3]
@@ -18,12 +21,15 @@ MACHINES = {
     "x86_64": ("x86-64-v2", "x86-64-v3 -mtune=znver3", "x86-64-v4"),
     "aarch64": ("armv8-a", "armv8.2-a"),
 }
+ALL = MACHINES.get(platform.machine(), ())
+HERE = [machine for machine in ALL if not unsupported(machine)]
+CHOSEN = ALL if FULL else [HERE[seed() % len(HERE)]] if HERE else ALL
 # Paths without a kernel of the kit, or around one that another path has.
 LEFT_OUT = "device or Inductor or compiled or captured or slow"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("machine", MACHINES.get(platform.machine(), ()))
+@pytest.mark.parametrize("machine", CHOSEN)
 def test_bits_hold_on_other_processors(machine: str) -> None:
     if lacking := unsupported(machine):
         pytest.skip(f"this processor has no {lacking}")

@@ -4,7 +4,6 @@ its function is called with.
 
 from __future__ import annotations
 
-import os
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -310,7 +309,7 @@ def test_a_captured_graph_updates_what_a_function_gets(define: Define, build: Bu
             graph.update({"scale.0.by": 1e300})
 
 
-def test_isolated_device_memory_is_translated_for_functions() -> None:
+def test_isolated_device_memory_is_translated_for_functions(tmp_path: Path) -> None:
     """A driver may give the host other addresses than its own code sees."""
     script = """
         import subprocess, sys, torch
@@ -331,8 +330,7 @@ def test_isolated_device_memory_is_translated_for_functions() -> None:
         )
         assert twice(torch.arange(3.0).to("npu")).cpu().tolist() == [0, 2, 4]
     """
-    folder = Path(os.environ["BRINGUP_CACHE_DIR"]).parent
-    output_of(textwrap.dedent(script), str(folder), BRINGUP_SIM_ISOLATED="1")
+    output_of(textwrap.dedent(script), str(tmp_path), BRINGUP_SIM_ISOLATED="1")
 
 
 @pytest.mark.parametrize("name", ["wide.c", "wide.cpp"])
