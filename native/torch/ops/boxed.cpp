@@ -178,6 +178,45 @@ class InplaceKernel final : public c10::OperatorKernel {
   const KernelOp& op_;
 };
 
+at::Tensor with_memory(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor._is_zerotensor()) return tensor;
+  return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options()).zero_();
+}
+
+// Gives zero tensors memory of their own strides, which kernels were chosen by: what torch makes of
+// them has one element for all.
+class ZeroTensorKernel final : public c10::OperatorKernel {
+ public:
+  explicit ZeroTensorKernel(const KernelOp& op) : op_(op) {}
+
+  void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, c10::Stack* stack) {
+    for (const at::Tensor& tensor : written_tensors(op_, inputs_of(op_, *stack))) {
+      TORCH_CHECK(!tensor.defined() || !tensor._is_zerotensor(), op_.name,
+                  " writes an argument that is a zero tensor, which has no memory; pass its "
+                  ".clone()");
+    }
+    const size_t first = stack->size() - op_.arguments.size();
+    for (const int32_t i : op_.tensor_arguments) {
+      c10::IValue& value = (*stack)[first + static_cast<size_t>(i)];
+      if (value.isTensor()) {
+        value = with_memory(value.toTensor());
+      } else if (value.isTensorList()) {
+        c10::List<at::Tensor> tensors;
+        for (const at::Tensor& tensor : value.toTensorVector()) {
+          tensors.push_back(with_memory(tensor));
+        }
+        value = std::move(tensors);
+      }
+    }
+    constexpr c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER,
+                                        c10::DispatchKey::ZeroTensor);
+    handle.redispatchBoxed(keys & below, stack);
+  }
+
+ private:
+  const KernelOp& op_;
+};
+
 class BackendKernel final : public c10::OperatorKernel {
  public:
   explicit BackendKernel(const KernelOp& op) : op_(op) {}
@@ -230,6 +269,10 @@ c10::KernelFunction autograd_kernel(const KernelOp& op) {
 
 c10::KernelFunction inplace_kernel(const KernelOp& op) {
   return c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<InplaceKernel>(op));
+}
+
+c10::KernelFunction zero_tensor_kernel(const KernelOp& op) {
+  return c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<ZeroTensorKernel>(op));
 }
 
 }  // namespace bringup::torch_ext
