@@ -241,7 +241,7 @@ class _Counting(Watch):
 
     @contextmanager
     def calls(self) -> Iterator[None]:
-        """Counts what is called on the device meanwhile."""
+        """Count what is called on the device in a `with` block."""
         with self.run(), self.mode:
             queued = self.mode.native_calls
             yield

@@ -89,7 +89,7 @@ class Coverage:
     notes: list[str]
 
     def of(self, support: Support) -> list[Need]:
-        """The needs that are met this way.
+        """Return the needs that are met this way.
 
         Args:
             support: which.
@@ -97,7 +97,7 @@ class Coverage:
         return [need for need in self.needs if need.support is support]
 
     def share(self, support: Support, what: str) -> float:
-        """The part of all that is met this way; 0 where there is nothing.
+        """Return the part of all that is met this way; 0 where there is nothing.
 
         Args:
             support: which.
@@ -127,7 +127,7 @@ def coverage(
     backward: bool = True,
     optimizer: str | None = None,
 ) -> Coverage:
-    """Runs a model once on a device, and lists the operators that it calls.
+    """Run a model once on a device, and list the operators that it calls.
 
     What the device refuses (the fallback policy forbids it, a dtype is missing) is computed on the
     host, so that the list goes on; where the run cannot go on in that way, the model runs on the

@@ -62,7 +62,7 @@ class Conformance:
     is_interrupted: bool = False
 
     def tried(self, kind: str) -> list[CaseResult]:
-        """Cases of a kind that were not skipped.
+        """Return the cases of a kind that were not skipped.
 
         Args:
             kind: "driver", "runtime", "op", "module" or "optimizer".
@@ -70,7 +70,7 @@ class Conformance:
         return [one for one in self.results if one.kind == kind and one.outcome != "skipped"]
 
     def operators(self) -> Score:
-        """Operators of OpInfo all of whose dtypes pass, native or not, of those that were tried."""
+        """Return how many operators of OpInfo pass in all dtypes, native or not, of those tried."""
         outcomes: dict[str, list[CaseResult]] = {}
         for one in self.tried("op"):
             outcomes.setdefault(one.subject, []).append(one)
@@ -79,22 +79,22 @@ class Conformance:
         return Score(native, passed, len(outcomes))
 
     def cases(self) -> Score:
-        """Cases that pass, of those that were tried; those of a driver and of the runtime that call
-        no operator on the host are native.
+        """Return how many cases pass, of those that were tried; those of a driver and of the
+        runtime that call no operator on the host are native.
         """
         tried = [one for one in self.results if one.outcome != "skipped"]
         passed = [one for one in tried if one.outcome == "pass"]
         return Score(sum(one.native for one in passed), len(passed), len(tried))
 
     def calls(self) -> Score:
-        """Calls of operators in cases that pass, of all cases that were tried."""
+        """Return how many calls of operators in cases that pass ran on the device, of all tried."""
         tried = [one for one in self.results if one.kind in ("op", "module", "optimizer")]
         passed = [one for one in tried if one.outcome == "pass"]
         native = sum(max(one.calls - one.calls_on_host, 0) for one in passed)
         return Score(native, sum(one.calls for one in passed), sum(one.calls for one in tried))
 
     def seconds(self) -> Score:
-        """Time of the device's part, without and with what ran on the host for it."""
+        """Return the time of the device's part, without and with what ran on the host for it."""
         tried = [one for one in self.results if one.kind in ("op", "module", "optimizer")]
         passed = [one for one in tried if one.outcome == "pass"]
         native = sum(max(one.seconds - one.seconds_on_host, 0.0) for one in passed)
@@ -121,7 +121,7 @@ def run_conformance(
     baseline: dict[str, str] | None = None,
     on_result: Callable[[CaseResult, int, int], object] = lambda result, done, of: None,
 ) -> Conformance:
-    """Runs the cases of a driver in processes of their own; what they gave is kept in the cache
+    """Run the cases of a driver in processes of their own; what they gave is kept in the cache
     folder case by case. Ctrl-C ends the run early: what is known is returned.
 
     Args:
@@ -170,7 +170,7 @@ def run_conformance(
 
 
 def read_baseline(file: Path) -> dict[str, str]:
-    """The outcomes of an earlier run by case.
+    """Return the outcomes of an earlier run by case.
 
     Args:
         file: what `bringup conformance --json` wrote.
@@ -354,8 +354,8 @@ def _row(line: str) -> CaseResult | None:
 
 
 def families(results: Iterable[CaseResult]) -> dict[str, list[CaseResult]]:
-    """Cases of operators by family: the first parts of their names ("nn.functional", "linalg",
-    "fft", "special", ...), "tensor" for those without one.
+    """Return the cases of operators by family: the first parts of their names ("nn.functional",
+    "linalg", "fft", "special", ...), "tensor" for those without one.
 
     Args:
         results: of cases.

@@ -97,7 +97,7 @@ class PatternFusionPass(FusionBasePass):
         return getattr(self, "_matcher_config", None)
 
     def patterns(self) -> Sequence[ir.Graph | Pattern] | ir.Graph | Pattern:
-        """The patterns, each a graph whose inputs stand for any value; of a class with
+        """Return the patterns, each a graph whose inputs stand for any value; of a class with
         `@passes.pattern` methods what these state, as `Pattern`s.
 
         Raises `NotImplementedError` when the class has neither.
@@ -111,13 +111,13 @@ class PatternFusionPass(FusionBasePass):
         )
 
     def meet_requirements(self, match_result: MatchResult) -> bool:
-        """Whether the occurrence `match_result` shall be rewritten; always, unless a subclass
-        says more. May take the context as a second parameter.
+        """Return whether the occurrence `match_result` shall be rewritten; always, unless a
+        subclass says more. May take the context as a second parameter.
         """
         return True
 
     def replacement(self, match_result: MatchResult) -> Any:
-        """What to put in place of the match: a graph, or the holder(s) of its output(s).
+        """Return what to put in place of the match: a graph, or the holder(s) of its output(s).
 
         Its inputs are those of the pattern, in order; its outputs replace the pattern's, in order.
         Takes `(match_result)`, `(match_result, context)`, or, with inputs that are made when first
@@ -149,11 +149,11 @@ class DecomposePass(FusionBasePass):
         )
 
     def meet_requirements(self, node: ir.Node) -> bool:
-        """Whether this node shall be replaced. May take the context as a second parameter."""
+        """Return whether to replace this node; may take the context as a second parameter."""
         return True
 
     def replacement(self, node: ir.Node) -> Any:
-        """What to put in place of the node: a graph, or the holder(s) of its output(s).
+        """Return what to put in place of the node: a graph, or the holder(s) of its output(s).
 
         May take the context as a second parameter.
 

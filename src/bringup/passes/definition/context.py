@@ -68,11 +68,11 @@ class PassContext:
 
     @property
     def error_message(self) -> str:
-        """Why the pass failed, "" if nobody said."""
+        """Why the pass failed, "" if it is not said."""
         return self.get_error_message()
 
     def get_pass_name(self) -> str:
-        """The name of the pass."""
+        """Return the name of the pass."""
         self._live()
         return self._pass_name
 
@@ -82,7 +82,9 @@ class PassContext:
         self._pass_name = _text("pass name", name)
 
     def get_error_message(self) -> str:
-        """Why the pass failed, "" if nobody said. After an exception: its text and traceback."""
+        """Return why the pass failed, "" if it is not said. After an exception: its text and
+        traceback.
+        """
         self._live()
         return self._error_message
 
@@ -108,7 +110,7 @@ class PassContext:
             self._on_refusal(node, reason)
 
     def get_option_value(self, key: str) -> object:
-        """The option `key` of the compile; `KeyError` that lists the options when there is
+        """Return the option `key` of the compile; `KeyError` that lists the options when there is
         none.
         """
         self._live()

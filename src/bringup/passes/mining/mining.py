@@ -78,7 +78,7 @@ class Mined:
         return "\n".join([head, *(str(repeat) for repeat in self.repeats)])
 
     def as_dict(self) -> dict[str, object]:
-        """The fields as plain values, of each repeat three places at most."""
+        """Return the fields as plain values, of each repeat three places at most."""
         return {
             "graph": self.graph,
             "nodes": self.nodes,

@@ -121,7 +121,8 @@ def any_value(
     at_least: float = -math.inf,
     at_most: float = math.inf,
 ) -> AnyValue:
-    """An open argument of a pattern: `builder.op("aten::view", x, passes.any_value("size"))`.
+    """Return an open argument of a pattern: `builder.op("aten::view", x,
+    passes.any_value("size"))`.
 
     With a name it is captured: `match_result["size"]`. It also matches values, e.g. a size that is
     computed, unless it is restricted.
@@ -149,7 +150,7 @@ def any_value(
 def constant(
     value: object = None, *, atol: float = 0.0, rtol: float = 0.0, name: str = ""
 ) -> Constant:
-    """A constant argument of a pattern: a number in the call, or a constant of the graph.
+    """Return a constant argument of a pattern: a number in the call, or a constant of the graph.
 
     Args:
         value: a number, which every element must equal; or a nested sequence, array or tensor,
@@ -193,7 +194,7 @@ def _flatten(item: object, into: list[float]) -> tuple[int, ...]:
 
 
 def one_of(*alternatives: object, name: str = "") -> ir.TensorHolder:
-    """One of several values: `passes.one_of(b.op("aten::gelu", x), b.op("aten::relu", x))`.
+    """Return one of several values: `passes.one_of(b.op("aten::gelu", x), b.op("aten::relu", x))`.
 
     The alternatives are tried in order. Each is a holder, a host argument, `None` or an
     `ArgumentPattern`; at least one is a holder.
@@ -214,7 +215,7 @@ def one_of(*alternatives: object, name: str = "") -> ir.TensorHolder:
 def optional(
     tensor: ir.TensorHolder, *, otherwise: object = ..., name: str = ""
 ) -> ir.TensorHolder:
-    """A part of a pattern that may be absent.
+    """Return a part of a pattern that may be absent.
 
     Args:
         tensor: an operator's result: where the operator is absent, `otherwise` stands in its place,

@@ -48,7 +48,7 @@ class MatchResult:
         return self._pattern.name
 
     def get_pattern_graph_name(self) -> str:
-        """The name of the pattern that matched."""
+        """Return the name of the pattern that matched."""
         return self.pattern_name
 
     @property
@@ -66,18 +66,18 @@ class MatchResult:
         return tuple(self.value(value) for value in self._pattern.graph.outputs)
 
     def get_matched_nodes(self) -> tuple[ir.Node, ...]:
-        """The matched nodes in graph order (without the producers of the inputs)."""
+        """Return the matched nodes in graph order (without the producers of the inputs)."""
         self._live()
         found = {node for frame in self._frame.frames() for node in frame.nodes.values()}
         return tuple(sorted(found, key=lambda node: node.order))
 
     def bound_nodes(self) -> dict[ir.Node, ir.Node]:
-        """The nodes of the pattern, and what each stands for."""
+        """Return the nodes of the pattern, and what each stands for."""
         self._live()
         return dict(self._frame.nodes)
 
     def get_captured_tensor(self, index: int) -> ir.Value:
-        """The value captured as number `index`; `IndexError` when fewer were captured."""
+        """Return the value captured as number `index`; `IndexError` when fewer were captured."""
         self._live()
         captured = self._pattern.captured
         if not 0 <= index < len(captured):
@@ -88,13 +88,13 @@ class MatchResult:
         return self.value(captured[index])
 
     def captured(self) -> tuple[ir.Value, ...]:
-        """All captured values that stand for anything in this match, in order."""
+        """Return all captured values that stand for anything in this match, in order."""
         self._live()
         found = [self._resolve(value) for value in self._pattern.captured]
         return tuple(value for value in found if value is not None)
 
     def has(self, tensor: object) -> bool:
-        """Whether `tensor`, a holder or value of the pattern, stands for anything in this
+        """Return whether `tensor`, a holder or value of the pattern, stands for anything in this
         match.
 
         `KeyError` when it is no value of the pattern.
@@ -103,7 +103,7 @@ class MatchResult:
         return self._resolve(self._own(tensor)) is not None
 
     def value(self, tensor: object) -> ir.Value:
-        """What `tensor`, a holder or value of the pattern, stands for.
+        """Return what `tensor`, a holder or value of the pattern, stands for.
 
         `KeyError` when it is no value of the pattern, or is absent in this match (see `has`).
         """
@@ -118,8 +118,8 @@ class MatchResult:
         return found
 
     def chosen(self, name: str) -> int | None:
-        """Which alternative of the `one_of` or `optional` of this name matched, counted from 0;
-        None when the match does not reach it. `KeyError` when there is no such name.
+        """Return which alternative of the `one_of` or `optional` of this name matched, counted from
+        0; None when the match does not reach it. `KeyError` when there is no such name.
         """
         self._live()
         if name not in self._pattern.choices:
@@ -130,7 +130,7 @@ class MatchResult:
         return self._frame.chosen.get(self._pattern.choices[name])
 
     def each(self, name: str) -> tuple[MatchResult, ...]:
-        """The matches of the items of a `variadic` with `each`, in the order of the list.
+        """Return the matches of the items of a `variadic` with `each`, in the order of the list.
 
         `KeyError` when there is none of this name.
         """
@@ -146,7 +146,7 @@ class MatchResult:
         return items
 
     def has_name(self, name: str) -> bool:
-        """Whether a name of the pattern stands for anything in this match."""
+        """Return whether a name of the pattern stands for anything in this match."""
         try:
             self[name]
         except KeyError:

@@ -22,11 +22,11 @@ class PatternMatcherConfig:
     ir_attr_match: bool = False
 
     def is_enable_const_value_match(self) -> bool:
-        """Whether constants are compared by value."""
+        """Return whether constants are compared by value."""
         return self.const_value_match
 
     def is_enable_ir_attr_match(self) -> bool:
-        """Whether host arguments are compared."""
+        """Return whether host arguments are compared."""
         return self.ir_attr_match
 
 
@@ -48,5 +48,5 @@ class PatternMatcherConfigBuilder:
         return self
 
     def build(self) -> PatternMatcherConfig:
-        """The config."""
+        """Return the config."""
         return PatternMatcherConfig(self._const_value_match, self._ir_attr_match)

@@ -69,7 +69,7 @@ class PatternInputs:
         raise TypeError("how many inputs a pattern has is not known yet: take inputs[0:<number>]")
 
     def made(self) -> tuple[ir.TensorHolder, ...]:
-        """The inputs asked for so far."""
+        """Return the inputs asked for so far."""
         return tuple(self._made)
 
 
@@ -176,7 +176,7 @@ class Pattern:
                 item.each.bind(dialect)
 
     def constraint(self, value: ir.Value) -> ir.TensorConstraint | None:
-        """What `where` asked of a value of the pattern."""
+        """Return what `where` asked of a value of the pattern."""
         stated = cast("dict[int, ir.TensorConstraint]", value.node.meta.get("where", {}))
         return stated.get(value.index)
 
@@ -189,12 +189,12 @@ class Pattern:
         return value
 
     def get_captured_tensors(self) -> tuple[NodeIo, ...]:
-        """What is captured so far, in order."""
+        """Return what is captured so far, in order."""
         self._live()
         return tuple(NodeIo(value.node, value.index) for value in self.captured)
 
     def is_valid(self) -> bool:
-        """Whether the pattern has not been released."""
+        """Return whether the pattern has not been released."""
         return not self._released
 
     def release(self) -> ir.Graph:
@@ -213,12 +213,12 @@ class Pattern:
 
 
 def create_pattern(graph: ir.Graph) -> Pattern:
-    """A pattern of a graph: the same as `Pattern(graph)`."""
+    """Return a pattern of a graph: the same as `Pattern(graph)`."""
     return Pattern(graph)
 
 
 def capture_tensor(pattern: Pattern, tensor: object, index: int | None = None) -> Pattern:
-    """The same as `pattern.capture_tensor(tensor, index)`, as a function.
+    """Return the same as `pattern.capture_tensor(tensor, index)`, as a function.
 
     Args:
         pattern: it is changed, and returned.
@@ -280,7 +280,7 @@ def variadic(
     at_least: int = 0,
     at_most: int | None = None,
 ) -> Variadic:
-    """A list of values of open length: `builder.op("aten::cat", passes.variadic("xs"), 1)`.
+    """Return a list of values of open length: `builder.op("aten::cat", passes.variadic("xs"), 1)`.
 
     It stands for a whole list argument, or for one item in a list whose other items are given
     (`[x, passes.variadic("rest")]`), and then for all that they leave.

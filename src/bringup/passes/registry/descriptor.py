@@ -81,7 +81,7 @@ class PassDescriptor:
         return self
 
     def as_dict(self) -> dict[str, object]:
-        """The fields as plain values, `descriptor_key` among them."""
+        """Return the fields as plain values, `descriptor_key` among them."""
         return {
             "descriptor_key": self.descriptor_key,
             "pass_name": self.pass_name,

@@ -38,7 +38,7 @@ _NOTED: ContextVar[list[PassRegistration] | None] = ContextVar("bringup_noted_pa
 
 
 def get_registered_passes() -> tuple[PassDescriptor, ...]:
-    """All registered passes, every version of each, by stage, priority, name, newest first.
+    """Return all registered passes, every version of each, by stage, priority, name, newest first.
 
     They run in this order, except that `requires` and `after` come first.
     """
@@ -46,12 +46,12 @@ def get_registered_passes() -> tuple[PassDescriptor, ...]:
 
 
 def get_registered_pass_dicts() -> list[dict[str, object]]:
-    """The same as plain values, for JSON."""
+    """Return the same as plain values, for JSON."""
     return [descriptor.as_dict() for descriptor in get_registered_passes()]
 
 
 def get_registered_pass_by_descriptor_key(key: str, version: str | None = None) -> PassDescriptor:
-    """The pass with this `descriptor_key`, its newest version unless one is named.
+    """Return the pass with this `descriptor_key`, its newest version unless one is named.
 
     Args:
         key: as `PassDescriptor.descriptor_key` has it.

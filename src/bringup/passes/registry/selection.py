@@ -21,7 +21,7 @@ def select_passes(
     versions: Mapping[str, str] | None = None,
     switch: Mapping[str, bool] | None = None,
 ) -> tuple[PassDescriptor, ...]:
-    """The registered passes of these names in running order; all of them for None.
+    """Return the registered passes of these names in running order; all of them for None.
 
     What a pass `requires` is selected with it.
 
@@ -53,7 +53,7 @@ def select_passes(
 
 
 def is_enabled(name: str, switches: Mapping[str, bool]) -> bool:
-    """Whether a pass runs: by its own switch, else by that of `ALL`, else it does.
+    """Return whether a pass runs: by its own switch, else by that of `ALL`, else it does.
 
     Args:
         name: of the pass.

@@ -27,7 +27,7 @@ class FuseCheckResult:
 
 
 def can_fuse(nodes: Iterable[ir.Node]) -> FuseCheckResult:
-    """Whether these nodes may be replaced by one: they are of one graph and one device, no
+    """Return whether these nodes may be replaced by one: they are of one graph and one device, no
     attribute that was set (`node.set_attr("_user_stream_label", ...)`, a scope, a number of cores)
     differs between two of them, they only compute, and what stands between them depends on none of
     them.
@@ -112,7 +112,7 @@ def report_fuse(before: Iterable[ir.Node], after: Iterable[ir.Node], context: Pa
 
 
 def check_node_support(node: ir.Node) -> tuple[bool, str]:
-    """Whether the node can be executed on the device of its inputs, and if not, why.
+    """Return whether the node can be executed on the device of its inputs, and if not, why.
 
     Raises `TypeError` for anything but a node, `PassError` when its graph has no dialect to ask.
     """

@@ -30,7 +30,7 @@ class SubgraphInput:
             self.add_input(node, index)
 
     def add_input(self, node: ir.Node, index: int) -> SubgraphInput:
-        """One more port: input `index` of `node`, counted over the values that it reads.
+        """Return one more port: input `index` of `node`, counted over the values that it reads.
 
         Raises `IndexError` when the node has no such input and `ValueError` when it reads
         another value, or is there already.
@@ -117,7 +117,7 @@ class SubgraphBoundary:
         return tuple(item.value for item in _listed("output", self._outputs))
 
     def nodes(self) -> tuple[ir.Node, ...]:
-        """The nodes inside, in graph order: everything between inputs and outputs.
+        """Return the nodes inside, in graph order: everything between inputs and outputs.
 
         Raises `PassError` when there is no output, the outputs are in different graphs, or the part
         reads values that are not among its inputs.

@@ -44,7 +44,7 @@ class RewriteLimit:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def take(self, pass_name: str, graph: str, nodes: Sequence[str]) -> bool:
-        """Whether one more rewrite may happen; if so it is counted, and noted in `rewrites`.
+        """Return whether one more rewrite may happen; if so it is counted, and noted in `rewrites`.
 
         Args:
             pass_name: the pass that rewrites.

@@ -67,7 +67,7 @@ class PassEvent:
     graph_id: int = 0
 
     def as_dict(self) -> dict[str, object]:
-        """One flat dict of plain values."""
+        """Return one flat dict of plain values."""
         return {
             "event": self.kind.value,
             "pass": self.pass_name,
