@@ -218,7 +218,7 @@ def test_a_wrong_definition_is_refused_by_name(
         custom(function, **options)
 
 
-@pytest.mark.parametrize("name", ["f", "::f", "a::", "a::b.c", "a b::c"])
+@pytest.mark.parametrize("name", ["f", "::f", "a::", "a::b.", "a::b.c.d", "a b::c"])
 def test_a_wrong_name_is_refused(name: str) -> None:
     with pytest.raises(SchemaError, match="is not an operator name; expected 'namespace::name'"):
         ops.custom_op(name, two)
@@ -234,7 +234,7 @@ def test_running_the_same_definition_again_replaces_it() -> None:
 
     first, second = define(1), define(2)
     assert second(torch.zeros(1)).item() == 2
-    with pytest.raises(ExpiredHandleError, match=r"again was removed by undefine\(\)"):
+    with pytest.raises(ExpiredHandleError, match=r"again was defined again"):
         first(torch.zeros(1))
     with pytest.raises(SchemaError, match=r"again is defined already, at .*test_custom_op.py:\d+"):
         ops.custom_op("bringup_test_custom::again", two)
