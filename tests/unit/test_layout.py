@@ -124,3 +124,45 @@ def test_a_private_name_is_found(tmp_path: Path, text: str) -> None:
     path = tmp_path / "test_it.py"
     path.write_text(text)
     assert len(list(private_names(path))) == 1
+
+
+# Which package the native code of a folder belongs to.
+NATIVE_PACKAGES = {
+    "native/torch/graphs": "graphs",
+    "native/python": "ir",
+    "native/torch/module.cpp": "_native",
+}
+
+
+def imports_by_string() -> Iterator[tuple[str, str]]:
+    """Yield who imports a package of bringup by its name in a string, and which one it is."""
+    for path in (REPOSITORY / "src/bringup").rglob("*.py"):
+        owner = path.relative_to(REPOSITORY / "src/bringup").parts[0].removesuffix(".py")
+        for found in re.finditer(
+            r'(?:import_module|__import__)\(f?"bringup\.(\w+)', path.read_text()
+        ):
+            yield owner, found[1]
+    for path in (REPOSITORY / "native").rglob("*.[ch]*"):
+        name = path.relative_to(REPOSITORY).as_posix()
+        for found in re.finditer(
+            r'(?:import_|ImportModule)\("bringup\.(\w+)', path.read_text(errors="replace")
+        ):
+            owners = [pk for start, pk in NATIVE_PACKAGES.items() if name.startswith(start)]
+            yield (owners or [name])[0], found[1]
+
+
+def test_what_is_imported_by_a_string_lies_in_the_same_package_or_below() -> None:
+    """Which import-linter does not see. A start of torch loads the devices (`_autoload`)."""
+    text = (REPOSITORY / "pyproject.toml").read_text()
+    layers = re.findall(r'^    "(bringup\.[^"]*)",$', text[text.index("Arrows between") :], re.M)
+    rows = {
+        package.strip().removeprefix("bringup."): row
+        for row, line in enumerate(layers)
+        for package in line.split("|")
+    }
+    rows["_autoload"] = -1
+    found = set(imports_by_string())
+    assert len(found) > 3
+    assert {
+        edge for edge in found if edge[0] != edge[1] and rows[edge[0]] >= rows[edge[1]]
+    } == set()
