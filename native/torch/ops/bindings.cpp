@@ -293,8 +293,11 @@ void bind_ops(nanobind::module_& module) {
   });
   module.def("set_output_pool", &set_output_pool);
   module.def("pooled_blocks", &pooled_blocks);
-  module.def("close", [](nb::handle function) {
-    close(const_cast<KernelOp&>(kernel_op_of(function.ptr())));
+  module.def("close", [](nb::handle function, nb::object instead) {
+    auto& op = const_cast<KernelOp&>(kernel_op_of(function.ptr()));
+    // The former callable stays alive: another thread may be calling it.
+    op.overload = instead.release().ptr();
+    close(op);
   });
   module.def(
       "variant_count",

@@ -66,7 +66,7 @@ struct KernelOp {
   c10::KernelFunction backend_trampoline;
   c10::KernelFunction autograd_trampoline;
   c10::KernelFunction inplace_trampoline;
-  PyObject* overload = nullptr;  // owned: torch.ops' callable, the slow path
+  PyObject* overload = nullptr;  // owned: torch.ops' callable; of a closed one, what it calls
   PyObject* compile = nullptr;   // owned: (device type, values of key_fields) -> kernel id
 
   mutable std::atomic<int64_t> variant_count{0};

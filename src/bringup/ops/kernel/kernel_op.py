@@ -353,14 +353,15 @@ class _Definition:
                 del definitions_by_name[name]
                 forget(name)
                 hold_for_keepers(name, instead)
-                self._remove()
+                self._remove(instead)
 
-    def _remove(self) -> None:
-        """Takes what was registered out of the dispatcher, the definition last."""
+    def _remove(self, instead: Callable[..., Any] | None = None) -> None:
+        """Take what was registered out of the dispatcher, the definition last."""
         if self.methods is not None:
             self.methods.destroy()
         if self.function is not None and has_torch_library():
-            torch_library().ops.close(self.function)
+            name = self.schema.qualified_name
+            torch_library().ops.close(self.function, instead or expired(name, UNDEFINED))
         destroy(self.library)
 
 

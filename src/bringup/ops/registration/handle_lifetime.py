@@ -78,11 +78,27 @@ def hold_for_keepers(name: str, instead: Callable[..., Any]) -> None:
     given_out = packet and vars(packet).get(overload or "default")
     if given_out is None or (held := hold(name)) is None:
         return
+    is_last = packet.overloads() == [given_out._overloadname]
+    for keeper in (packet, given_out) if is_last else (given_out,):
+        keeper._op = _unless_defined_again(name, keeper._op, instead)
+    if not is_last:
+        packet._op = lambda *a, **k: getattr(space, bare)(*a, **k)
     for keeper in (packet, given_out):
         vars(keeper).setdefault("_bringup_held", []).append(held)
-    given_out._op = instead
-    is_last = packet.overloads() == [given_out._overloadname]
-    packet._op = instead if is_last else lambda *a, **k: getattr(space, bare)(*a, **k)
+
+
+def _unless_defined_again(
+    name: str, former: Callable[..., Any], instead: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return what calls `instead` as long as nothing has defined the operator again. Its entry is
+    the held one then, and modes are given what torch.ops gave out for that first.
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        chosen = former if name in torch.library._defs else instead
+        return chosen(*args, **kwargs)
+
+    return call
 
 
 def expired(name: str, reason: str) -> Callable[..., Any]:

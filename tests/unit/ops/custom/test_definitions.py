@@ -12,6 +12,7 @@ import torch
 from tests.unit.ops.conftest import Define
 from tests.unit.ops.support import each
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bringup import ops
 from bringup.errors import ContractError, ExpiredHandleError, SchemaError
@@ -153,12 +154,46 @@ def test_the_handle_of_an_earlier_definition_says_that_it_was_defined_again(
         return ops.custom_op(f"{SPACE}::again", plus_one)
 
     for make in (kernel, function):
-        earlier, packet = (first := make()), first.overload
+        earlier, given_out = (first := make()), first.overload
         make()
-        for call in (earlier, packet):
-            with pytest.raises(ExpiredHandleError, match="was defined again; call what the last"):
-                call(torch.zeros(1))
+        with pytest.raises(ExpiredHandleError, match="was defined again; call what the last"):
+            earlier(torch.zeros(1))
+        assert given_out is earlier.overload or given_out(torch.zeros(1)).item() == 1
     function().undefine()
+
+
+@pytest.mark.parametrize("kind", ["kernel", "function", "library"])
+def test_modes_see_the_operator_of_now_where_an_earlier_one_is_kept(
+    kind: str, define: Define
+) -> None:
+    """The dispatcher gives modes what torch.ops gave out first for an entry that is held."""
+
+    class Noting(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None):
+            return func(*args, **(kwargs or {}))
+
+    kept = []
+    for round_ in range(3):
+        if kind == "kernel":
+            made = define(
+                "m(Tensor x) -> Tensor", source=ONE, outputs=ops.empty_like("x"), dtypes={"T": "x"}
+            )
+            overload, end = made.overload, lambda: None
+        elif kind == "function":
+            made = ops.custom_op(f"{SPACE}::modes", plus_one)
+            made.register_fake(torch.empty_like)
+            overload, end = made.overload, (made.undefine if round_ == 2 else lambda: None)
+        else:
+            library = ops.Library(SPACE, "FRAGMENT")
+            library.define("modes(Tensor x) -> Tensor")
+            library.impl("modes", lambda x: x + 1, "CompositeExplicitAutograd")
+            overload, end = getattr(torch.ops, SPACE).modes.default, library._destroy
+        kept.append(overload)
+        with Noting():
+            assert overload(torch.zeros(1)).item() == 1
+        compiled = torch.compile(lambda x, f=overload: f(x), backend="aot_eager")
+        assert compiled(torch.zeros(1)).item() == 1
+        end()
 
 
 # ---------------------------------------------------------------- names of other systems
