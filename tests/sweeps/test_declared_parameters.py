@@ -50,7 +50,7 @@ PARAMETERS = [
     "float* const", "const void*", "void*", "address", "constant_address", "float**",
 ]  # fmt: skip
 CASES = [*itertools.product(("c", "cpp", "grid"), PARAMETERS)]
-LISTED = [("c", "int64_t"), ("cpp", "int64_t"), ("c", "float*")]
+LISTED = [("c", "int64_t"), ("cpp", "int64_t"), ("c", "float*"), ("grid", "double")]
 KNOWN = """#include <stdint.h>
 #include <stddef.h>
 #include <stdbool.h>

@@ -147,6 +147,9 @@ def _number_misfit(parameter: CParameter, declared: Declared, values: bool) -> s
         return f"{what}, a whole number, which would lose what stands behind the point"
     if is_whole and values and CTYPES[declared.word].kind is not ValueKind.INT:
         return f"{what}, a float: make it one in the schema"
+    rounds = values and parameter.is_cast and parameter.kind is ValueKind.FLOAT32
+    if rounds and CTYPES[declared.word].kind is ValueKind.FLOAT64:
+        return f"{what}, which nothing widens in device code: leave out f32(), or take a float"
     return ""
 
 
