@@ -8,6 +8,12 @@ from bringup import compiler, ir, passes
 from bringup.errors import PassError
 
 
+@pytest.fixture(autouse=True)
+def forgotten_compiles():
+    """What was compiled of `Sequential` with another size makes sizes symbolic."""
+    torch._dynamo.reset()
+
+
 def test_traced_pattern_of_a_linear_layer_matches_the_compiled_model():
     examples = (torch.randn(2, 3, 4), torch.randn(5, 4), torch.randn(5))
 

@@ -169,11 +169,13 @@ def test_run_inside_a_run_is_refused_where_it_would_wait_for_another_thread() ->
         assert tried.wait(60)
         return x + 1
 
-    buffers = [torch.zeros(4) for _ in range(9)]  # of one turn each, but for a hash in 256
-    turns = [buffer.untyped_storage().data_ptr() // 64 % 256 for buffer in buffers]
-    other = next(b for b, turn in zip(buffers, turns, strict=True) if turn != turns[0])
-    first = captured(lambda x: run_inside(x, "blocked") * 2, buffers[0])
-    second = captured(lambda x: run_inside(x, "first") * 3, other)
+    def stripes(graph: graphs.CapturedGraph, x: Tensor) -> set[int]:
+        return {t.untyped_storage().data_ptr() // 64 % 256 for t in (x, graph.outputs)}
+
+    x, *others = (torch.zeros(4) for _ in range(9))
+    first = captured(lambda x: run_inside(x, "blocked") * 2, x)
+    seconds = [(captured(lambda x: run_inside(x, "first") * 3, other), other) for other in others]
+    second = next(g for g, y in seconds if stripes(first, x).isdisjoint(stripes(g, y)))
     runs.update(blocked=blocked, first=first.run)
     results: list[Tensor] = []
     thread = threading.Thread(target=lambda: results.append(first.run(torch.ones(4))))
