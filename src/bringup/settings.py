@@ -17,7 +17,24 @@ from bringup import _settings as parse
 from bringup._settings import Setting, inherited, size, without
 from bringup.errors import SettingError
 
-__all__ = ["Setting", "inherited", "size", "without"]
+# The settings themselves are in ALL.
+__all__ = [
+    "ALL",
+    "DriverTrace",
+    "Setting",
+    "check",
+    "driver_trace",
+    "driver_trace_environment",
+    "inherited",
+    "logger",
+    "named_driver",
+    "ops_path",
+    "pass_path",
+    "prepend_pass_path",
+    "size",
+    "table",
+    "without",
+]
 
 cache_dir = Setting(
     "BRINGUP_CACHE_DIR",

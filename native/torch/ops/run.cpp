@@ -1,6 +1,6 @@
 // From a loaded frame to a finished kernel: the input contract, the outputs, the launch. The steps
-// of every call of an operator of kernel_op, fast or boxed; kernels of devices.kernel, adopted
-// operators and calls without this library have steps of their own.
+// of every call of an operator of kernel_op, fast or boxed; kernels of devices.kernel and adopted
+// operators have steps of their own.
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/full.h>
 #include <c10/core/InferenceMode.h>

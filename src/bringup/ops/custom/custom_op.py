@@ -28,7 +28,13 @@ from bringup.ops.registration.autograd import (
 )
 from bringup.ops.registration.definitions import defining, note, rehearsed
 from bringup.ops.registration.functionalize import refuse_taken_name
-from bringup.ops.registration.handle_lifetime import REDEFINED, UNDEFINED, expired, hold_for_keepers
+from bringup.ops.registration.handle_lifetime import (
+    REDEFINED,
+    UNDEFINED,
+    destroy,
+    expired,
+    hold_for_keepers,
+)
 from bringup.ops.registration.methods import RegistrationMethods
 from bringup.ops.registration.pickling import find_operator_by, reduced
 from bringup.ops.registration.vmap import GeneratedRule
@@ -345,6 +351,7 @@ def _define(
             _rehearse(name, register, known)
             known._remove(REDEFINED)
         operator = register(name)
+        operator._declared = declared
         _operators[name] = operator
     note(operator)
     return operator
@@ -378,11 +385,10 @@ def _registered(
     try:
         _define_schema(library, name, bare + text, tags)
         operator = make(find_overload(name), library, function, structure, where)
-        operator._declared = (text, devices, tuple(tags), make)
         operator._register(devices)
         operator.install_functionalization(text)
     except BaseException:
-        library._destroy()
+        destroy(library)
         raise
     return operator
 
