@@ -1,6 +1,5 @@
 // The C API: running passes, and what came of it.
 #include <algorithm>
-#include <optional>
 
 #include "engine/capi/api.h"
 #include "engine/capi/handles.h"
@@ -42,14 +41,14 @@ Versions versions_of(const bringup_run_options& options) {
   return versions;
 }
 
-std::vector<RegistrationPtr> select(const bringup_run_options& options) {
+std::vector<RegistrationPtr> select(const bringup_run_options& options, const HostUse& host) {
   Selection selection;
   selection.versions = versions_of(options);
   if (options.names != nullptr) selection.names.emplace();
   for (uint32_t index = 0; options.names != nullptr && index < options.name_count; ++index) {
     selection.names->emplace_back(text_given(options.names[index], "the name of a pass"));
   }
-  selection.on_host_graphs = host_sessions() != nullptr;
+  selection.on_host_graphs = host.sessions() != nullptr;
   return Registry::instance().select(selection);
 }
 
@@ -70,13 +69,13 @@ int32_t run_passes_of(bringup_ir_graph graph, const bringup_run_options* given_o
     settings.providers = *entry->providers;
     settings.infer_shapes = options.infer_shapes != 0;
     settings.fold = options.fold != 0;
-    std::optional<HostUse> use;  // before passes are held, which may be Python's objects
-    if (host_sessions() != nullptr) use.emplace();
-    const std::vector<RegistrationPtr> selected = select(options);
+    HostUse host;  // before passes are held, which may be Python's objects
+    const std::vector<RegistrationPtr> selected = select(options, host);
     if (std::none_of(selected.begin(), selected.end(),
                      [](const RegistrationPtr& pass) { return pass->of_host; })) {
-      use.reset();
+      host.end();
     }
+    settings.host = host.sessions();
     auto done = std::make_shared<const Report>(run_passes(*entry->graph, selected, settings));
     *report = report_handles().add(done);
     if (done->failed()) throw EngineError(ErrorCode::kFailed, done->failure);

@@ -46,23 +46,21 @@ void set_host_sessions(std::shared_ptr<HostSessions> sessions) {
   state.sessions.swap(sessions);
 }
 
-std::shared_ptr<HostSessions> host_sessions() {
-  HostState& state = host_state();
-  const std::lock_guard lock(state.mutex);
-  return state.sessions;
-}
-
 HostUse::HostUse() {
   HostState& state = host_state();
   const std::lock_guard lock(state.mutex);
+  if (state.sessions == nullptr) return;
   check_not_lost(state);
   if (state.is_paused) {
     throw EngineError(ErrorCode::kFailed, "another thread is shutting Python down");
   }
+  sessions_ = state.sessions;
   ++state.uses;
 }
 
-HostUse::~HostUse() {
+void HostUse::end() {
+  if (sessions_ == nullptr) return;
+  sessions_.reset();  // may call the host, so while the run still counts
   HostState& state = host_state();
   const std::lock_guard lock(state.mutex);
   --state.uses;

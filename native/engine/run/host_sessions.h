@@ -19,15 +19,21 @@ class HostSessions {
 
 // Null takes it away: passes of the host are then left out of runs over graphs of the engine.
 void set_host_sessions(std::shared_ptr<HostSessions> sessions);
-std::shared_ptr<HostSessions> host_sessions();
 
-// Counts a run that may call the host; EngineError(kFailed) while the host is being taken away.
+// Takes the host for one run, which keeps it although it is taken away from later ones, and counts
+// the run. Holds nothing where there is no host; EngineError(kFailed) while it is shut down.
 class HostUse {
  public:
   HostUse();
-  ~HostUse();
+  ~HostUse() { end(); }
   HostUse(const HostUse&) = delete;
   HostUse& operator=(const HostUse&) = delete;
+
+  HostSessions* sessions() const { return sessions_.get(); }
+  void end();
+
+ private:
+  std::shared_ptr<HostSessions> sessions_;
 };
 
 // Keeps new runs away from the host in its life. EngineError(kFailed) while runs use it.

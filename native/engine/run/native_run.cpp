@@ -2,7 +2,6 @@
 
 #include "engine/rewrite/folding.h"
 #include "engine/run/host_sessions.h"
-#include "engine/util/error.h"
 
 namespace bringup::engine {
 namespace {
@@ -27,8 +26,9 @@ class NativeRun : public RunSteps {
   std::unique_ptr<SessionSteps> open(Graph& graph, const RegistrationPtr& pass) override {
     static const Commit kNoCommit;
     const Commit& commit = &graph == &graph_ ? settings_.commit : kNoCommit;
-    if (pass->of_host) return open_of_host(graph, pass, commit);
-    return native_session(graph, pass, {settings_.options, settings_.providers, commit});
+    const SharedRunState state{settings_.options, settings_.providers, commit};
+    if (pass->of_host) return settings_.host->open(graph, pass, state);
+    return native_session(graph, pass, state);
   }
 
   void infer_shapes() override {
@@ -52,16 +52,6 @@ class NativeRun : public RunSteps {
   }
 
  private:
-  std::unique_ptr<SessionSteps> open_of_host(Graph& graph, const RegistrationPtr& pass,
-                                             const Commit& commit) {
-    const std::shared_ptr<HostSessions> host = host_sessions();
-    if (host == nullptr) {
-      throw EngineError(ErrorCode::kPass, "pass " + quoted(pass->descriptor.pass_name) +
-                                              " is written in Python, which has been unloaded");
-    }
-    return host->open(graph, pass, {settings_.options, settings_.providers, commit});
-  }
-
   Graph& graph_;
   const RunSettings& settings_;
   uint64_t inferred_ = 0;

@@ -11,12 +11,15 @@
 
 namespace bringup::engine {
 
+class HostSessions;
+
 struct RunSettings {
   Options options;
   Providers providers;
-  Commit commit;              // not called for subgraphs, which nothing mirrors
-  bool infer_shapes = false;  // of what has no description yet, after the first stage
-  bool fold = false;          // compute operators on constants once, before the last stage
+  Commit commit;                 // not called for subgraphs, which nothing mirrors
+  bool infer_shapes = false;     // of what has no description yet, after the first stage
+  bool fold = false;             // compute operators on constants once, before the last stage
+  HostSessions* host = nullptr;  // opens the passes of the host; needed where one is selected
 };
 
 Report run_passes(Graph& graph, std::span<const RegistrationPtr> selected,
