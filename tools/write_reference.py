@@ -17,7 +17,7 @@ import typer
 
 from bringup import cli, settings
 from bringup.cli._app import app
-from bringup.cli._exit import ExitCode
+from bringup.cli._exit_codes import ExitCode
 
 FOLDER = Path(__file__).parents[1] / "docs" / "reference"
 WIDTH = 120

@@ -96,7 +96,8 @@ int32_t command(const bringup_python_options* options, const char* const* argume
     find_module(api, kModule, *package_folder);
     std::vector<std::string> texts = {environment(), text_of(options->sys_path)};
     texts.insert(texts.end(), arguments, arguments + count);
-    *exit_code = static_cast<int32_t>(call(api, "bringup.cli._host", "run_command", texts));
+    *exit_code =
+        static_cast<int32_t>(call(api, "bringup.cli._bridge_commands", "run_command", texts));
   });
 }
 

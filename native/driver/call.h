@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "bringup/driver.h"
-#include "driver/books.h"
-#include "driver/waits.h"
+#include "driver/live_handles.h"
+#include "driver/time_limits.h"
 #include "driver/work_numbers.h"
 
 namespace bringup::driver {

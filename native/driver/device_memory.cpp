@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <set>
 
-#include "driver/waits.h"
+#include "driver/time_limits.h"
 
 namespace bringup::driver {
 namespace {

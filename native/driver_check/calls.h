@@ -7,8 +7,8 @@
 #include <type_traits>
 
 #include "bringup/driver.h"
-#include "driver_check/fields.h"
 #include "driver_check/journal.h"
+#include "driver_check/table_functions.h"
 
 namespace bringup::driver_check {
 

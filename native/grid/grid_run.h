@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "bringup/device.h"
-#include "grid/places.h"
+#include "grid/c_call.h"
 
 namespace bringup::grid {
 

@@ -1,6 +1,6 @@
 // Records of calls: what a kernel cache answered, with the stamps of everything that answer depends
-// on. Written by bringup.jit.store.calls, checked here: a hundred calls of stat cost Python too
-// much.
+// on. Written by bringup.jit.store.call_records, checked here: a hundred calls of stat cost Python
+// too much.
 #pragma once
 
 #include <optional>

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "bringup/driver.h"
-#include "grid/places.h"
+#include "grid/c_call.h"
 #include "runtime/c_parameter.h"
 #include "runtime/export.h"
 

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "driver/dtypes.h"
+#include "sim/number_text.h"
 #include "sim/status.h"
-#include "sim/text.h"
 
 namespace bringup::sim {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "sim/entry.h"
 #include "sim/faults.h"
+#include "sim/handles.h"
 #include "sim/simulator.h"
 #include "sim/status.h"
 

@@ -15,9 +15,9 @@
 #include <thread>
 
 #include "bringup/driver.h"
-#include "sim/entry.h"
+#include "sim/capability_functions.h"
 #include "sim/faulty_driver.h"
-#include "sim/groups.h"
+#include "sim/handles.h"
 #include "sim/host_ranges.h"
 #include "sim/simulator.h"
 #include "sim/values_launch.h"

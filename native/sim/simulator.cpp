@@ -9,8 +9,8 @@
 
 #include "sim/event.h"
 #include "sim/faults.h"
+#include "sim/number_text.h"
 #include "sim/status.h"
-#include "sim/text.h"
 
 namespace bringup::sim {
 namespace {

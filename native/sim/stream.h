@@ -18,7 +18,7 @@
 #include "sim/event.h"
 #include "sim/kernel_run.h"
 #include "sim/launch_copy.h"
-#include "sim/turns.h"
+#include "sim/stream_priorities.h"
 #include "sim/values_launch.h"
 #include "sim/work_log.h"
 

@@ -2,7 +2,7 @@
 
 #include <exception>
 
-#include "sim/entry.h"
+#include "sim/handles.h"
 
 namespace bringup::sim {
 namespace {

@@ -25,7 +25,7 @@ from tests.host.programs import (
 
 import bringup
 from bringup._native import core
-from bringup._native._pair import key_in
+from bringup._native._compatibility import key_in
 
 pytestmark = needs_shared_python
 

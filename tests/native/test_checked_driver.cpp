@@ -13,7 +13,7 @@
 
 #include "check.h"
 #include "driver/checked.h"
-#include "driver/waits.h"
+#include "driver/time_limits.h"
 #include "driver/work_numbers.h"
 
 namespace {

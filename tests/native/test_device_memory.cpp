@@ -8,7 +8,7 @@
 
 #include "check.h"
 #include "driver/device_memory.h"
-#include "driver/waits.h"
+#include "driver/time_limits.h"
 #include "sim_driver.h"
 
 namespace {

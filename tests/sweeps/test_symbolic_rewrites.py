@@ -19,7 +19,7 @@ from torch import nn
 
 from bringup import compiler, kernels, passes
 from bringup.compiler import backend, inference_graph
-from bringup.compiler.program import run_eagerly as run_program
+from bringup.compiler.native_program import run_eagerly as run_program
 from bringup.kernels.patterns._support import KNOWN_AT_RUN_TIME
 
 STAGE = passes.PassStage.AFTER_INFER_SHAPE

@@ -14,7 +14,7 @@
 #include "torch/common/errors.h"
 #include "torch/common/tensor_caster.h"
 #include "torch/compiler/program.h"
-#include "torch/compiler/tensor_look.h"
+#include "torch/compiler/tensor_metadata.h"
 #include "torch/module.h"
 
 namespace nb = nanobind;

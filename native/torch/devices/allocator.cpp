@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "driver/device_memory.h"
-#include "driver/waits.h"
+#include "driver/time_limits.h"
 #include "torch/common/allocation.h"
 
 namespace bringup::torch_ext {

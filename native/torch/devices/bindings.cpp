@@ -7,8 +7,8 @@
 
 #include <algorithm>
 
+#include "driver/time_limits.h"
 #include "driver/traced.h"
-#include "driver/waits.h"
 #include "torch/devices/allocator.h"
 #include "torch/devices/dispatch_trace.h"
 #include "torch/devices/dtypes.h"

@@ -27,7 +27,7 @@
 #include <vector>
 
 #include "torch/common/out_form.h"
-#include "torch/common/written.h"
+#include "torch/common/written_arguments.h"
 #include "torch/devices/fallback_policy.h"
 #include "torch/devices/host_call.h"
 #include "torch/devices/host_random.h"

@@ -12,7 +12,7 @@
 
 #include "bringup/driver.h"
 #include "torch/graphs/node.h"
-#include "torch/graphs/staged.h"
+#include "torch/graphs/staged_changes.h"
 
 namespace bringup::torch_ext::graphs {
 

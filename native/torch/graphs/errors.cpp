@@ -9,8 +9,8 @@
 namespace bringup::torch_ext::graphs {
 
 void set_python_error(const CaptureFailure& failure) {
-  // bringup.graphs._origin builds the exception and adds the user's line.
-  PyObject* module = PyImport_ImportModule("bringup.graphs._origin");
+  // bringup.graphs._source_location builds the exception and adds the user's line.
+  PyObject* module = PyImport_ImportModule("bringup.graphs._source_location");
   if (module == nullptr) return;
   const auto* read = dynamic_cast<const HostRead*>(&failure);
   PyObject* error = read == nullptr

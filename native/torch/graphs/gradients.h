@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "torch/graphs/node.h"
-#include "torch/graphs/placement.h"
+#include "torch/graphs/tensor_placement.h"
 
 namespace bringup::torch_ext::graphs {
 

@@ -15,7 +15,7 @@
 
 #include "torch/devices/driver.h"
 #include "torch/graphs/errors.h"
-#include "torch/graphs/host_side.h"
+#include "torch/graphs/host_operators.h"
 #include "torch/graphs/outside_capture.h"
 #include "torch/graphs/values.h"
 

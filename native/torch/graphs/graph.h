@@ -10,15 +10,15 @@
 #include <thread>
 #include <vector>
 
+#include "torch/graphs/allocation_interceptors.h"
 #include "torch/graphs/copies.h"
 #include "torch/graphs/device_graph.h"
 #include "torch/graphs/gradients.h"
 #include "torch/graphs/inputs.h"
 #include "torch/graphs/node.h"
-#include "torch/graphs/pool.h"
 #include "torch/graphs/run_locks.h"
-#include "torch/graphs/staged.h"
-#include "torch/graphs/versions.h"
+#include "torch/graphs/staged_changes.h"
+#include "torch/graphs/version_counters.h"
 #include "torch/graphs/watch.h"
 
 namespace bringup::torch_ext::graphs {

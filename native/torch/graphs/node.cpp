@@ -6,7 +6,7 @@
 
 #include "torch/common/errors.h"
 #include "torch/common/kernel_call.h"
-#include "torch/common/written.h"
+#include "torch/common/written_arguments.h"
 #include "torch/devices/driver.h"
 #include "torch/graphs/slot_type.h"
 #include "torch/graphs/values.h"

@@ -16,11 +16,11 @@
 #include "runtime/kernel_table.h"
 #include "runtime/launch_block.h"
 #include "runtime/values_code.h"
+#include "torch/graphs/allocation_interceptors.h"
 #include "torch/graphs/out_variant.h"
-#include "torch/graphs/pool.h"
 #include "torch/graphs/random_numbers.h"
 #include "torch/graphs/source_lines.h"
-#include "torch/graphs/unboxed.h"
+#include "torch/graphs/unboxed_call.h"
 #include "torch/operators/operator_kernel.h"
 #include "torch/ops/kernel_op.h"
 

@@ -8,10 +8,10 @@
 #include <atomic>
 #include <utility>
 
-#include "torch/common/written.h"
+#include "torch/common/written_arguments.h"
 #include "torch/devices/driver.h"
 #include "torch/graphs/errors.h"
-#include "torch/graphs/foreign.h"
+#include "torch/graphs/foreign_kernels.h"
 #include "torch/graphs/outside_capture.h"
 #include "torch/graphs/recorder_key.h"
 #include "torch/graphs/values.h"

@@ -15,20 +15,20 @@
 #include <unordered_set>
 #include <vector>
 
-#include "torch/graphs/contents.h"
+#include "torch/graphs/allocation_interceptors.h"
+#include "torch/graphs/content_snapshot.h"
 #include "torch/graphs/errors.h"
 #include "torch/graphs/event_node.h"
 #include "torch/graphs/foreign_memory.h"
 #include "torch/graphs/graph.h"
-#include "torch/graphs/host_side.h"
+#include "torch/graphs/host_operators.h"
 #include "torch/graphs/inputs.h"
 #include "torch/graphs/node.h"
-#include "torch/graphs/pool.h"
+#include "torch/graphs/operator_traits.h"
 #include "torch/graphs/random_numbers.h"
 #include "torch/graphs/restore.h"
 #include "torch/graphs/shared_copies.h"
 #include "torch/graphs/stream_order.h"
-#include "torch/graphs/traits.h"
 #include "torch/graphs/watch.h"
 
 namespace bringup::torch_ext::graphs {

@@ -9,7 +9,7 @@
 #include <sstream>
 #include <utility>
 
-#include "torch/graphs/placement.h"
+#include "torch/graphs/tensor_placement.h"
 
 namespace bringup::torch_ext::graphs {
 

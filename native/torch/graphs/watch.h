@@ -11,9 +11,9 @@
 #include <unordered_set>
 #include <vector>
 
-#include "torch/graphs/frozen.h"
-#include "torch/graphs/placement.h"
-#include "torch/graphs/versions.h"
+#include "torch/graphs/frozen_weights.h"
+#include "torch/graphs/tensor_placement.h"
+#include "torch/graphs/version_counters.h"
 
 namespace bringup::torch_ext::graphs {
 

@@ -6,7 +6,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "torch/common/tensor_caster.h"
-#include "torch/graphs/frozen.h"
+#include "torch/graphs/frozen_weights.h"
 #include "torch/graphs/recorder.h"
 #include "torch/graphs/watch.h"
 

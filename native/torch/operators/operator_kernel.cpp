@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "torch/common/errors.h"
-#include "torch/common/written.h"
+#include "torch/common/written_arguments.h"
 #include "torch/devices/driver.h"
 #include "torch/devices/fallback.h"
 #include "torch/devices/state.h"

@@ -9,7 +9,7 @@
 #include <bit>
 
 #include "torch/common/errors.h"
-#include "torch/common/written.h"
+#include "torch/common/written_arguments.h"
 #include "torch/devices/state.h"
 #include "torch/operators/operator_kernel.h"
 

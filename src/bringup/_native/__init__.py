@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from bringup import settings
-from bringup._native import _find, _pair
+from bringup._native import _compatibility, _find
 from bringup.errors import NativeLibraryError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def core() -> ModuleType:
     """The module over runtime and engine. Raises `NativeLibraryError` when it cannot be loaded."""
     found = importlib.util.find_spec("bringup._native._core")
     if found is not None and found.origin is not None and found.name not in sys.modules:
-        problem = _pair.mismatch(Path(found.origin))
+        problem = _compatibility.mismatch(Path(found.origin))
         if problem:
             raise NativeLibraryError(f"bringup's native core cannot be loaded: {problem}")
     try:

@@ -3,7 +3,7 @@ driver | conformance | passes | cache`.
 
 Every command but `config`, whose output is for a compiler, takes `--json FILE`, `-` being standard
 output. Errors are one paragraph without a traceback; `bringup --debug ...` shows it. Exit codes
-mean the same in every command (`ExitCode` in `_exit.py`).
+mean the same in every command (`ExitCode` in `_exit_codes.py`).
 """
 
 from __future__ import annotations

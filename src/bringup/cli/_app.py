@@ -29,7 +29,7 @@ from bringup.cli import (
     _prebuild_command,
     _try_command,
 )
-from bringup.cli._exit import ExitCode
+from bringup.cli._exit_codes import ExitCode
 
 __all__ = ["app", "run"]
 

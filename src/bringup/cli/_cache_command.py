@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from bringup import jit, report, settings
-from bringup.cli._needs import JsonFile, console_for, say, write_results
+from bringup.cli._requirements import JsonFile, console_for, say, write_results
 from bringup.jit.store.prune import Pruned
 
 __all__ = ["clear", "export", "import_", "ls", "prune", "show", "why"]

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from bringup._processes import ending, started
-from bringup.cli._exit import ExitCode
-from bringup.cli._needs import JsonFile, console_for, require_torch, write_results
+from bringup.cli._exit_codes import ExitCode
+from bringup.cli._requirements import JsonFile, console_for, require_torch, write_results
 
 __all__ = ["check"]
 

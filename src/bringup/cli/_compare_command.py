@@ -12,8 +12,8 @@ import typer
 from rich.console import Console
 
 from bringup import devices, report, settings
-from bringup.cli._exit import ExitCode
-from bringup.cli._needs import (
+from bringup.cli._exit_codes import ExitCode
+from bringup.cli._requirements import (
     HtmlFile,
     JsonFile,
     console_for,
@@ -73,7 +73,7 @@ def compare(
     if level not in ("op", "module"):
         raise typer.BadParameter(f"{level!r}: expected op or module", param_hint="--level")
     from bringup import conformance
-    from bringup.cli.trial.subject import load_model
+    from bringup.cli.trial.trial_model import load_model
 
     for side in (a, b):
         load_device(side, driver)

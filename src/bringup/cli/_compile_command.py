@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from bringup.cli._exit import ExitCode
-from bringup.cli._needs import JsonFile, console_for, require_torch, say, write_results
+from bringup.cli._exit_codes import ExitCode
 from bringup.cli._passes_command import Names, places_of
+from bringup.cli._requirements import JsonFile, console_for, require_torch, say, write_results
 from bringup.errors import PassError
 from bringup.passes import PassReport, PassStage
 

@@ -11,8 +11,8 @@ from rich.console import Console
 
 from bringup import report, settings
 from bringup.cli._compare_command import print_lines
-from bringup.cli._exit import ExitCode
-from bringup.cli._needs import (
+from bringup.cli._exit_codes import ExitCode
+from bringup.cli._requirements import (
     HtmlFile,
     JsonFile,
     console_for,

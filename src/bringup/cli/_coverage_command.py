@@ -10,8 +10,8 @@ import typer
 
 from bringup import report
 from bringup.cli._compare_command import ModelTarget, load_device
-from bringup.cli._exit import ExitCode
-from bringup.cli._needs import (
+from bringup.cli._exit_codes import ExitCode
+from bringup.cli._requirements import (
     HtmlFile,
     JsonFile,
     console_for,
@@ -51,7 +51,7 @@ def coverage(
     """
     require_torch()
     from bringup import conformance
-    from bringup.cli.trial.subject import load_model
+    from bringup.cli.trial.trial_model import load_model
 
     load_device(device, driver)
     console = console_for(json_file)

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from bringup import report
-from bringup.cli._exit import ExitCode
-from bringup.cli._needs import JsonFile, console_for, require_torch, write_results
+from bringup.cli._exit_codes import ExitCode
+from bringup.cli._requirements import JsonFile, console_for, require_torch, write_results
 
 __all__ = ["demo"]
 

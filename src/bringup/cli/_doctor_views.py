@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bringup import devices, report
-from bringup.cli._needs import console_for, require_torch, write_results
+from bringup.cli._requirements import console_for, require_torch, write_results
 
 __all__ = ["driver_results", "show_driver", "show_operator", "show_stubs"]
 

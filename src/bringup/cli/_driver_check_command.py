@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.text import Text
 
 from bringup import devices, jit, report
-from bringup.cli._exit import ExitCode
-from bringup.cli._needs import JsonFile, console_for, write_results
+from bringup.cli._exit_codes import ExitCode
+from bringup.cli._requirements import JsonFile, console_for, write_results
 from bringup.devices._driver_check import KERNELS
 from bringup.errors import CompileError, MissingCompilerError
 

@@ -12,8 +12,8 @@ import typer
 
 from bringup import devices, settings
 from bringup._processes import ending
-from bringup.cli._exit import ExitCode
-from bringup.cli._needs import JsonFile, console_for, say, write_results
+from bringup.cli._exit_codes import ExitCode
+from bringup.cli._requirements import JsonFile, console_for, say, write_results
 
 __all__ = ["replay", "trace"]
 

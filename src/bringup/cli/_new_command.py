@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from bringup.cli._needs import JsonFile, console_for, say, write_results
+from bringup.cli._requirements import JsonFile, console_for, say, write_results
 
 __all__ = ["driver", "kernel", "pass_", "write_package"]
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bringup import passes
-from bringup.cli._exit import ExitCode
-from bringup.cli._needs import JsonFile, console_for, require_torch, say, write_results
+from bringup.cli._exit_codes import ExitCode
+from bringup.cli._requirements import JsonFile, console_for, require_torch, say, write_results
 from bringup.errors import BringupError
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from bringup import passes
-from bringup.cli._exit import ExitCode
-from bringup.cli._needs import JsonFile, console_for, require_torch, write_results
+from bringup.cli._exit_codes import ExitCode
 from bringup.cli._passes_command import Places, places_of
+from bringup.cli._requirements import JsonFile, console_for, require_torch, write_results
 
 __all__ = ["try_model"]
 
@@ -52,8 +52,8 @@ def try_model(
 
     from bringup.cli.trial.run import TrialOptions, try_subject
     from bringup.cli.trial.show import as_json, line_text, show
-    from bringup.cli.trial.subject import load_subject
     from bringup.cli.trial.timing import Limits
+    from bringup.cli.trial.trial_model import load_subject
 
     if threads is not None:
         torch.set_num_threads(threads)

@@ -13,7 +13,7 @@ Each is imported when it is asked for: ONNX models need no torch.
 import importlib
 
 from bringup._lazy import lazily
-from bringup.compiler.announcement import announce
+from bringup.compiler.torch_registration import announce
 
 TYPE_CHECKING = False  # `typing` is imported by none of this
 if TYPE_CHECKING:
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from bringup.compiler.backend import dynamo_backend
     from bringup.compiler.bisection import Bisection, Culprit, bisect
     from bringup.compiler.buckets import bucket_for, bucket_ladder
-    from bringup.compiler.captured import CaptureReport, captures
-    from bringup.compiler.frozen import FrozenReport, frozen_models
+    from bringup.compiler.captured_calls import CaptureReport, captures
+    from bringup.compiler.file_compilation import compile_file
     from bringup.compiler.inductor import InductorPass, inductor_hooks
     from bringup.compiler.mining import mine
-    from bringup.compiler.offline import compile_file
     from bringup.compiler.options import CompileOptions
+    from bringup.compiler.pass_runs import last_report
     from bringup.compiler.replacement import register_replacement
-    from bringup.compiler.runs import last_report
+    from bringup.compiler.served_models import FrozenReport, frozen_models
     from bringup.compiler.trace import trace_pattern
 
 announce()
@@ -66,14 +66,14 @@ _names = lazily(
         "backend": "dynamo_backend",
         "bisection": "Bisection Culprit bisect",
         "buckets": "bucket_for bucket_ladder",
-        "captured": "CaptureReport captures",
-        "frozen": "FrozenReport frozen_models",
+        "captured_calls": "CaptureReport captures",
+        "served_models": "FrozenReport frozen_models",
         "inductor": "InductorPass inductor_hooks",
         "mining": "mine",
-        "offline": "compile_file",
+        "file_compilation": "compile_file",
         "options": "CompileOptions",
         "replacement": "register_replacement",
-        "runs": "last_report",
+        "pass_runs": "last_report",
         "trace": "trace_pattern",
     },
 )

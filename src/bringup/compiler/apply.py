@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bringup import ir
 from bringup._native import has_torch_library
-from bringup.compiler.runs import load_and_select, remember, run, without_library
+from bringup.compiler.pass_runs import load_and_select, remember, run, without_library
 from bringup.passes import PassDescriptor, PassReport, PluginReport
 
 if TYPE_CHECKING:

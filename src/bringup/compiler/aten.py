@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake
 
 from bringup import ir
 from bringup.compiler import sampling
-from bringup.compiler.inference import Inference, call, expression, filled, look, outputs_of
+from bringup.compiler.fake_results import Inference, call, expression, filled, look, outputs_of
 from bringup.compiler.schema import in_schema_order, overload_of, resolve
 from bringup.compiler.sizes import ARITHMETIC, SIZE_OPERATORS, Sizes
 from bringup.errors import PassError

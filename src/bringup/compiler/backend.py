@@ -15,13 +15,13 @@ from bringup._native import has_torch_library
 from bringup.compiler.dynamo import NotFrozenError, owned_in_evaluation
 from bringup.compiler.freeze import Weight, placed, weights_of
 from bringup.compiler.graph_modules import rewrite
-from bringup.compiler.in_place import unwrap_writes
+from bringup.compiler.in_place_inputs import unwrap_writes
 from bringup.compiler.inference_graph import InferenceGraph
-from bringup.compiler.inner import BoxedFunction
+from bringup.compiler.inner_compiler import BoxedFunction
+from bringup.compiler.native_program import run_eagerly
 from bringup.compiler.options import CompileOptions
 from bringup.compiler.overlaps import as_traced_or_eagerly, written_arguments
-from bringup.compiler.program import run_eagerly
-from bringup.compiler.runs import load_and_select, without_library
+from bringup.compiler.pass_runs import load_and_select, without_library
 from bringup.errors import BringupError
 from bringup.passes import PassDescriptor, PluginReport
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from bringup import settings
-from bringup.compiler.inner import BoxedFunction
-from bringup.compiler.padding import LengthInput
+from bringup.compiler.inner_compiler import BoxedFunction
+from bringup.compiler.padding_proof import LengthInput
 from bringup.errors import ContractError
 
 __all__ = ["AUTO", "bucket_for", "bucket_ladder", "padded_calls"]

@@ -19,7 +19,7 @@ from torch._subclasses.fake_tensor import is_fake
 
 from bringup.compiler.aten import ordinary_torch
 from bringup.compiler.dynamo import root_and_path
-from bringup.compiler.inner import BoxedFunction
+from bringup.compiler.inner_compiler import BoxedFunction
 
 __all__ = [
     "Built",

@@ -8,7 +8,7 @@ from typing import Any
 from torch import fx
 
 from bringup.compiler.mirror import Mirror
-from bringup.compiler.runs import merge, remember, run
+from bringup.compiler.pass_runs import merge, remember, run
 from bringup.passes import PassDescriptor, PassReport, PluginReport
 
 __all__ = ["rewrite"]

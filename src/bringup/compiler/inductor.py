@@ -19,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from bringup._native import has_torch_library
 from bringup._version import __version__
 from bringup.compiler.graph_modules import rewrite
-from bringup.compiler.runs import extend_last_report, load_and_select, without_library
+from bringup.compiler.pass_runs import extend_last_report, load_and_select, without_library
 from bringup.passes import PassDescriptor, PassStage, PluginReport
 
 __all__ = ["HOOKS", "InductorPass", "compile_with_inductor", "inductor_hooks"]

@@ -19,12 +19,12 @@ from bringup.compiler.freeze import (
     freeze_weights,
     written_inputs,
 )
-from bringup.compiler.frozen import FrozenModels
-from bringup.compiler.in_place import unwrap_writes, write_inputs_in_place
-from bringup.compiler.inner import BoxedFunction, computes
+from bringup.compiler.in_place_inputs import unwrap_writes, write_inputs_in_place
+from bringup.compiler.inner_compiler import BoxedFunction, computes
+from bringup.compiler.native_program import run_eagerly
 from bringup.compiler.options import CompileOptions
-from bringup.compiler.padding import LengthInput, NotPaddedError, length_input
-from bringup.compiler.program import run_eagerly
+from bringup.compiler.padding_proof import LengthInput, NotPaddedError, length_input
+from bringup.compiler.served_models import FrozenModels
 from bringup.errors import CaptureError
 
 __all__ = ["InferenceGraph"]
@@ -136,7 +136,7 @@ class InferenceGraph:
         return Built(run, frozen, constants_of(graph))
 
     def _captured(self, graph: Any, run: BoxedFunction) -> BoxedFunction:
-        from bringup.compiler.captured import captured, require_capturable
+        from bringup.compiler.captured_calls import captured, require_capturable
         from bringup.compiler.update_plan import updates_of
 
         options = self._options

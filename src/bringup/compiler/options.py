@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from bringup import settings
 from bringup.compiler.buckets import AUTO, bucket_ladder
-from bringup.compiler.inner import INNER_COMPILERS
+from bringup.compiler.inner_compiler import INNER_COMPILERS
 from bringup.errors import BringupError
 
 __all__ = ["MODES", "CompileOptions"]

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from bringup import ir, passes
 from bringup._numbers import identity, same_number
 from bringup.compiler.aten import AtenDialect
-from bringup.compiler.inference import expression, look
+from bringup.compiler.fake_results import expression, look
 from bringup.compiler.traced_function import TracedFunction, parameters_of, symbolic_inputs
 from bringup.errors import PassError, PassSkipException
 from bringup.ir.node import map_argument, values_in

@@ -26,7 +26,7 @@ from torch.fx.experimental.symbolic_shapes import (
 )
 
 from bringup import ir
-from bringup.compiler.inference import unlogged
+from bringup.compiler.fake_results import unlogged
 from bringup.compiler.mirror import Mirror
 from bringup.errors import PassError
 

@@ -11,8 +11,8 @@ from bringup.conformance._cases import CaseResult
 from bringup.conformance._compare import Comparison, ResultDifference, compare
 from bringup.conformance._coverage import Coverage, Need, Support, coverage
 from bringup.conformance._deviation import Deviation
+from bringup.conformance._module_paths import Place
 from bringup.conformance._operators import OperatorDifference, Watched
-from bringup.conformance._paths import Place
 from bringup.conformance._suite import (
     Conformance,
     Score,

@@ -18,7 +18,7 @@ from bringup.conformance._modules import module_cases, module_failures
 from bringup.conformance._operators import computes
 from bringup.conformance._opinfo import DTYPES, Failure, Watch, operators, sweep
 from bringup.conformance._optimizers import optimizer_cases, optimizer_difference
-from bringup.conformance._runtime import POINTS, Skipped
+from bringup.conformance._runtime_cases import POINTS, Skipped
 from bringup.conformance._samples import described, tensors
 
 __all__ = ["CaseResult", "case_ids", "run_case"]

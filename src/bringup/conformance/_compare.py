@@ -11,10 +11,10 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from bringup.conformance._calls import CallCheck, ModuleCall, check_call, record_calls
 from bringup.conformance._deviation import Deviation, deviation
+from bringup.conformance._module_calls import CallCheck, ModuleCall, check_call, record_calls
+from bringup.conformance._module_paths import ModulePaths, Place
 from bringup.conformance._operators import Comparer, OperatorDifference, Recorder, Watched
-from bringup.conformance._paths import ModulePaths, Place
 from bringup.conformance._samples import Mover, described, outcome, tensors, weighted
 from bringup.conformance._variants import VARIANTS, make_variant
 from bringup.errors import DeviceError, ModelError

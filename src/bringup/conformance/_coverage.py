@@ -18,8 +18,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from bringup import devices
+from bringup.conformance._module_paths import operator_name
 from bringup.conformance._operators import computes, run
-from bringup.conformance._paths import operator_name
 from bringup.conformance._samples import Mover, described, outcome, tensors, weighted
 from bringup.errors import ModelError
 

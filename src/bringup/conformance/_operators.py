@@ -18,8 +18,8 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bringup.conformance._deviation import Deviation, leaf_deviations, worst
-from bringup.conformance._paths import ModulePaths, Place
-from bringup.conformance._reference import second_opinion
+from bringup.conformance._float64_reference import second_opinion
+from bringup.conformance._module_paths import ModulePaths, Place
 from bringup.conformance._samples import Mover, described, outcome, tensors
 
 __all__ = ["Comparer", "OperatorDifference", "Recorder", "Watched"]

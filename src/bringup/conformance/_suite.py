@@ -19,7 +19,7 @@ from typing import Any
 from bringup import devices, settings
 from bringup._version import __version__
 from bringup.conformance._cases import CaseResult, case_ids
-from bringup.conformance._pool import Worker
+from bringup.conformance._worker_pool import Worker
 from bringup.errors import ModelError
 
 __all__ = ["Conformance", "Score", "families", "read_baseline", "run_conformance"]

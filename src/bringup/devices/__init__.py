@@ -31,6 +31,7 @@ from bringup.devices._dispatch import (
     Registration,
     dispatch_table,
 )
+from bringup.devices._dispatch_stubs import DispatchStub, dispatch_stubs
 from bringup.devices._dispatch_trace import DispatchTrace, TracedCall, dispatch_trace
 from bringup.devices._driver_check import (
     CheckResult,
@@ -42,8 +43,14 @@ from bringup.devices._driver_check import (
     describe_driver,
     list_checks,
 )
-from bringup.devices._drivers import driver_library, installed_drivers
+from bringup.devices._driver_discovery import driver_library, installed_drivers
 from bringup.devices._explain import CallExplanation, TensorExplanation, explain
+from bringup.devices._external_memory import (
+    PointerInfo,
+    PointerKind,
+    pointer_info,
+    register_host_memory,
+)
 from bringup.devices._fallback import (
     FallbackAction,
     FallbackReport,
@@ -54,15 +61,8 @@ from bringup.devices._fallback import (
     set_fallback_policy,
 )
 from bringup.devices._load import DriverInfo, device_name_problem, load_driver, loaded
-from bringup.devices._memory import (
-    PointerInfo,
-    PointerKind,
-    pointer_info,
-    register_host_memory,
-)
 from bringup.devices._python_driver import DeviceProps, PythonDriver
 from bringup.devices._replay_process import ReplayDifference, ReplayReport, replay_trace
-from bringup.devices._stubs import DispatchStub, dispatch_stubs
 
 __all__ = [
     "CallExplanation",

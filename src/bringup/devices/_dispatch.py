@@ -73,7 +73,7 @@ _HOST_OPERATORS = {
     "aten::convolution_backward_overrideable",
 }
 _REFUSALS_FILE = "torch/devices/layouts.cpp"
-_OPERATORS_FILE = "torch/devices/operators.cpp"
+_OPERATORS_FILE = "torch/devices/required_operators.cpp"
 
 # Kernels that end what can be told without running them: they compute, or call other operators
 # from the top, or leave the rest to Python.

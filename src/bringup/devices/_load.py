@@ -19,7 +19,7 @@ from bringup import _autoload, _native, settings
 from bringup._after_import import after_import
 from bringup._settings import FLOAT64_POLICIES
 from bringup.devices import _dispatch_trace, _fallback
-from bringup.devices._drivers import driver_library
+from bringup.devices._driver_discovery import driver_library
 from bringup.devices._probe import require_probed, require_version
 from bringup.devices._python_driver import PythonDriver
 from bringup.errors import DriverError
@@ -231,17 +231,17 @@ def _install(native: ModuleType, name: str) -> None:
     _fallback.apply_setting()
     torch.utils.rename_privateuse1_backend(name)
     # Imported here: the module imports torch, which `import bringup.devices` does not.
-    from bringup.devices import _compile, _module, _processes, _torch_python
+    from bringup.devices import _tensor_sharing, _torch_compile, _torch_module, _torch_patches
 
-    module = _module.DeviceModule(name)
+    module = _torch_module.DeviceModule(name)
     torch._register_device_module(name, module)
-    _compile.register_for_compilers(name, module)
+    _torch_compile.register_for_compilers(name, module)
     _native.torch_library("a device").graphs.register_accelerator_graph(name)
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     _name_dlpack_device(torch, name)
     _print_without_float64(torch, name, module)
-    _processes.refuse_handing_over(name)
-    _torch_python.complete(name)
+    _tensor_sharing.refuse_handing_over(name)
+    _torch_patches.complete(name)
     atexit.register(_drain, native, name)
     after_import("torch._functorch.partitioners", functools.partial(_offer_random_state, name))
     if late:

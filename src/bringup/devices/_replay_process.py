@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bringup.devices._drivers import driver_library
+from bringup.devices._driver_discovery import driver_library
 from bringup.devices._replay import PROGRESS
 from bringup.devices._trace import Call, Trace, read_trace
 from bringup.errors import DriverError

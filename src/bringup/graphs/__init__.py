@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from bringup.graphs._capture import capture, constant, is_current_stream_capturing, scope
 from bringup.graphs._describe import Change, GraphDiff, GraphMemory
+from bringup.graphs._dispatch_records import DispatchRecord
 from bringup.graphs._events import ExternalEvent
 from bringup.graphs._graph import CapturedGraph, UpdateReport
-from bringup.graphs._graphed import make_graphed_callables
+from bringup.graphs._graphed_callables import make_graphed_callables
 from bringup.graphs._handlers import (
     GraphOpHandler,
     _registry,
@@ -22,8 +23,7 @@ from bringup.graphs._handlers import (
     register_graph_handler,
     unregister_graph_handler,
 )
-from bringup.graphs._host import host_function, print_tensor, save_tensor
-from bringup.graphs._kept import TensorRef
+from bringup.graphs._host_functions import host_function, print_tensor, save_tensor
 from bringup.graphs._lint import (
     DetectedUpdate,
     DetectedUpdates,
@@ -33,7 +33,7 @@ from bringup.graphs._lint import (
 )
 from bringup.graphs._plans import BoundPlan, Constant, Input, PlannedCall, UpdatePlan
 from bringup.graphs._pool import GraphPool, graph_pool_handle
-from bringup.graphs._records import DispatchRecord
+from bringup.graphs._recorded_arguments import TensorRef
 from bringup.graphs._slots import HostValue, NodeInfo, Slot
 from bringup.graphs._task_groups import (
     TaskGroup,

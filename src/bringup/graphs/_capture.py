@@ -19,21 +19,21 @@ from torch.utils.checkpoint import set_checkpoint_early_stop
 from bringup._after_import import after_import
 from bringup._native import torch_library
 from bringup.errors import CaptureError
-from bringup.graphs._generated import generated_code_refused
-from bringup.graphs._given import Given
+from bringup.graphs._assumptions import Given
+from bringup.graphs._compiled_code import generated_code_refused
+from bringup.graphs._dispatch_records import HandledCalls
 from bringup.graphs._graph import CapturedGraph, Content
 from bringup.graphs._handlers import hooked_names, registered_names
 from bringup.graphs._inputs import declared_inputs
 from bringup.graphs._jagged import show_to_recorder
 from bringup.graphs._optimizers import steps_seen
-from bringup.graphs._origin import NOT_THE_USER
+from bringup.graphs._patched_function import attribute_replaced
 from bringup.graphs._pool import pool_of
 from bringup.graphs._reachable import Found, frame_values, reachable
-from bringup.graphs._records import HandledCalls
-from bringup.graphs._replaced import attribute_replaced
 from bringup.graphs._run import RunUnit
 from bringup.graphs._scope import OutermostCalls, ScopeTracker
 from bringup.graphs._slots import check_become_nodes
+from bringup.graphs._source_location import NOT_THE_USER
 
 __all__ = ["capture", "constant", "is_current_stream_capturing", "scope"]
 

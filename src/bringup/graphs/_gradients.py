@@ -13,7 +13,7 @@ import torch
 
 from bringup._native import torch_library
 from bringup.errors import CaptureError
-from bringup.graphs._replaced import attribute_replaced
+from bringup.graphs._patched_function import attribute_replaced
 
 __all__ = ["GivenGradients", "leaves_behind"]
 

@@ -29,10 +29,15 @@ from bringup.graphs._describe import (
     shown,
     value_words,
 )
+from bringup.graphs._dispatch_records import (
+    DispatchRecord,
+    HandledCall,
+    HandledRecord,
+    handled_nodes,
+)
 from bringup.graphs._handlers import gives_all_arguments, handler_for
 from bringup.graphs._optimizers import GivenOptimizer
 from bringup.graphs._pool import GraphPool
-from bringup.graphs._records import DispatchRecord, HandledCall, HandledRecord, handled_nodes
 from bringup.graphs._run import RunUnit
 from bringup.graphs._slots import (
     HostValue,

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 
 import torch
 
-from bringup.graphs._kept import wrapped_keyword
+from bringup.graphs._recorded_arguments import wrapped_keyword
 from bringup.ops.integration.adopt import adopted_names
 
 __all__ = [

@@ -16,7 +16,6 @@ import torch
 from torch.utils import _pytree
 
 from bringup.errors import CaptureError, ContractError
-from bringup.graphs._compare import Snapshot, same_value, same_view, value_text
 from bringup.graphs._copies import (
     has_memory,
     overlaps_itself,
@@ -24,6 +23,7 @@ from bringup.graphs._copies import (
     shares_memory,
     storage_address,
 )
+from bringup.graphs._equality import Snapshot, same_value, same_view, value_text
 from bringup.graphs._scope import ModuleCall
 
 __all__ = ["Inputs", "Placeholders", "declared_inputs", "inputs_of", "is_foreign"]

@@ -11,7 +11,7 @@ import torch
 
 from bringup.errors import CaptureError
 from bringup.graphs._capture import capture, rehearsal
-from bringup.graphs._compare import same_value
+from bringup.graphs._equality import same_value
 from bringup.graphs._graph import CapturedGraph
 from bringup.graphs._slots import HostValue, keyword_only_of
 

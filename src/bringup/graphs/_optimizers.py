@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from bringup.errors import CaptureError
-from bringup.graphs._origin import capture_error
 from bringup.graphs._scope import steps_followed
+from bringup.graphs._source_location import capture_error
 
 __all__ = ["GivenOptimizer", "steps_seen"]
 

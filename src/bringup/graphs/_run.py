@@ -16,8 +16,8 @@ from torch.utils import _pytree
 
 from bringup._native import torch_library
 from bringup.errors import CaptureError, ContractError
-from bringup.graphs._compare import value_text
 from bringup.graphs._copies import ResultNest, has_memory, storage_address
+from bringup.graphs._equality import value_text
 from bringup.graphs._inputs import Inputs, inputs_of, is_foreign
 from bringup.graphs._scope import ModuleCall, OutermostCalls
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from bringup._native import torch_library
-from bringup.graphs._compare import Snapshot, snapshots
+from bringup.graphs._equality import Snapshot, snapshots
 from bringup.graphs._reachable import local_variables
 
 __all__ = ["ModuleCall", "OutermostCalls", "ScopeTracker", "steps_followed"]

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import torch
 
 from bringup.errors import CaptureError, UpdateError
+from bringup.graphs._dispatch_records import DispatchRecord, HandledRecord
 from bringup.graphs._handlers import (
     GraphOpHandler,
     Spec,
@@ -21,7 +22,6 @@ from bringup.graphs._handlers import (
     handler_for,
     variable_length,
 )
-from bringup.graphs._records import DispatchRecord, HandledRecord
 
 __all__ = [
     "HostValue",

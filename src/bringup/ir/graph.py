@@ -24,8 +24,8 @@ from bringup.ir.operators import Operator
 from bringup.ir.printing import graph_text, to_dot
 from bringup.ir.protocols import Calls
 from bringup.ir.sizes import computed_sizes
+from bringup.ir.subgraphs import GraphTree
 from bringup.ir.tensor import ConstantData, Shape, TensorDesc
-from bringup.ir.tree import GraphTree
 
 __all__ = ["Graph", "use_builder"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bringup.ir.node import node_text
-from bringup.ir.tree import GraphTree
+from bringup.ir.subgraphs import GraphTree
 
 __all__ = ["graph_text", "to_dot"]
 

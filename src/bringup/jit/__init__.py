@@ -22,7 +22,7 @@ What is not named here is internal. Its packages, each knowing only those before
 - `store`: builds on disk
 - `lookup`: `compile`, from memory to the compiler; events, specs
 - `template`: sources with macros, and what a call makes of them
-- `ahead`: kernels built, brought along and measured before they are needed
+- `ahead_of_time`: kernels built, brought along and measured before they are needed
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from bringup.jit.target.triton import TritonTarget
 
 if TYPE_CHECKING:
     from bringup._language.signature import Argument, Layout, layout_of
-    from bringup.jit.ahead.autotune import measured, tune, tuned
-    from bringup.jit.ahead.prebuild import PrebuildReport, prebuild
-    from bringup.jit.ahead.use_bundle import use_bundle
+    from bringup.jit.ahead_of_time.autotune import measured, tune, tuned
+    from bringup.jit.ahead_of_time.prebuild import PrebuildReport, prebuild
+    from bringup.jit.ahead_of_time.use_bundle import use_bundle
     from bringup.jit.load.cuda_kernel import CudaKernel
     from bringup.jit.lookup.difference import differences
     from bringup.jit.lookup.spec import Recording, Spec, load_specs, record, save_specs
@@ -111,9 +111,9 @@ __all__ = [
 __getattr__ = lazily(
     __name__,
     {
-        "ahead.autotune": "measured tune tuned",
-        "ahead.prebuild": "PrebuildReport prebuild",
-        "ahead.use_bundle": "use_bundle",
+        "ahead_of_time.autotune": "measured tune tuned",
+        "ahead_of_time.prebuild": "PrebuildReport prebuild",
+        "ahead_of_time.use_bundle": "use_bundle",
         "bringup._language.signature": "Argument Layout layout_of",
         "load.cuda_kernel": "CudaKernel",
         "lookup.difference": "differences",

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         nz_matmul,
         quant_matmul,
     )
-    from bringup.kernels._nz import from_nz, to_nz
+    from bringup.kernels._nz_layout import from_nz, to_nz
     from bringup.kernels._operators import (
         add_layer_norm,
         add_layer_norm_sum,
@@ -107,7 +107,7 @@ _OPERATORS = {
         "basic_matmul batched_matmul gemm gemv grouped_matmul grouped_matmul_slice_k "
         "matmul_bias_activation nz_matmul quant_matmul"
     ),
-    "_nz": "from_nz to_nz",
+    "_nz_layout": "from_nz to_nz",
     "_operators": (
         "add_layer_norm add_layer_norm_sum add_rms_norm bias_gelu build names rms_norm rotary "
         "silu_mul"

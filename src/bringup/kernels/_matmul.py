@@ -18,7 +18,7 @@ import torch
 from bringup import jit, ops
 from bringup.errors import ContractError
 from bringup.kernels._flags import UNROLLED
-from bringup.kernels._nz import BLOCK
+from bringup.kernels._nz_layout import BLOCK
 
 __all__ = [
     "ACTIVATIONS",

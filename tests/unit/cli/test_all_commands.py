@@ -14,7 +14,7 @@ import typer
 
 from bringup import cli
 from bringup.cli._app import app
-from bringup.cli._exit import ExitCode
+from bringup.cli._exit_codes import ExitCode
 
 COLUMNS = 60
 CHECK = ("check", "bringup::rms_norm", "--import", "bringup.kernels", "--in-process")

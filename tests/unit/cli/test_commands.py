@@ -17,8 +17,8 @@ import pytest
 
 import bringup
 from bringup import cli, settings
-from bringup.cli import _app, _checks
-from bringup.cli._checks import Finding, Health
+from bringup.cli import _app, _doctor_checks
+from bringup.cli._doctor_checks import Finding, Health
 from bringup.errors import DriverError, NativeLibraryError
 
 
@@ -147,8 +147,8 @@ def test_doctor_survives_a_check_that_breaks(monkeypatch: pytest.MonkeyPatch) ->
         raise DriverError("the board is gone")
         yield  # makes this a generator, as the checks are
 
-    monkeypatch.setitem(_checks.CHECKS, "driver", (broken, "plug it in"))
-    findings = _checks.run_checks()
+    monkeypatch.setitem(_doctor_checks.CHECKS, "driver", (broken, "plug it in"))
+    findings = _doctor_checks.run_checks()
     assert only("driver", findings) == [
         Finding("driver", Health.MISSING, "DriverError: the board is gone", "plug it in")
     ]
@@ -157,7 +157,7 @@ def test_doctor_survives_a_check_that_breaks(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_doctor_names_a_driver_file_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRINGUP_DRIVER", "/no/such/driver.so")
-    (finding,) = only("driver", _checks.run_checks())
+    (finding,) = only("driver", _doctor_checks.run_checks())
     assert finding.health is Health.MISSING
     assert "/no/such/driver.so" in finding.detail
     assert finding.fix == "unset BRINGUP_DRIVER"
@@ -165,7 +165,7 @@ def test_doctor_names_a_driver_file_that_is_not_there(monkeypatch: pytest.Monkey
 
 def test_doctor_names_a_wrong_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRINGUP_LAUNCH_BLOCKING", "perhaps")
-    (finding,) = only("settings", _checks.run_checks())
+    (finding,) = only("settings", _doctor_checks.run_checks())
     assert finding.health is Health.MISSING
     assert "BRINGUP_LAUNCH_BLOCKING='perhaps'" in finding.detail
     assert finding.fix == "unset BRINGUP_LAUNCH_BLOCKING"
@@ -176,7 +176,7 @@ def test_doctor_without_torch_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name: None if name == "torch" else find_spec(name)
     )
-    (finding,) = only("torch", _checks.run_checks())
+    (finding,) = only("torch", _doctor_checks.run_checks())
     assert finding.health is Health.MISSING
     assert finding.fix.startswith("pip install torch==2.13.0")
 
@@ -188,7 +188,7 @@ def test_doctor_without_native_libraries_says_to_install_again(
         raise NativeLibraryError("bringup's native core cannot be loaded")
 
     monkeypatch.setattr("bringup._native.core", unloadable)
-    (finding,) = only("bringup", [f for f in _checks.run_checks() if f.fix])
+    (finding,) = only("bringup", [f for f in _doctor_checks.run_checks() if f.fix])
     assert "bringup's native core cannot be loaded" in finding.detail
     assert finding.fix == "pip install --no-build-isolation ."
 
@@ -198,7 +198,7 @@ def test_doctor_names_a_plugin_that_cannot_be_loaded_and_lists_the_others(
 ) -> None:
     (tmp_path / "broken_plugin.py").write_text("raise KeyError('oops')\n")
     monkeypatch.setenv("BRINGUP_PASS_PATH", str(tmp_path))
-    findings = _checks.run_checks()
+    findings = _doctor_checks.run_checks()
     (finding,) = only("plugin", findings)
     assert finding.health is Health.MISSING
     assert "broken_plugin.py" in finding.detail
@@ -212,7 +212,7 @@ def test_doctor_names_a_driver_of_another_abi(
     source.write_text("const void* bringup_driver_get(unsigned v) { return 0; }\n")
     subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(library)], check=True)
     monkeypatch.setenv("BRINGUP_DRIVER", str(library))
-    (finding,) = only("driver", _checks.run_checks())
+    (finding,) = only("driver", _doctor_checks.run_checks())
     assert finding.health is Health.MISSING
     assert f"{library} does not speak driver ABI 1" in finding.detail
 
@@ -223,7 +223,7 @@ def test_doctor_says_when_the_cache_folder_cannot_be_made(
     blocker = tmp_path / "file"
     blocker.write_text("")
     monkeypatch.setenv("BRINGUP_CACHE_DIR", str(blocker / "cache"))
-    (finding,) = only("cache", _checks.run_checks())
+    (finding,) = only("cache", _doctor_checks.run_checks())
     assert finding.health is Health.MISSING
     assert "cannot be written" in finding.detail
     assert finding.fix.startswith("export BRINGUP_CACHE_DIR=")
@@ -236,11 +236,11 @@ def test_doctor_says_when_the_cache_folder_cannot_be_written(
     monkeypatch.delenv("BRINGUP_CACHE_DIR")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", "/proc")
-    (finding,) = only("cache", _checks.run_checks())
+    (finding,) = only("cache", _doctor_checks.run_checks())
     assert finding.health is Health.MISSING
     assert re.fullmatch(r"/proc/.*bringup: /proc cannot be written \(.+\)", finding.detail)
     monkeypatch.setenv("HOME", str(tmp_path))
-    (finding,) = only("cache", _checks.run_checks())
+    (finding,) = only("cache", _doctor_checks.run_checks())
     assert finding == Finding(
         "cache", Health.OK, f"{tmp_path}/.cache/bringup (made on first use)", ""
     )
@@ -252,7 +252,7 @@ def test_doctor_says_when_a_store_is_there_that_is_no_folder(
 ) -> None:
     monkeypatch.setenv("BRINGUP_CACHE_DIR", str(tmp_path))
     (tmp_path / "v1").symlink_to(tmp_path / "nowhere")
-    (finding,) = only("cache", _checks.run_checks())
+    (finding,) = only("cache", _doctor_checks.run_checks())
     assert finding.health is Health.MISSING
     assert f"{tmp_path}: {tmp_path / 'v1'} cannot be written" in finding.detail
 
@@ -264,7 +264,7 @@ def test_doctor_says_when_a_cache_is_not_used_because_others_can_write_it(
     (folder / "v1").mkdir(parents=True)
     folder.chmod(0o777)
     monkeypatch.setenv("BRINGUP_CACHE_DIR", str(folder))
-    (finding,) = only("cache", _checks.run_checks())
+    (finding,) = only("cache", _doctor_checks.run_checks())
     assert finding.health is Health.MISSING
     assert finding.detail.startswith(f"{folder} is not used: others can write it")
     assert finding.fix.startswith("export BRINGUP_CACHE_DIR=")
@@ -277,7 +277,7 @@ def test_doctor_counts_the_kernels_of_a_cache(
 
     monkeypatch.setenv("BRINGUP_CACHE_DIR", str(tmp_path / "cache"))
     jit.compile(jit.Source(text="int run(void) { return 0; }", name="k.c"))
-    (finding,) = only("cache", _checks.run_checks())
+    (finding,) = only("cache", _doctor_checks.run_checks())
     assert finding == Finding("cache", Health.OK, f"{tmp_path / 'cache'}: 1 compiled kernels", "")
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bringup import cli, devices
-from bringup.cli._exit import ExitCode
+from bringup.cli._exit_codes import ExitCode
 
 MODEL = """
 import torch

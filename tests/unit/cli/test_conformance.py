@@ -13,7 +13,7 @@ import pytest
 
 from bringup import cli, report
 from bringup.cli import _conformance_command
-from bringup.cli._exit import ExitCode
+from bringup.cli._exit_codes import ExitCode
 from bringup.conformance import CaseResult, Conformance
 
 SLICE = ["conformance", "--driver", "sim", "--filter", "*/e[mx]p*/float32", "--samples", "2"]

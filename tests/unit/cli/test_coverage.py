@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bringup import cli, devices
-from bringup.cli._exit import ExitCode
+from bringup.cli._exit_codes import ExitCode
 
 MODEL = """
 import torch

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from bringup import _native, cli, devices
-from bringup.cli._exit import ExitCode
+from bringup.cli._exit_codes import ExitCode
 
 DRIVERS = Path(__file__).parents[1] / "devices" / "drivers"
 Build = Callable[..., Path]

@@ -207,7 +207,7 @@ def test_bisect_finds_the_wrong_rewrite(folder: Path, capsys: pytest.CaptureFixt
 def test_bisect_finds_what_only_a_mode_has(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from bringup.compiler import captured
+    from bringup.compiler import captured_calls
 
     def nothing(*given: object, **options: object) -> Callable[[list[Any]], Any]:
         def run_boxed(arguments: list[Any]) -> Any:
@@ -216,7 +216,7 @@ def test_bisect_finds_what_only_a_mode_has(
         run_boxed._boxed_call = True  # type: ignore[attr-defined]
         return run_boxed
 
-    monkeypatch.setattr(captured, "captured", nothing)
+    monkeypatch.setattr(captured_calls, "captured", nothing)
     arguments = ["explained_model:make", "--path", "mine.py"]
     assert run("bisect", *arguments) == 0
     assert run("bisect", *arguments, "--mode", "serve", "--dynamic") == 1

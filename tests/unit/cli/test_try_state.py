@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from bringup.cli.trial.state import State
+from bringup.cli.trial.model_state import State
 
 
 @dataclass

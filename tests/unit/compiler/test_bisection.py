@@ -7,7 +7,7 @@ from torch import nn
 
 from bringup import compiler, ir, kernels, passes
 from bringup._differences import leaves
-from bringup.compiler import captured
+from bringup.compiler import captured_calls
 from bringup.compiler.bisection import PASSES, Attempt, difference, search
 from bringup.errors import BringupError
 from bringup.passes import Rewrite
@@ -45,7 +45,7 @@ def register_decompose(name, op_type, new, **settings):
 
 def spoil_captures(monkeypatch, change):
     """Let `change` make something else of the results of every replay."""
-    capture = captured.captured
+    capture = captured_calls.captured
 
     def spoilt(*given, **options):
         replay = capture(*given, **options)
@@ -56,7 +56,7 @@ def spoil_captures(monkeypatch, change):
         run._boxed_call = True
         return run
 
-    monkeypatch.setattr(captured, "captured", spoilt)
+    monkeypatch.setattr(captured_calls, "captured", spoilt)
 
 
 def right_and_wrong():

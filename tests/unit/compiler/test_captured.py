@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from bringup import compiler, ir, passes
-from bringup.compiler import captured
+from bringup.compiler import captured_calls
 from bringup.errors import BringupError, CaptureError
 
 CAPTURE = {"capture": True}
@@ -137,7 +137,7 @@ def test_function_that_writes_its_input_still_does():
 
 
 def test_operator_that_writes_a_placeholder_is_refused():
-    from bringup.compiler.captured import require_capturable
+    from bringup.compiler.captured_calls import require_capturable
 
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
@@ -200,7 +200,7 @@ def test_numbers_that_differ_in_one_bit_are_other_kinds_of_call(count_captures):
 
 def _captured(function, static=()):
     """A compiled graph of one operator, which captures itself."""
-    return captured.captured(
+    return captured_calls.captured(
         lambda arguments: [function(*arguments)], "f", frozenset(static), max_captures=9
     )
 

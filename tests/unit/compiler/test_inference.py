@@ -6,7 +6,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from bringup import compiler, ir, ops, passes
-from bringup.compiler import inference
+from bringup.compiler import fake_results
 
 
 @pytest.fixture(name="mode")
@@ -18,13 +18,13 @@ def _mode():
 def _runs(monkeypatch):
     """The operators that really ran, in order."""
     ran = []
-    call = inference.call
+    call = fake_results.call
 
     def counted(overload, arguments):
         ran.append(overload.name())
         return call(overload, arguments)
 
-    monkeypatch.setattr(inference, "call", counted)
+    monkeypatch.setattr(fake_results, "call", counted)
     return ran
 
 
@@ -353,6 +353,6 @@ def test_what_is_read_at_once_is_what_torch_says_bit_by_bit(name, kind, mode):
     else:
         with torch.device("meta"):
             tensor = make()
-    at_once, bit_by_bit = (inference.Inference(mode, None) for _ in range(2))
+    at_once, bit_by_bit = (fake_results.Inference(mode, None) for _ in range(2))
     bit_by_bit._read = lambda tensor: None
     assert at_once._looked_at(tensor)[1:] == bit_by_bit._looked_at(tensor)[1:]

@@ -16,8 +16,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bringup import _native
-from bringup.compiler import program
-from bringup.compiler.program import native_program, run_eagerly
+from bringup.compiler import native_program as native_program_module
+from bringup.compiler.native_program import native_program, run_eagerly
 
 aten = torch.ops.aten
 
@@ -257,7 +257,7 @@ def test_other_graphs_run_through_python(monkeypatch: pytest.MonkeyPatch, why: s
     graph = fx.Graph()
     x = graph.placeholder("x")
     if why == "no native library":
-        monkeypatch.setattr(program, "has_torch_library", lambda: False)
+        monkeypatch.setattr(native_program_module, "has_torch_library", lambda: False)
         assert _native.has_torch_library(), "there is one"
         result = graph.call_function(aten.relu.default, (x,))
     else:

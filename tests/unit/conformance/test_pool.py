@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bringup.conformance._pool import Worker
+from bringup.conformance._worker_pool import Worker
 from bringup.errors import DriverError
 
 # Answers as a worker does, and fails as its cases say.

@@ -13,7 +13,7 @@ from tests.unit.graphs.support import captured
 
 from bringup import graphs
 from bringup.errors import CaptureError
-from bringup.graphs._replaced import attribute_replaced
+from bringup.graphs._patched_function import attribute_replaced
 
 Action = Callable[[torch.Tensor], Any]
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from bringup import graphs
 from bringup.errors import ContractError
-from bringup.graphs import _compare
+from bringup.graphs import _equality
 
 
 @dataclass
@@ -170,7 +170,7 @@ def test_objects_are_looked_into_as_deep_as_the_limit_and_are_the_same_beyond() 
     def given(depth: int, scale: float) -> Any:
         return nested(depth, SimpleNamespace(scale=scale))
 
-    depth = _compare.DEEPEST - 1
+    depth = _equality.DEEPEST - 1
     seen = captured_with(given(depth, 2.0))
     assert seen.run(torch.ones(2), given(depth, 2.0)).tolist() == [2, 2]
     with pytest.raises(ContractError, match=r"'cfg(\.inner)+\.scale' was 2\.0 \(float\)"):
@@ -183,7 +183,7 @@ def test_objects_are_looked_into_as_deep_as_the_limit_and_are_the_same_beyond() 
 
 
 def test_as_many_values_as_the_limit_are_looked_at() -> None:
-    many = [[number] for number in range(_compare.MOST_VALUES)]
+    many = [[number] for number in range(_equality.MOST_VALUES)]
     graph = captured_with(Config(inner=many))
     assert graph.run(torch.ones(2), Config(inner=list(many))).tolist() == [2, 2]
     with pytest.raises(ContractError, match=r"'cfg\.inner\[0\]\[0\]' was 0 \(int\) when .*, got 7"):

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.jit.support import ADD
 
 from bringup import jit
-from bringup.jit.store import private
+from bringup.jit.store import active_cache
 
 
 @pytest.fixture
@@ -73,5 +73,5 @@ def nvrtc(kernel_cache: Path) -> None:
 def no_private_cache() -> Iterator[None]:
     """What one test had to build privately is not found by the next one."""
     yield
-    private.private_cache.cache_clear()
-    private.warn_private.cache_clear()
+    active_cache.private_cache.cache_clear()
+    active_cache.warn_private.cache_clear()

@@ -90,7 +90,7 @@ def test_empty_products_are_not_measured(figures: Callable[..., list[str]]) -> N
 def test_measured_figures_are_kept_and_give_the_same_choice_in_the_next_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    from bringup.jit.ahead import autotune
+    from bringup.jit.ahead_of_time import autotune
 
     monkeypatch.setenv("BRINGUP_JIT_AUTOTUNE", "1")
     runs = 0

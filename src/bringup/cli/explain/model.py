@@ -13,9 +13,9 @@ from torch import fx
 from bringup import compiler, ir
 from bringup._differences import Leaf, leaves
 from bringup.cli.explain.onnx_file import OnnxFile
-from bringup.cli.explain.rewritten import Rewritten
-from bringup.cli.trial.subject import Subject, SubjectError, load_subject
-from bringup.compiler.program import run_eagerly
+from bringup.cli.explain.pass_results import Rewritten
+from bringup.cli.trial.trial_model import Subject, SubjectError, load_subject
+from bringup.compiler.native_program import run_eagerly
 
 __all__ = ["Model", "Rewritten", "load_model"]
 

@@ -10,8 +10,8 @@ import torch
 
 from bringup import compiler, ir
 from bringup._differences import Leaf, leaves
-from bringup.cli.explain.rewritten import Rewritten
-from bringup.cli.trial.subject import Subject, SubjectError
+from bringup.cli.explain.pass_results import Rewritten
+from bringup.cli.trial.trial_model import Subject, SubjectError
 
 __all__ = ["OnnxFile"]
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from bringup._processes import ending, output_within, started
-from bringup.cli.trial.subject import load_subject
+from bringup.cli.trial.trial_model import load_subject
 
 __all__ = ["InductorError", "compile_frozen", "compile_within"]
 

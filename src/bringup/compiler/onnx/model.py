@@ -14,7 +14,7 @@ from google.protobuf import json_format, message, text_format
 from onnx import external_data_helper
 
 from bringup import ir
-from bringup._collector import collector_paused
+from bringup._garbage_collection import collector_paused
 from bringup.compiler.onnx import operators
 from bringup.compiler.onnx.constants import ConstantTensor
 from bringup.compiler.onnx.dialect import IMPORTS, OnnxDialect

@@ -14,24 +14,24 @@ from pathlib import Path
 from bringup import settings
 from bringup.errors import CompileError
 from bringup.jit.builder.diagnose import Failure, compile_error, disk_is_full, operator_prefix
-from bringup.jit.builder.request import Request, SourceChangedError
-from bringup.jit.builder.search import (
+from bringup.jit.builder.header_search import (
     Lookups,
     SearchPath,
     endless_header,
     lookups_of,
     places_before,
 )
+from bringup.jit.builder.request import Request, SourceChangedError
 from bringup.jit.files.archive import thin_members
 from bringup.jit.files.depfile import is_whole, read_depfile
 from bringup.jit.files.elf import damage_of, keep_symbols_apart, machine_of, symbols_of
 from bringup.jit.files.headers import Header, Searched, read_header
 from bringup.jit.files.identity import bytes_digest, next_file_time_ns, stamp
 from bringup.jit.files.layout import BINARY, LOG, StoreUnwritableError
-from bringup.jit.source.scan import mentions_of
-from bringup.jit.source.struct import check_args_symbols
+from bringup.jit.source.include_scan import mentions_of
+from bringup.jit.source.param_struct import check_args_symbols
+from bringup.jit.target.compiler_process import Finished
 from bringup.jit.target.flags import files_named, include_directories, library_directories
-from bringup.jit.target.run import Finished
 from bringup.jit.target.target import Job
 
 __all__ = [

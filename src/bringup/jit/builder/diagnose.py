@@ -17,7 +17,7 @@ from typing import TypeAlias
 from bringup import settings
 from bringup.errors import CompileError
 from bringup.jit.source.source import Source
-from bringup.jit.target.run import Finished
+from bringup.jit.target.compiler_process import Finished
 from bringup.jit.target.toolchain import Toolchain
 
 __all__ = [

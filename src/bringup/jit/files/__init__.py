@@ -2,5 +2,5 @@
 what, and who uses it. Knows neither sources nor compilers.
 
 `identity`: stamps and digests. `headers`: what a build read and where it looked. `elf`, `depfile`:
-two formats. `layout`: folders of a store. `locks`, `usage`: other processes.
+two formats. `layout`: folders of a store. `locks`, `entry_usage`: other processes.
 """

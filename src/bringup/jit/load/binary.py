@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from bringup import _native, settings
 from bringup.errors import BringupError, CompileError
+from bringup.jit.files.entry_usage import mark_in_use, release_marks
 from bringup.jit.files.layout import StoreLayout
-from bringup.jit.files.usage import mark_in_use, release_marks
 from bringup.jit.load.prebuilt import path_to_load
 from bringup.jit.source.source import Abi, Kind
 from bringup.jit.target.debug import NO_DEBUG, Debug

@@ -26,10 +26,10 @@ from bringup.jit.lookup import (
 from bringup.jit.lookup.lookups import Question, When, first_answer
 from bringup.jit.lookup.publish import publish
 from bringup.jit.lookup.sharing import share
+from bringup.jit.store.active_cache import private_cache, warn_private
 from bringup.jit.store.cache import Cache
 from bringup.jit.store.entries import Hit
 from bringup.jit.store.failures import Failures
-from bringup.jit.store.private import private_cache, warn_private
 
 __all__ = ["build_somewhere", "lock_seconds"]
 

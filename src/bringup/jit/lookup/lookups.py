@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from bringup.errors import MissingCompilerError
 from bringup.jit.builder.request import Request
+from bringup.jit.store.active_cache import made_private_cache
 from bringup.jit.store.cache import Cache
 from bringup.jit.store.entries import Hit
-from bringup.jit.store.portable import portable_key, portable_roots
-from bringup.jit.store.private import made_private_cache
+from bringup.jit.store.portable_key import portable_key, portable_roots
 
 __all__ = ["LOOKUPS", "Lookup", "Question", "When", "first_answer", "forget_proved"]
 

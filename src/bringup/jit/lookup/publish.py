@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bringup.jit.builder.build import lookups_of_build
+from bringup.jit.builder.header_search import Lookups
 from bringup.jit.builder.key import Record
 from bringup.jit.builder.request import Request
-from bringup.jit.builder.search import Lookups
 from bringup.jit.files.headers import Header, Searched, portable, portable_places
 from bringup.jit.store.cache import Cache
 from bringup.jit.store.entries import Hit, Origin
-from bringup.jit.store.portable import portable_key, portable_roots
+from bringup.jit.store.portable_key import portable_key, portable_roots
 from bringup.jit.target.machine import required_features
 
 __all__ = ["lookups_here", "publish"]

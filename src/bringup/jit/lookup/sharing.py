@@ -17,8 +17,8 @@ from bringup.jit.lookup.publish import lookups_here, publish
 from bringup.jit.store.bundle import pack_entry
 from bringup.jit.store.cache import Cache
 from bringup.jit.store.entries import Hit
-from bringup.jit.store.portable import portable_key, portable_roots
-from bringup.jit.store.tier import tier
+from bringup.jit.store.portable_key import portable_key, portable_roots
+from bringup.jit.store.shared_tier import tier
 
 __all__ = ["find_shared", "share"]
 

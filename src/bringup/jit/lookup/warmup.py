@@ -16,8 +16,8 @@ from bringup.jit.files.layout import StoreUnwritableError
 from bringup.jit.lookup import events
 from bringup.jit.lookup.difference import nearest
 from bringup.jit.lookup.spec import Spec, save_specs
+from bringup.jit.store.active_cache import cache
 from bringup.jit.store.cache import Cache
-from bringup.jit.store.private import cache
 
 if TYPE_CHECKING:
     from bringup.jit.builder.request import Request

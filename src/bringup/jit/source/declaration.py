@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bringup._language.c_call import CParameter
 from bringup._language.signature import Argument
-from bringup.jit.source.fit import (
+from bringup.jit.source.argument_check import (
     DTYPES,
     UNTYPED,
     Declared,

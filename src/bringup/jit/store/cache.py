@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bringup import settings
 from bringup.errors import BundleError
 from bringup.jit.builder.key import Record, key_of
+from bringup.jit.files.entry_usage import Sizes, folder_size, keys_in_use, last_used, touch
 from bringup.jit.files.headers import Header, PortableHeader, Searched
 from bringup.jit.files.identity import bytes_digest, quick_digest, read_bytes
 from bringup.jit.files.layout import (
@@ -42,8 +43,7 @@ from bringup.jit.files.layout import (
     translate_write_errors,
     write_durably,
 )
-from bringup.jit.files.usage import Sizes, folder_size, keys_in_use, last_used, touch
-from bringup.jit.store.calls import CallIndex, RecordedBuild
+from bringup.jit.store.call_records import CallIndex, RecordedBuild
 from bringup.jit.store.entries import Hit, Origin
 from bringup.jit.store.index import PortableIndex, PortableVariant, RequestIndex, Variant
 from bringup.jit.target.machine import incompatibility_reason

@@ -17,12 +17,12 @@ from typing import NamedTuple
 
 from bringup import settings
 from bringup._locks import try_lock
+from bringup.jit.files.entry_usage import Sizes, folder_size, keys_in_use, last_used
 from bringup.jit.files.layout import QUARANTINE, STAGING, StoreLayout, translate_write_errors
 from bringup.jit.files.locks import FOLDER as LOCKS
 from bringup.jit.files.locks import build_lock
-from bringup.jit.files.usage import Sizes, folder_size, keys_in_use, last_used
-from bringup.jit.store.calls import CallIndex
-from bringup.jit.store.calls import builds_named_in as builds_recorded_in
+from bringup.jit.store.call_records import CallIndex
+from bringup.jit.store.call_records import builds_named_in as builds_recorded_in
 from bringup.jit.store.index import PortableIndex, RequestIndex, builds_named_in
 
 __all__ = ["Pruned", "clear", "prune", "prune_when_full", "tidy"]

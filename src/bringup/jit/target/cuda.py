@@ -16,11 +16,11 @@ from bringup import settings
 from bringup.errors import MissingCompilerError, TargetError
 from bringup.jit.files.elf import DEVICE_CODE, machine_of, this_machine
 from bringup.jit.source.source import Kind
+from bringup.jit.target.compiler_process import Finished
 from bringup.jit.target.debug import Debug
 from bringup.jit.target.flags import include_directories
 from bringup.jit.target.gnu import GnuTarget
 from bringup.jit.target.nvrtc import Nvrtc
-from bringup.jit.target.run import Finished
 from bringup.jit.target.target import Job, Target, find_target, register_target
 from bringup.jit.target.toolchain import (
     KnownToolchain,

@@ -20,9 +20,9 @@ from bringup.errors import MissingCompilerError, TargetError
 from bringup.jit.files.depfile import read_depfile
 from bringup.jit.files.elf import this_machine
 from bringup.jit.source.source import Kind
+from bringup.jit.target.compiler_process import Finished
 from bringup.jit.target.debug import Debug
 from bringup.jit.target.flags import include_directories
-from bringup.jit.target.run import Finished
 from bringup.jit.target.target import Job, Target, register_target
 from bringup.jit.target.toolchain import (
     KnownToolchain,

@@ -16,9 +16,9 @@ from typing import Any
 from bringup import settings
 from bringup.errors import MissingCompilerError
 from bringup.jit.files.identity import read_bytes
+from bringup.jit.target.compiler_process import Finished
 from bringup.jit.target.debug import Debug
 from bringup.jit.target.flags import include_directories
-from bringup.jit.target.run import Finished
 from bringup.jit.target.target import Job
 from bringup.jit.target.toolchain import (
     KnownToolchain,

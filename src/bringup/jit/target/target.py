@@ -19,8 +19,8 @@ from types import MappingProxyType
 from bringup.errors import TargetError
 from bringup.jit.files.elf import machine_of, this_machine
 from bringup.jit.source.source import Kind, Source, add_languages
+from bringup.jit.target.compiler_process import Finished, run
 from bringup.jit.target.debug import Debug
-from bringup.jit.target.run import Finished, run
 from bringup.jit.target.toolchain import Memo, Toolchain, compiler_environment
 
 __all__ = ["Job", "Target", "find_target", "register_target", "targets", "temporary_targets"]

@@ -22,8 +22,8 @@ from typing import Any
 from bringup.errors import MissingCompilerError, TargetError
 from bringup.jit.files.elf import this_machine
 from bringup.jit.source.source import Kind, Source
+from bringup.jit.target.compiler_process import Finished
 from bringup.jit.target.debug import Debug
-from bringup.jit.target.run import Finished
 from bringup.jit.target.target import Job, Target, register_target
 from bringup.jit.target.toolchain import (
     KnownToolchain,

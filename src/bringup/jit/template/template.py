@@ -33,8 +33,8 @@ from bringup.jit.load.prebuilt import check_symbol
 from bringup.jit.lookup.compilation import compile as compile_source
 from bringup.jit.lookup.spec import Spec
 from bringup.jit.source.declaration import as_declared
+from bringup.jit.source.param_struct import check_args_text, check_text
 from bringup.jit.source.source import Abi, Kind, Source
-from bringup.jit.source.struct import check_args_text, check_text
 from bringup.jit.target.flags import Macro, render_flags, render_macros
 from bringup.jit.template.c_code import value_code
 from bringup.jit.template.glue import Form, Glued, glue, glue_function

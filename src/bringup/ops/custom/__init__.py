@@ -1,5 +1,5 @@
 """Python functions as operators, and the functions that register by an operator's name.
 
-`custom_op`: the decorator. `structure`: structured arguments. `library`: `Library`, `impl` and the
-`register_*` functions.
+`custom_op`: the decorator. `structured_arguments`: structured arguments. `library`: `Library`,
+`impl` and the `register_*` functions.
 """

@@ -19,14 +19,14 @@ import torch
 from torch.autograd import forward_ad
 
 from bringup.errors import SchemaError
-from bringup.ops.custom.structure import Structure
+from bringup.ops.custom.structured_arguments import Structure
 from bringup.ops.registration.autograd import (
     below_autograd,
     call_boxed,
     direct_node_class,
     runner_below_autograd,
 )
-from bringup.ops.registration.definitions import defining, note, rehearsed
+from bringup.ops.registration.definition_rollback import defining, note, rehearsed
 from bringup.ops.registration.functionalize import refuse_taken_name
 from bringup.ops.registration.handle_lifetime import (
     REDEFINED,
@@ -38,9 +38,9 @@ from bringup.ops.registration.handle_lifetime import (
 from bringup.ops.registration.methods import RegistrationMethods
 from bringup.ops.registration.pickling import find_operator_by, reduced
 from bringup.ops.registration.vmap import GeneratedRule
-from bringup.ops.schema.facts import find_overload
+from bringup.ops.schema.dispatch_keys import AUTOGRAD_KEYS, device_key, listed
 from bringup.ops.schema.infer import infer, registered_text, taken
-from bringup.ops.schema.keys import AUTOGRAD_KEYS, device_key, listed
+from bringup.ops.schema.operator_facts import find_overload
 from bringup.ops.schema.schema import read_schema
 
 __all__ = ["CustomOpHandle", "CustomOperator", "custom_op", "find_custom_operator"]

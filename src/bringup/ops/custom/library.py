@@ -14,10 +14,10 @@ from bringup.ops.custom.custom_op import find_custom_operator
 from bringup.ops.registration.handle_lifetime import destroy, expired, hold_for_keepers
 from bringup.ops.registration.methods import Function, RegistrationMethods
 from bringup.ops.registration.vmap import GeneratedRule
-from bringup.ops.schema import keys
-from bringup.ops.schema.facts import find_overload, is_defined
+from bringup.ops.schema import dispatch_keys
+from bringup.ops.schema.dispatch_keys import AUTOGRAD_KEYS
 from bringup.ops.schema.infer import registered_text
-from bringup.ops.schema.keys import AUTOGRAD_KEYS
+from bringup.ops.schema.operator_facts import find_overload, is_defined
 
 __all__ = [
     "Library",
@@ -108,7 +108,7 @@ class Library(torch.library.Library):  # type: ignore[misc]
             raise SchemaError(
                 f"Library({ns!r}, {kind!r}): expected 'DEF', 'FRAGMENT' or 'IMPL' as its kind"
             )
-        key = dispatch_key and keys.dispatch_key(dispatch_key)
+        key = dispatch_key and dispatch_keys.dispatch_key(dispatch_key)
         try:
             super().__init__(ns, kind, key)
         except RuntimeError as error:
@@ -167,7 +167,7 @@ class Library(torch.library.Library):  # type: ignore[misc]
             SchemaError: the key is unknown.
             RuntimeError: there is no such operator.
         """
-        key = keys.dispatch_key(dispatch_key) if dispatch_key else self.dispatch_key
+        key = dispatch_keys.dispatch_key(dispatch_key) if dispatch_key else self.dispatch_key
         if fn is None:
 
             def decorate(function: Function) -> Function:
@@ -238,7 +238,9 @@ def impl(
 def _key_of(name: str) -> str:
     if name == "default":
         return "CompositeExplicitAutograd"
-    return keys.dispatch_key(name) if name[:1].isupper() else keys.device_key(name)
+    return (
+        dispatch_keys.dispatch_key(name) if name[:1].isupper() else dispatch_keys.device_key(name)
+    )
 
 
 def _fragment(namespace: str) -> torch.library.Library:

@@ -23,12 +23,12 @@ from bringup.ops.custom.custom_op import find_custom_operator
 from bringup.ops.kernel.backward import formula_of, match
 from bringup.ops.kernel.kernel_op import definition_of
 from bringup.ops.registration.autograd import autograd_kernel
-from bringup.ops.registration.definitions import note
+from bringup.ops.registration.definition_rollback import note
 from bringup.ops.registration.handle_lifetime import hold
 from bringup.ops.registration.methods import RegistrationMethods
 from bringup.ops.registration.vmap import GeneratedRule
-from bringup.ops.schema.facts import find_overload, is_dispatched
-from bringup.ops.schema.keys import AUTOGRAD_KEYS, autocast_key, device_keys, listed
+from bringup.ops.schema.dispatch_keys import AUTOGRAD_KEYS, autocast_key, device_keys, listed
+from bringup.ops.schema.operator_facts import find_overload, is_dispatched
 from bringup.ops.schema.schema import Schema, SchemaArgument
 
 __all__ = ["AdoptedOperator", "adopt", "adopted_names"]

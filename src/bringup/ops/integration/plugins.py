@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from bringup import plugins, settings
-from bringup.ops.registration.definitions import Undefinable, collecting
+from bringup.ops.registration.definition_rollback import Undefinable, collecting
 from bringup.plugins import PluginReport
 
 __all__ = ["ENTRY_POINT_GROUP", "load_op_plugins", "unload_op_plugins"]

@@ -54,7 +54,7 @@ from bringup.ops.kernel.kernel_source import template_for
 from bringup.ops.kernel.methods import KernelMethods, KernelOperator
 from bringup.ops.kernel.variants import Variants
 from bringup.ops.kernel.without_library import UnavailableOperator
-from bringup.ops.registration.definitions import defining, note, rehearsed
+from bringup.ops.registration.definition_rollback import defining, note, rehearsed
 from bringup.ops.registration.functionalize import refuse_taken_name
 from bringup.ops.registration.handle_lifetime import (
     REDEFINED,

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from bringup import devices, jit
 from bringup.jit.source.lexer import without_comments
 from bringup.ops.kernel.kernel_source import locate
-from bringup.ops.launch.call_place import host_code_driver
+from bringup.ops.launch.call_context import host_code_driver
 from bringup.ops.launch.launcher import KernelLauncher
 
 __all__ = ["ascendc_load"]

@@ -11,7 +11,7 @@ import torch
 
 from bringup import settings
 from bringup.errors import ContractError, KernelError
-from bringup.ops.launch.call_place import Libraries, Place, StreamLike, c_arguments, place_of
+from bringup.ops.launch.call_context import Libraries, Place, StreamLike, c_arguments, place_of
 from bringup.ops.launch.memory import tensor_ptr
 
 __all__ = ["KernelLauncher"]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from bringup.errors import ContractError, KernelError
-from bringup.ops.launch.call_place import Libraries, Place, StreamLike, c_arguments, place_of
+from bringup.ops.launch.call_context import Libraries, Place, StreamLike, c_arguments, place_of
 from bringup.ops.launch.memory import tensor_ptr
 
 __all__ = ["TwoPhaseLauncher"]

@@ -20,7 +20,7 @@ from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
 from bringup.errors import SchemaError
-from bringup.ops.schema.facts import Facts
+from bringup.ops.schema.operator_facts import Facts
 
 __all__ = [
     "Formula",

@@ -18,7 +18,7 @@ import torch
 
 from bringup._native import has_torch_library, torch_library
 from bringup.errors import SchemaError
-from bringup.ops.schema.facts import Facts, find_overload, is_defined
+from bringup.ops.schema.operator_facts import Facts, find_overload, is_defined
 
 __all__ = ["install", "refuse_taken_name"]
 

@@ -18,14 +18,14 @@ from bringup.ops.registration.autograd import Formula, autograd_kernel, node_cla
 from bringup.ops.registration.handle_lifetime import destroy
 from bringup.ops.registration.python_kernel import FunctionCell, python_kernel
 from bringup.ops.registration.vmap import GeneratedRule, batching_kernel, rule_for
-from bringup.ops.schema.facts import Facts, facts_of
-from bringup.ops.schema.keys import (
+from bringup.ops.schema.dispatch_keys import (
     autocast_key,
     device_key,
     device_keys,
     device_type,
     listed,
 )
+from bringup.ops.schema.operator_facts import Facts, facts_of
 
 __all__ = ["RegistrationMethods"]
 

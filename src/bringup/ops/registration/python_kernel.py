@@ -17,7 +17,7 @@ import torch
 from bringup import settings
 from bringup._differences import same_bytes
 from bringup.errors import ContractError
-from bringup.ops.schema.facts import Facts
+from bringup.ops.schema.operator_facts import Facts
 
 __all__ = ["FunctionCell", "debugging", "python_kernel"]
 

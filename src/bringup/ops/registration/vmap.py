@@ -10,7 +10,7 @@ from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTenso
 
 from bringup.errors import SchemaError
 from bringup.ops.registration.python_kernel import FunctionCell
-from bringup.ops.schema.facts import Facts
+from bringup.ops.schema.operator_facts import Facts
 
 __all__ = ["GeneratedRule", "batching_kernel", "rule_for"]
 

@@ -1,5 +1,6 @@
 """What an operator takes and gives, as text and as values. Knows no kernel.
 
 `schema`: reading a schema. `dtypes`, `defaults`: numbers in it. `infer`: from a Python signature to
-a schema. `facts`: what a registered operator's schema says. `keys`: names of dispatch keys.
+a schema. `operator_facts`: what a registered operator's schema says. `dispatch_keys`: names of
+dispatch keys.
 """

@@ -1,5 +1,5 @@
 """`ops.check`: is an operator right in every way that torch may call it?
 
-`report`: `check` and what it returns. `rows`, `gradients`: the checks. `samples`: arguments to
-check with.
+`report`: `check` and what it returns. `basic_checks`, `gradient_checks`: the checks. `samples`:
+arguments to check with.
 """

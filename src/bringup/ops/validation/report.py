@@ -1,7 +1,7 @@
 """`check`: is an operator right in every way that torch may call it?
 
 Owns the report and how the outcomes of samples become one row. What is checked is in
-`rows.py` and `gradients.py`, the arguments are in `samples.py`.
+`basic_checks.py` and `gradient_checks.py`, the arguments are in `samples.py`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import torch
 
 from bringup.ops.custom.custom_op import CustomOperator
 from bringup.ops.kernel.kernel_op import definition_of
-from bringup.ops.schema.facts import facts_of, find_overload
-from bringup.ops.validation import gradients, rows
-from bringup.ops.validation.rows import CheckFunction, Failed, NotApplicable, Subject
+from bringup.ops.schema.operator_facts import facts_of, find_overload
+from bringup.ops.validation import basic_checks, gradient_checks
+from bringup.ops.validation.basic_checks import CheckFunction, Failed, NotApplicable, Subject
 from bringup.ops.validation.samples import Sample, Samples, generate, read
 
 __all__ = ["CheckOutcome", "CheckReport", "CheckRow", "check"]
 
-CHECKS: dict[str, CheckFunction] = {**rows.CHECKS, **gradients.CHECKS}
+CHECKS: dict[str, CheckFunction] = {**basic_checks.CHECKS, **gradient_checks.CHECKS}
 
 
 class CheckOutcome(Enum):
@@ -183,7 +183,7 @@ def _row(
     on_check(name)
     passed, excuses = False, []
     for index, sample in enumerate(samples):
-        given = sample if function is rows.fast_and_slow else subject.flat(sample)
+        given = sample if function is basic_checks.fast_and_slow else subject.flat(sample)
         try:
             function(subject, given)
         except NotApplicable as excuse:

@@ -14,7 +14,7 @@ from torch.utils import _pytree
 from bringup.errors import BringupError, ContractError
 from bringup.ops.contract.constraints import CheckKind
 from bringup.ops.kernel.kernel_op import definition_of
-from bringup.ops.schema.facts import Facts
+from bringup.ops.schema.operator_facts import Facts
 from bringup.ops.schema.schema import SchemaArgument
 
 __all__ = ["Sample", "Samples", "generate", "read"]

@@ -15,7 +15,7 @@ from tests.unit.jit.support import forget
 
 from bringup import jit
 from bringup.errors import CompileError
-from bringup.jit.source.scan import probes_of
+from bringup.jit.source.include_scan import probes_of
 
 
 def value(source: jit.Source, *flags: str, target: str = "cpu") -> int:

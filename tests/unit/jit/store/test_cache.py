@@ -448,7 +448,7 @@ def test_no_folder_at_all_is_a_compile_error(
     source: jit.Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from bringup.jit.lookup import building, lookups
-    from bringup.jit.store import private as private_module
+    from bringup.jit.store import active_cache as private_module
 
     (tmp_path / "file").write_text("")
     nowhere = jit.Cache(tmp_path / "file" / "private")

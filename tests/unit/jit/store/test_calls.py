@@ -20,7 +20,7 @@ from tests.unit.jit.support import ADD, forget, new_process, output_of, run
 from bringup import _native, jit
 from bringup.jit.files import headers
 from bringup.jit.lookup import compilation, events
-from bringup.jit.store import calls
+from bringup.jit.store import call_records
 from bringup.jit.target import gnu
 
 WITH_HEADER = '#include "n.h"\n' + ADD
@@ -215,7 +215,9 @@ def test_another_call_is_not_answered_with_it(
 @pytest.mark.parametrize("given", [{"entry": "go"}, {"abi": "params"}, {"kind": "device"}])
 def test_another_form_of_the_entry_is_another_call(root: Path, given: dict[str, Any]) -> None:
     def name(source: jit.Source) -> str:
-        return calls.call_name(compilation.request_without_compiler(source, {}, "cpu", (), None))
+        return call_records.call_name(
+            compilation.request_without_compiler(source, {}, "cpu", (), None)
+        )
 
     assert name(jit.Source(text=ADD)) != name(jit.Source(text=ADD, **given))
     assert name(jit.Source(text=ADD)) == name(jit.Source(text=ADD, name="other.cpp"))
@@ -268,9 +270,9 @@ def test_another_installation_of_bringup_is_another_call(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     request = compilation.request_without_compiler(jit.Source(text=ADD), {}, "cpu", (), None)
-    name = calls.call_name(request)
+    name = call_records.call_name(request)
     monkeypatch.setattr(gnu, "bringup_includes", lambda: ("/elsewhere",))
-    assert calls.call_name(request) != name
+    assert call_records.call_name(request) != name
 
 
 def test_another_machine_or_boot_asks_for_itself(

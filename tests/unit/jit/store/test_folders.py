@@ -58,7 +58,7 @@ def test_a_full_folder_leads_to_a_private_one(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    from bringup.jit.store import private as private_module
+    from bringup.jit.store import active_cache as private_module
 
     with mounted("size=64k,mode=0700", tmp_path / "full") as folder:
         root = folder / "cache"
@@ -119,7 +119,7 @@ def test_a_rename_that_fails_on_a_network_keeps_what_was_built(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The loser keeps its own copy."""
-    from bringup.jit.store import private as private_module
+    from bringup.jit.store import active_cache as private_module
 
     def stale(_self: Path, target: Path) -> Path:
         raise OSError(errno.ESTALE, "Stale file handle", str(target))
@@ -168,7 +168,7 @@ def test_a_store_of_another_user_is_not_used(root: Path, source: jit.Source) -> 
 
 
 def test_a_private_folder_is_in_the_temporary_folder() -> None:
-    from bringup.jit.store import private as private_module
+    from bringup.jit.store import active_cache as private_module
 
     assert private_module.private_cache().root.is_relative_to(tempfile.gettempdir())
 

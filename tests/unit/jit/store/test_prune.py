@@ -113,7 +113,7 @@ def test_a_put_below_the_bound_does_not_look_at_the_entries(
 
 
 def test_the_counters_agree_with_the_store(root: Path, source: jit.Source) -> None:
-    from bringup.jit.files.usage import Sizes
+    from bringup.jit.files.entry_usage import Sizes
 
     build(source, 3)
     assert Sizes(jit.cache().layout).total()[1] == 3
@@ -147,7 +147,7 @@ def test_an_entry_that_is_cleared_as_it_is_published_is_no_broken_cache(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    from bringup.jit.files.usage import Sizes
+    from bringup.jit.files.entry_usage import Sizes
 
     add = Sizes.add
 

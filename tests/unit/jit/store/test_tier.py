@@ -15,7 +15,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from tests.unit.jit.support import forget
 
 from bringup import jit
-from bringup.jit.store import tier as tier_module
+from bringup.jit.store import shared_tier as tier_module
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tests.unit.jit.support import run
 from bringup import jit
 from bringup.errors import CompileError
 from bringup.jit.files.elf import symbols_of
-from bringup.jit.source.struct import check_text
+from bringup.jit.source.param_struct import check_text
 
 ITEMS = "ptr(out), ptr(x), stride(x,1), scale"
 C_STRUCT = "struct P { bringup_params head; float* out; const float* x; %s };\n"

@@ -103,7 +103,7 @@ numbers = iter(range(4))
 
 
 def test_a_child_that_is_forked_while_a_thread_defines_can_define() -> None:
-    from bringup.ops.registration.definitions import defining
+    from bringup.ops.registration.definition_rollback import defining
 
     held, done = threading.Event(), threading.Event()
 

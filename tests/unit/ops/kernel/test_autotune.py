@@ -12,7 +12,7 @@ from tests.unit.ops.conftest import Define
 
 from bringup import devices, jit, ops
 from bringup.errors import KernelError
-from bringup.jit.ahead import autotune
+from bringup.jit.ahead_of_time import autotune
 from bringup.ops.kernel import kernel_op
 
 # COST is what a tile size would do to the speed, made plain; the result tells which one ran.

@@ -1,0 +1,176 @@
+#include "sim/capability_functions.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "sim/handles.h"
+#include "sim/host_ranges.h"
+#include "sim/simulator.h"
+
+namespace bringup::sim {
+namespace {
+
+std::chrono::steady_clock::time_point deadline_after(int64_t nanoseconds) {
+  // A limit of years would overflow the clock.
+  constexpr int64_t kLongest = int64_t{1} << 60;
+  return std::chrono::steady_clock::now() +
+         std::chrono::nanoseconds(std::clamp<int64_t>(nanoseconds, 0, kLongest));
+}
+
+template <size_t kSize>
+void copy_text(char (&target)[kSize], const std::string& text) {
+  std::strncpy(target, text.c_str(), kSize - 1);
+  target[kSize - 1] = '\0';
+}
+
+// Writes as much as the caller knows.
+template <class Struct>
+void fill_in(Struct* target, Struct filled) {
+  const uint32_t known = target->struct_size;
+  filled.struct_size = known;
+  std::memcpy(target, &filled, std::min<size_t>(known, sizeof filled));
+}
+
+}  // namespace
+
+// --- LIFECYCLE
+
+int32_t init() {
+  return guarded([] {
+    Simulator::instance();
+    return BRINGUP_OK;
+  });
+}
+
+int32_t shutdown() {
+  return guarded([] {
+    Simulator::instance().shut_down();
+    return BRINGUP_OK;
+  });
+}
+
+// --- ERROR_DETAIL
+
+int32_t error_detail(bringup_error_detail* detail) {
+  const ErrorDetail& last = last_error_detail();
+  bringup_error_detail filled{};
+  filled.code = last.code;
+  filled.device = last.device;
+  filled.stream = static_cast<bringup_stream>(last.stream);
+  copy_text(filled.kernel, last.kernel);
+  copy_text(filled.text, last.text);
+  fill_in(detail, filled);
+  return BRINGUP_OK;
+}
+
+// --- TIMED_WAITS
+
+int32_t stream_wait_for(int32_t device, bringup_stream stream, int64_t nanoseconds) {
+  return guarded([&] {
+    may_wait();
+    const bool over = Simulator::instance()
+                          .stream(device, stream)
+                          ->synchronize_until(deadline_after(nanoseconds));
+    return over ? BRINGUP_OK : BRINGUP_TIMEOUT;
+  });
+}
+
+int32_t event_wait_for(bringup_event event, int64_t nanoseconds) {
+  return guarded([&] {
+    may_wait();
+    Simulator::instance();
+    const auto record = event_of(event)->last();
+    if (record == nullptr) return BRINGUP_OK;
+    if (!record->wait_until(deadline_after(nanoseconds))) return BRINGUP_TIMEOUT;
+    if (auto stream = record->stream()) stream->raise_failure();
+    return BRINGUP_OK;
+  });
+}
+
+// --- RESET
+
+int32_t device_reset(int32_t device) {
+  return guarded([&] {
+    may_wait();
+    Simulator::instance().reset(device);
+    return BRINGUP_OK;
+  });
+}
+
+// --- HOST_MEMORY, POINTERS
+
+int32_t host_register(void* address, size_t bytes) {
+  return guarded([&] {
+    Simulator::instance();
+    require(address != nullptr && bytes > 0, "a range of 0 bytes was registered");
+    require(host_ranges().add(address, bytes, true),
+            "a range was registered that overlaps pinned or registered memory");
+    return BRINGUP_OK;
+  });
+}
+
+int32_t host_unregister(void* address) {
+  return guarded([&] {
+    Simulator::instance();
+    require(host_ranges().remove(address, true),
+            "an address was unregistered where no registered range begins");
+    return BRINGUP_OK;
+  });
+}
+
+int32_t pointer_info(const void* address, bringup_pointer_info* info) {
+  return guarded([&] {
+    bringup_pointer_info found{};
+    found.device = -1;
+    Simulator& simulator = Simulator::instance();
+    for (int32_t device = 0; device < kDeviceCount; ++device) {
+      const auto allocation = simulator.memory(device).allocation_of(address);
+      if (!allocation) continue;
+      found.kind = BRINGUP_POINTER_DEVICE;
+      found.device = device;
+      found.base = allocation->first;
+      found.bytes = allocation->second;
+    }
+    if (const auto range = host_ranges().find(address)) {
+      found.kind = BRINGUP_POINTER_HOST;
+      found.base = range->first;
+      found.bytes = range->second;
+    }
+    fill_in(info, found);
+    return BRINGUP_OK;
+  });
+}
+
+// --- LAUNCH_VALUES
+
+int32_t launch_values(int32_t device, bringup_stream stream,
+                      const bringup_launch_values_args* launch) {
+  return guarded([&] {
+    const std::shared_ptr<Stream> queue = Simulator::instance().stream(device, stream);
+    queue->enqueue(std::make_unique<const ValuesLaunch>(
+        *launch, Simulator::instance().memory(queue->device())));
+    return BRINGUP_OK;
+  });
+}
+
+int32_t graph_add_values(bringup_graph graph, const bringup_launch_values_args* launch) {
+  return guarded([&] {
+    const DeviceMemory& memory = Simulator::instance().memory(graph_of(graph)->device());
+    graph_of(graph)->add(ValuesLaunch(*launch, memory));
+    return BRINGUP_OK;
+  });
+}
+
+int32_t graph_update_values(bringup_graph graph, int32_t kernel,
+                            const bringup_launch_values_args* launch) {
+  return guarded([&] {
+    const DeviceMemory& memory = Simulator::instance().memory(graph_of(graph)->device());
+    graph_of(graph)->update(kernel, ValuesLaunch(*launch, memory));
+    return BRINGUP_OK;
+  });
+}
+
+}  // namespace bringup::sim

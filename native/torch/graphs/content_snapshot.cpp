@@ -1,0 +1,73 @@
+#include "torch/graphs/content_snapshot.h"
+
+#include <utility>
+
+#include "torch/graphs/frozen_weights.h"
+#include "torch/graphs/memory_pool.h"
+#include "torch/graphs/outside_capture.h"
+#include "torch/graphs/values.h"
+
+namespace bringup::torch_ext::graphs {
+namespace {
+
+constexpr size_t kCopied = size_t{64} << 20;
+
+// Of memory that this process can read.
+bool has_content(const at::Tensor& tensor) {
+  return tensor.has_storage() && !is_subclass(tensor) && tensor.storage().nbytes() > 0 &&
+         !MemoryPool::overwritten(tensor.storage()) && tensor.storage().data() != nullptr &&
+         (tensor.is_cpu() || tensor.is_privateuseone());
+}
+
+}  // namespace
+
+size_t Contents::remember(const at::Tensor& tensor, std::string name, size_t most) {
+  if (!has_content(tensor)) return 0;
+  names_.try_emplace(tensor.unsafeGetTensorImpl(), name);
+  const c10::Storage& storage = tensor.storage();
+  const size_t size = storage.nbytes();
+  if (size > most) return 0;
+  const auto [entry, fresh] = contents_.try_emplace(storage.unsafeGetStorageImpl());
+  if (!fresh) return 0;
+  const OutsideCapture outside;
+  Content& content = entry->second;
+  content.storage = storage;
+  content.what = "'" + std::move(name) + "' (" + describe(tensor) + ")";
+  const at::Tensor bytes = bytes_of(storage);
+  if (copied_ + size <= kCopied) {
+    copied_ += size;
+    content.copy = bytes.clone();
+  } else {
+    content.hash = content_hash(bytes);
+  }
+  return size;
+}
+
+bool Contents::is_same(const Content& content) {
+  const at::Tensor now = bytes_of(content.storage);
+  if (!content.copy.defined()) return content_hash(now) == content.hash;
+  return now.numel() == content.copy.numel() && now.cpu().equal(content.copy.cpu());
+}
+
+std::optional<std::string> Contents::changed(const Restorer& written) const {
+  const OutsideCapture outside;
+  for (const auto& [storage, content] : contents_) {
+    if (!written.remembers(content.storage) && !is_same(content)) return content.what;
+  }
+  return std::nullopt;
+}
+
+void Contents::restore() const {
+  const OutsideCapture outside;
+  for (const auto& [storage, content] : contents_) {
+    if (!content.copy.defined() || is_same(content)) continue;
+    const at::Tensor now = bytes_of(content.storage);
+    if (now.numel() == content.copy.numel()) now.copy_(content.copy);
+  }
+}
+
+void Contents::name_tensors(Watch& watch) const {
+  for (const auto& [tensor, name] : names_) watch.name_tensor(tensor, name);
+}
+
+}  // namespace bringup::torch_ext::graphs

@@ -1,0 +1,338 @@
+"""`options={"capture": True}`: a compiled inference graph, captured once per call signature."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+
+from bringup import graphs, settings
+from bringup._native import torch_library
+from bringup.compiler.inner_compiler import BoxedFunction
+from bringup.compiler.update_plan import Updates
+from bringup.errors import CaptureError, UpdateError
+from bringup.graphs._copies import copied
+from bringup.graphs._inputs import Placeholders
+
+__all__ = ["CaptureReport", "captured", "captures", "require_capturable"]
+
+_LOG = settings.logger("compiler")
+_CAPTURE_TURN = threading.RLock()
+"""Captures run one after the other in a process: compiled functions of several threads wait."""
+_NUMBERS = itertools.count()
+_ALIVE: WeakValueDictionary[int, _CapturedCalls] = WeakValueDictionary()
+"""The captured calls of every compiled graph that is alive, in the order of their compiles."""
+
+
+@dataclass(frozen=True)
+class CaptureReport:
+    """What the captures of one compiled graph take.
+
+    Attributes:
+        name: of the graph.
+        captures: how many kinds of calls are captured now.
+        uncaptured: how many kinds of calls run as they are, since they could not be captured.
+        max_captures: how many kinds are kept.
+        memory_bytes: what all captures hold: results, intermediates and copies of inputs. Weights
+            are not among them.
+        plan: what calls write into the captures, where some inputs of the graph are nothing but
+            host arguments of its operators; another value of these is no other kind of call.
+    """
+
+    name: str
+    captures: int
+    uncaptured: int
+    max_captures: int
+    memory_bytes: int
+    plan: graphs.UpdatePlan | None
+
+
+def captures() -> tuple[CaptureReport, ...]:
+    """Return what the captures of every compiled graph take that is alive in this process, in the
+    order in which the graphs were compiled.
+    """
+    return tuple(calls.report() for _, calls in sorted(_ALIVE.items()))
+
+
+def captured(
+    run: BoxedFunction,
+    name: str,
+    static: frozenset[int],
+    max_captures: int,
+    *,
+    is_required: bool = True,
+    static_outputs: bool = False,
+    updates: Updates | None = None,
+) -> BoxedFunction:
+    """`run`, but replayed from a captured graph that was made for this kind of call.
+
+    A call's kind is the shape, strides, dtype and device of every tensor and the value of every
+    number. Tensors are copied into slots of the captured graph, except those of `static` (weights),
+    which are read where they are; another address of one is another kind of call.
+
+    Args:
+        run: the compiled graph.
+        name: what an error calls it.
+        static: positions of arguments that keep their address from call to call.
+        max_captures: how many kinds are kept; the one used longest ago makes room.
+        is_required: whether a kind of call that cannot be captured, or replayed any more, is an
+            error; otherwise it runs as it is, and the log has the reason once.
+        static_outputs: whether results are the captured tensors, which the next call of this kind
+            overwrites, instead of copies that belong to the caller.
+        updates: the numbers that are no part of a call's kind: they are written into the captured
+            graph, except those that it refuses.
+
+    Raises `CaptureError` at the call when the graph cannot be captured; the message names the
+    operator or tensor.
+    """
+    calls = _CapturedCalls(run, name, static, max_captures, is_required, static_outputs, updates)
+
+    def run_captured(arguments: list[Any]) -> Any:
+        results = calls.call(arguments)
+        arguments.clear()
+        return results
+
+    def run_captured_if_possible(arguments: list[Any]) -> Any:
+        try:
+            results = calls.call(arguments)
+        except CaptureError as reason:
+            calls.give_up(arguments, reason)
+            results = None
+        if results is None:
+            return run(arguments)
+        arguments.clear()
+        return results
+
+    chosen = run_captured if is_required else run_captured_if_possible
+    chosen._boxed_call = True  # type: ignore[attr-defined]
+    return chosen
+
+
+class _CapturedCalls:
+    """The captured graphs of one compiled graph, by the kind of call."""
+
+    def __init__(
+        self,
+        run: BoxedFunction,
+        name: str,
+        static: frozenset[int],
+        max_captures: int,
+        is_required: bool,
+        static_outputs: bool,
+        updates: Updates | None,
+    ) -> None:
+        self._updates = updates
+        self._kind = torch_library("option 'capture'").graphs.call_kind
+        self._is_required = is_required
+        self._run = run
+        self._name = name
+        self._static = static
+        self._max_captures = max_captures
+        self._static_outputs = static_outputs
+        self._captures: OrderedDict[object, _Captured | None] = OrderedDict()
+        self._lock = threading.Lock()  # of the dict: held for moments
+        _ALIVE[next(_NUMBERS)] = self
+
+    def report(self) -> CaptureReport:
+        """What they take now."""
+        with self._lock:
+            entries = list(self._captures.values())
+        kept = [entry for entry in entries if entry is not None]
+        return CaptureReport(
+            self._name,
+            len(kept),
+            len(entries) - len(kept),
+            self._max_captures,
+            sum(entry.memory_bytes for entry in kept),
+            None if self._updates is None else self._updates.plan,
+        )
+
+    def call(self, arguments: list[Any]) -> tuple[Any, ...] | None:
+        """What the call gives; None for a kind that was given up."""
+        updates = self._updates
+        entry = self._entry(arguments, updates)
+        if entry is None or updates is None:
+            return None if entry is None else entry.call(arguments)
+        try:
+            return entry.call(arguments)
+        except UpdateError as refused:  # such as a number that another binary belongs to
+            _LOG.info("%s is captured for other numbers: %s", self._name, refused)
+            entry = self._entry(arguments, None)
+            return None if entry is None else entry.call(arguments)
+
+    def give_up(self, arguments: list[Any], reason: CaptureError) -> None:
+        """Calls of this kind run as they are from now on."""
+        key = self._key(arguments, self._updates)
+        with self._lock:
+            is_first = self._captures.get(key, self) is not None
+            self._keep(key, None)
+        if is_first:
+            _LOG.warning("%s runs as it is: %s", self._name, reason)
+
+    def _key(self, arguments: list[Any], updates: Updates | None) -> object:
+        stays = [index in self._static for index in range(len(arguments))]
+        if updates is None:
+            return self._kind(arguments, stays)
+        free = updates.free
+        given = [0 if index in free else item for index, item in enumerate(arguments)]
+        return "updated", self._kind(given, stays)
+
+    def _entry(self, arguments: list[Any], updates: Updates | None) -> _Captured | None:
+        key = self._key(arguments, updates)
+        is_known, entry = self._known(key)
+        return entry if is_known else self._capture(key, arguments, updates)
+
+    def _known(self, key: object) -> tuple[bool, _Captured | None]:
+        with self._lock:
+            if key not in self._captures:
+                return False, None
+            self._captures.move_to_end(key)
+            return True, self._captures[key]
+
+    def _capture(
+        self, key: object, arguments: list[Any], updates: Updates | None
+    ) -> _Captured | None:
+        with _CAPTURE_TURN:
+            is_known, entry = self._known(key)  # another thread may have been first
+            if is_known:
+                return entry
+            try:
+                entry = _Captured(self._run, arguments, self._static, self._static_outputs, updates)
+            except UpdateError as reason:
+                _LOG.warning("%s is captured for each value of its numbers: %s", self._name, reason)
+                self._updates = None
+                return self._entry(arguments, None)
+            except CaptureError as error:
+                hint = ""
+                if self._is_required:
+                    hint = (
+                        ". Compile it without capture, or keep this part out of the compiled "
+                        "function"
+                    )
+                raise CaptureError(
+                    f"option 'capture': {self._name} cannot be captured: {error}{hint}"
+                ) from error
+        with self._lock:
+            self._keep(key, entry)
+        report = self.report()
+        _LOG.info(
+            "captured %s in %s: %d of at most %d, %s in all",
+            self._name,
+            _megabytes(entry.memory_bytes),
+            report.captures,
+            report.max_captures,
+            _megabytes(report.memory_bytes),
+        )
+        return entry
+
+    def _keep(self, key: object, entry: _Captured | None) -> None:
+        self._captures[key] = entry
+        if len(self._captures) > self._max_captures:
+            self._captures.popitem(last=False)
+
+
+def require_capturable(aten: Any, name: str, static: frozenset[int]) -> None:
+    """Raises `CaptureError` when a graph calls what no capture sees into, such as control flow, or
+    an operator of it writes an input that is not at one of the positions `static`: it would write a
+    slot instead of the caller's tensor.
+    """
+    placeholders = aten.graph.find_nodes(op="placeholder")
+    slots = {node for index, node in enumerate(placeholders) if index not in static}
+    for node in aten.graph.nodes:
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            raise CaptureError(
+                f"option 'capture': {name} calls {node.target} ({node.name}), which runs as Python "
+                "and may do another thing at every call; compile without capture"
+            )
+        if not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        for index, argument in enumerate(node.target._schema.arguments):
+            written = argument.alias_info is not None and argument.alias_info.is_write
+            by_name = node.kwargs.get(argument.name)
+            given = node.args[index] if index < len(node.args) else by_name
+            if written and isinstance(given, torch.fx.Node) and given in slots:
+                raise CaptureError(
+                    f"option 'capture': {node.target} writes input {given.name!r} of {name}, and "
+                    "a captured graph has copies of its inputs; compile without capture"
+                )
+
+
+class _Captured:
+    """One captured graph with inputs of its own."""
+
+    def __init__(
+        self,
+        run: BoxedFunction,
+        arguments: Sequence[Any],
+        static: frozenset[int],
+        static_outputs: bool,
+        updates: Updates | None,
+    ) -> None:
+        slots = {
+            index: copied(item)
+            for index, item in enumerate(arguments)
+            if isinstance(item, torch.Tensor) and index not in static
+        }
+        # a weight's memory is kept, not the tensor: torch.utils.swap_tensors allows no other owner
+        given = [
+            item.detach() if isinstance(item, torch.Tensor) and index in static else item
+            for index, item in enumerate(arguments)
+        ]
+        given = [slots.get(index, item) for index, item in enumerate(given)]
+        self._copied = tuple(slots)
+        self._static = static
+        self._kept = [item for index, item in enumerate(given) if index in static]
+        self._graph = graphs.CapturedGraph()
+        inputs = Placeholders(slots.values())
+        with torch.no_grad(), graphs.capture(self._graph, inputs=inputs):
+            results = tuple(run(list(given)))  # it may empty its list
+            # inputs that were written where they lie are given back as they are
+            self._results = [_position(result, given, self._static) for result in results]
+            self._graph.outputs = tuple(
+                result
+                for result, place in zip(results, self._results, strict=True)
+                if place is None
+            )
+
+        self._plan = None if updates is None else updates.bind(self._graph, arguments)
+        self._slots = tuple(slots.values())
+        self.memory_bytes = self._graph.memory_bytes + sum(
+            slot.untyped_storage().nbytes() for slot in self._slots
+        )
+        """What it holds: results, intermediates, and copies of inputs."""
+        self._replay = self._run_in_place if static_outputs else self._graph.run
+
+    def call(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
+        given = [arguments[i] for i in self._copied]
+        slots = None if self._plan is None else self._plan.slots(arguments)
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                computed = iter(self._replay(*given, slots=slots))
+        else:
+            computed = iter(self._replay(*given, slots=slots))
+        return tuple(
+            next(computed) if place is None else arguments[place] for place in self._results
+        )
+
+    def _run_in_place(self, *given: Any, slots: Mapping[str, Any] | None) -> Any:
+        if slots is not None:
+            self._graph.update(slots)
+        for slot, tensor in zip(self._slots, given, strict=True):
+            slot.copy_(tensor)
+        self._graph.replay()
+        return self._graph.outputs
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:.1f} MB"
+
+
+def _position(result: Any, given: Sequence[Any], static: frozenset[int]) -> int | None:
+    """Which of the arguments at positions `static` a result is."""
+    return next((index for index in static if given[index] is result), None)

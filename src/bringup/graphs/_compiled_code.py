@@ -1,0 +1,67 @@
+"""Code that torch.compile generated computes without operators: a capture refuses to enter it."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from bringup.graphs._patched_function import attribute_replaced
+from bringup.graphs._source_location import capture_error
+
+__all__ = ["generated_code_refused"]
+
+_ENTRIES = (
+    ("torch._inductor.output_code", "CompiledFxGraph", "__call__", "Inductor"),
+    ("torch._inductor.output_code", "CompiledAOTI", "__call__", "AOTInductor"),
+    ("torch.export.pt2_archive._package", "AOTICompiledModel", "__call__", "AOTInductor"),
+    ("torch._C._aoti", "AOTIModelPackageLoader", "run", "AOTInductor"),
+    ("torch._C._aoti", "AOTIModelPackageLoader", "boxed_run", "AOTInductor"),
+    ("torch._C._aoti", "AOTIModelContainerRunnerCpu", "run", "AOTInductor"),
+)
+"""(module, class, method, who generated what it runs)."""
+
+_Class = tuple[type, str, str]
+
+
+@contextmanager
+def generated_code_refused(recording: Callable[[], bool]) -> Iterator[Callable[[], None]]:
+    """Generated code that is called where `recording()` holds raises `CaptureError`.
+
+    Gives a function that looks again for classes that were imported since.
+    """
+    with ExitStack() as patches:
+        replaced: set[tuple[type, str]] = set()
+
+        def install() -> None:
+            for owner, method, generator in _loaded():
+                if (owner, method) in replaced:
+                    continue
+                replaced.add((owner, method))
+                make = functools.partial(_guarded, generator=generator, recording=recording)
+                patches.enter_context(attribute_replaced(owner, method, make))
+
+        install()
+        yield install
+
+
+def _loaded() -> Iterator[_Class]:
+    for module, name, method, generator in _ENTRIES:
+        owner = getattr(sys.modules.get(module), name, None)
+        if owner is not None and hasattr(owner, method):
+            yield owner, method, generator
+
+
+def _guarded(original: Any, generator: str, recording: Callable[[], bool]) -> Any:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if recording():
+            raise capture_error(
+                f"this calls code that {generator} generated: its kernels read and write memory"
+                " without operators, and the capture would miss them. Compile with"
+                ' backend="bringup" or "eager", or call it outside the capture'
+            )
+        return original(self, *args, **kwargs)
+
+    return call

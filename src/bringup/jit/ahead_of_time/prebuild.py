@@ -1,0 +1,297 @@
+"""`prebuild`: many kernels before they are needed, by threads here or by any executor elsewhere.
+
+What is in the cache already is not sent anywhere. A worker on another machine sends back the entry
+that it built; a worker whose compiler or processor differs from this machine's is refused, for what
+it builds has another key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+from bringup.errors import CompileError, MissingCompilerError
+from bringup.jit.ahead_of_time.entry_transfer import Shipment, pack, unpack
+from bringup.jit.builder.request import Request
+from bringup.jit.lookup import compilation, events, progress
+from bringup.jit.lookup.spec import Spec
+from bringup.jit.source.source import Source
+from bringup.jit.template.params import Params
+
+__all__ = ["Outcome", "PrebuildReport", "prebuild"]
+
+Status: TypeAlias = Literal["built", "hit", "failed"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one spec.
+
+    Attributes:
+        spec: the kernel, with the target that it was built for.
+        status: `"built"` now, a `"hit"` in the cache, or `"failed"`.
+        key: its build key; empty when it failed.
+        seconds: how long it took where it was built.
+        error: why it failed.
+        worker: host and process that built it, or tried to.
+    """
+
+    spec: Spec
+    status: Status
+    key: str = ""
+    seconds: float = 0.0
+    error: BaseException | None = None
+    worker: str = ""
+
+    def __str__(self) -> str:
+        text = f"{self.status}: {self.spec}"
+        if self.status == "built":
+            return f"{text} in {self.seconds:.2f} s"
+        return f"{text}: {self.error}" if self.error else text
+
+
+@dataclass(frozen=True)
+class PrebuildReport:
+    """What became of every spec, in the order in which they were given."""
+
+    outcomes: tuple[Outcome, ...]
+
+    def _with(self, status: Status) -> tuple[Outcome, ...]:
+        return tuple(outcome for outcome in self.outcomes if outcome.status == status)
+
+    @property
+    def built(self) -> tuple[Outcome, ...]:
+        """Those that were compiled now."""
+        return self._with("built")
+
+    @property
+    def hits(self) -> tuple[Outcome, ...]:
+        """Those that were in the cache."""
+        return self._with("hit")
+
+    @property
+    def failed(self) -> tuple[Outcome, ...]:
+        """Those that could not be built; each has its `error`."""
+        return self._with("failed")
+
+    def check(self) -> PrebuildReport:
+        """This report, if nothing failed.
+
+        Raises:
+            CompileError: something failed; the message has every failure.
+        """
+        if self.failed:
+            failures = "\n".join(f"- {outcome}" for outcome in self.failed)
+            count = f"{len(self.failed)} of {len(self.outcomes)}"
+            raise CompileError(f"{count} kernels could not be built:\n{failures}")
+        return self
+
+    def __str__(self) -> str:
+        counts = (
+            f"{len(self.built)} built, {len(self.hits)} in the cache, {len(self.failed)} failed"
+        )
+        return "\n".join([counts, *(f"  {outcome}" for outcome in self.failed)])
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What a worker gets. It refuses when its compiler is not the one with this fingerprint."""
+
+    spec: Spec
+    fingerprint: str
+    home: tuple[str, str]
+
+
+def _home() -> tuple[str, str]:
+    """Machine and folder of the cache in use: who shares both needs nothing sent."""
+    return os.uname().nodename, str(compilation.cache().root)
+
+
+def _worker_name() -> str:
+    return f"{os.uname().nodename}:{os.getpid()}"
+
+
+def _request(spec: Spec) -> Request:
+    return compilation.request_for(spec.source, **spec.arguments, store=compilation.cache())
+
+
+@contextlib.contextmanager
+def _builds_of_this_thread() -> Iterator[list[events.CompileFinished]]:
+    """The compiles that finish on this thread meanwhile."""
+    thread, finished = threading.get_ident(), []
+
+    def note(event: events.Event) -> None:
+        if isinstance(event, events.CompileFinished) and threading.get_ident() == thread:
+            finished.append(event)
+
+    end = events.subscribe(note, events.CompileFinished)
+    try:
+        yield finished
+    finally:
+        end()
+
+
+def _work(job: _Job) -> tuple[Outcome, Shipment | None]:
+    """Runs in a worker: builds, and packs the entry when it has to travel. Never raises."""
+    worker = _worker_name()
+    try:
+        with progress.quiet(), _builds_of_this_thread() as finished:
+            request = _request(job.spec)
+            if request.toolchain.fingerprint != job.fingerprint:
+                raise CompileError(
+                    f"refused by worker {worker}: its compiler {request.toolchain.compiler} "
+                    f"({request.toolchain.version}) on {request.toolchain.machine}, or what "
+                    "-march=native means there, is not that of the machine that wants the "
+                    "kernel. Give prebuild an executor whose workers have the same of both"
+                )
+            binary = compilation.compile(job.spec.source, **job.spec.arguments)
+        shipment = None if _home() == job.home else pack(binary.path.parent)
+    except Exception as error:
+        return Outcome(job.spec, "failed", error=error, worker=worker), None
+    status: Status = "built" if finished else "hit"
+    seconds = sum(event.seconds for event in finished)
+    return Outcome(job.spec, status, binary.key, seconds, worker=worker), shipment
+
+
+def _plan(spec: Spec) -> Outcome | _Job:
+    """A hit or a failure at once, or work for a worker."""
+    if spec.source.is_library:
+        return _already_there(spec)
+    try:
+        request = _request(spec)
+        hit = compilation.find(request, compilation.cache())
+    except MissingCompilerError:
+        return _already_there(spec)
+    except Exception as error:
+        return Outcome(spec, "failed", error=error, worker=_worker_name())
+    if hit is not None:
+        return Outcome(spec, "hit", hit.key)
+    return _Job(spec, request.toolchain.fingerprint, _home())
+
+
+def _already_there(spec: Spec) -> Outcome:
+    """What no compiler makes: a library, and where there is no compiler a kernel from a bundle or
+    from the shared tier.
+    """
+    try:
+        return Outcome(spec, "hit", compilation.compile(spec.source, **spec.arguments).key)
+    except Exception as error:
+        return Outcome(spec, "failed", error=error, worker=_worker_name())
+
+
+def _result(spec: Spec, future: Future[tuple[Outcome, Shipment | None]]) -> Outcome:
+    """What the worker says, with its entry in the cache here."""
+    try:
+        outcome, shipment = future.result()
+        request, store = _request(spec), compilation.cache()
+        if shipment is not None and compilation.find(request, store) is None:
+            unpack(shipment, request, store)
+    except Exception as error:  # the worker or its machine is gone, or sent something else
+        return Outcome(spec, "failed", error=error)
+    return outcome
+
+
+def _as_spec(given: Spec | Source | Params) -> Spec:
+    if isinstance(given, Params):
+        return given.spec()
+    if isinstance(given, Source):
+        return Spec(given)
+    if isinstance(given, Spec):
+        return given
+    raise TypeError(
+        f"jit.prebuild: expected jit.Spec, jit.Source or jit.Params, got {type(given).__name__} "
+        f"({given!r})"
+    )
+
+
+def _wanted(specs: Iterable[Spec | Source | Params], targets: Sequence[str] | None) -> list[Spec]:
+    """Each spec once for each target."""
+    if isinstance(targets, str):
+        raise TypeError(f"jit.prebuild(targets={targets!r}): expected a list of targets")
+    wanted: dict[Spec, None] = {}
+    for given in specs:
+        spec = _as_spec(given)
+        for target in targets or [spec.target]:
+            wanted[replace(spec, target=target)] = None
+    return list(wanted)
+
+
+def _run(jobs: Sequence[_Job], executor: Executor) -> Generator[tuple[Spec, Outcome], None, None]:
+    futures: dict[Future[tuple[Outcome, Shipment | None]], Spec] = {}
+    try:
+        for job in jobs:
+            try:
+                futures[executor.submit(_work, job)] = job.spec
+            except Exception as error:  # a pool whose workers died takes nothing more
+                yield job.spec, Outcome(job.spec, "failed", error=error)
+        for future in as_completed(futures):
+            yield futures[future], _result(futures[future], future)
+    finally:  # interrupted: what has not begun need not
+        for future in futures:
+            future.cancel()
+
+
+@contextlib.contextmanager
+def _executor(given: Executor | None, workers: int | None, jobs: int) -> Iterator[Executor]:
+    if given is not None:
+        yield given
+        return
+    # A compiler is a process of its own: threads are enough to wait for it.
+    count = workers or len(os.sched_getaffinity(0))
+    with ThreadPoolExecutor(max(1, min(count, jobs)), "bringup-prebuild") as pool:
+        yield pool
+
+
+def prebuild(
+    specs: Iterable[Spec | Source | Params],
+    *,
+    workers: int | None = None,
+    targets: Sequence[str] | None = None,
+    executor: Executor | None = None,
+) -> PrebuildReport:
+    """Build every kernel that the cache does not have, and say what became of each. One that fails
+    does not stop the others.
+
+    Args:
+        specs: what to build: a source alone is built without macros and flags, the parameter set
+            of a template's call with its own.
+        workers: how many compilers run at a time here; as many as there are processors by default.
+        targets: build each spec for each of these, instead of the spec's own target.
+        executor: who builds: any `concurrent.futures` executor, also of processes or of another
+            machine. Its workers need this version of bringup, the same compiler and processor, and
+            source files at the same paths.
+
+    Returns:
+        A report with an outcome for each spec; `report.check()` raises if one failed.
+
+    Raises:
+        TypeError: a spec is none, or `executor` is no executor.
+        ValueError: `workers` is not positive, or given with `executor`.
+    """
+    if executor is not None and not callable(getattr(executor, "submit", None)):
+        raise TypeError(
+            "jit.prebuild(executor=): expected an executor of concurrent.futures, got "
+            f"{type(executor).__name__} ({executor!r})"
+        )
+    if executor is not None and workers is not None:
+        raise ValueError("jit.prebuild: workers= is for its own threads; executor= brings its own")
+    if workers is not None and workers < 1:
+        raise ValueError(f"jit.prebuild(workers={workers}): expected a positive number")
+    plans = {spec: _plan(spec) for spec in _wanted(specs, targets)}
+    jobs = [plan for plan in plans.values() if isinstance(plan, _Job)]
+    found = {spec: plan for spec, plan in plans.items() if isinstance(plan, Outcome)}
+    if jobs:
+        with (
+            _executor(executor, workers, len(jobs)) as pool,
+            progress.batch(len(jobs)) as report_outcome,
+            contextlib.closing(_run(jobs, pool)) as outcomes,
+        ):
+            for spec, outcome in outcomes:
+                found[spec] = outcome
+                report_outcome(str(outcome).partition("\n")[0])
+    return PrebuildReport(tuple(found[spec] for spec in plans))
