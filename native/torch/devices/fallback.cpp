@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "torch/common/out_form.h"
+#include "torch/common/values.h"
 #include "torch/common/written_arguments.h"
 #include "torch/devices/fallback_policy.h"
 #include "torch/devices/host_call.h"
@@ -41,7 +42,7 @@ namespace {
 enum class Writes : uint8_t { kNever, kAlways, kInTraining, kResult };
 
 // What is known about an operator from its schema alone.
-struct OperatorPlan {
+struct FallbackPlan {
   bool keeps_nothing = false;  // an aten operator; others may keep the tensors they are given
   bool mixes_devices = false;  // takes CPU tensors beside device tensors on purpose
   bool takes_dtype = false;
@@ -82,15 +83,15 @@ bool is_fallback(const c10::OperatorHandle& op) {
 
 bool has_single_registration(const c10::OperatorName& op);
 
-bool out_form_has_own_kernel(const OperatorPlan& plan) {
+bool out_form_has_own_kernel(const FallbackPlan& plan) {
   const std::optional<c10::OperatorHandle>& op = plan.out_form;
   return op.has_value() && op->hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1) &&
          !(plan.out_form_may_fall_back && is_fallback(*op));
 }
 
-OperatorPlan make_plan(const c10::OperatorHandle& op) {
+FallbackPlan make_plan(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
-  OperatorPlan plan;
+  FallbackPlan plan;
   plan.keeps_nothing = schema.name().starts_with("aten::");
   plan.mixes_devices = mixes_devices_on_purpose(schema.name());
   plan.random = RandomTraits(op);
@@ -116,11 +117,11 @@ OperatorPlan make_plan(const c10::OperatorHandle& op) {
 
 // Plans are made once and kept for ever; each thread remembers where it found its last ones. Only
 // aten's operators have plans that are kept: others may be defined anew.
-const OperatorPlan& kept_plan(const c10::OperatorHandle& op) {
+const FallbackPlan& kept_plan(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   struct Entry {
     const c10::FunctionSchema* schema = nullptr;
-    const OperatorPlan* plan = nullptr;
+    const FallbackPlan* plan = nullptr;
   };
   thread_local std::array<Entry, 256> recent;
   Entry& entry = recent[(reinterpret_cast<uintptr_t>(&schema) >> 6) % recent.size()];
@@ -128,35 +129,16 @@ const OperatorPlan& kept_plan(const c10::OperatorHandle& op) {
 
   static std::mutex mutex;
   static auto* plans =
-      new std::unordered_map<const c10::FunctionSchema*, std::unique_ptr<OperatorPlan>>;
+      new std::unordered_map<const c10::FunctionSchema*, std::unique_ptr<FallbackPlan>>;
   std::lock_guard lock(mutex);
   auto& plan = (*plans)[&schema];
-  if (plan == nullptr) plan = std::make_unique<OperatorPlan>(make_plan(op));
+  if (plan == nullptr) plan = std::make_unique<FallbackPlan>(make_plan(op));
   entry = {&schema, plan.get()};
   return *plan;
 }
 
-// Calls visit(tensor) for every defined tensor among the arguments, also in lists.
-template <typename Visit>
-void for_each_tensor(c10::ArrayRef<c10::IValue> arguments, Visit visit) {
-  for (const c10::IValue& argument : arguments) {
-    if (argument.isTensor()) {
-      const at::Tensor& tensor = argument.toTensor();
-      if (tensor.defined()) visit(tensor);
-    } else if (argument.isTensorList()) {
-      for (const at::Tensor& tensor : argument.toTensorList()) {
-        if (tensor.defined()) visit(tensor);
-      }
-    } else if (argument.isOptionalTensorList()) {
-      for (const std::optional<at::Tensor>& tensor : argument.toOptionalTensorList()) {
-        if (tensor.has_value() && tensor->defined()) visit(*tensor);
-      }
-    }
-  }
-}
-
 // The device of a call: its tensors', or else the one that it asks for.
-c10::Device device_of(const c10::OperatorHandle& op, const OperatorPlan& plan,
+c10::Device device_of(const c10::OperatorHandle& op, const FallbackPlan& plan,
                       c10::ArrayRef<c10::IValue> arguments) {
   CommonDevice common;
   for_each_tensor(arguments,
@@ -177,38 +159,6 @@ void give_generator(const RandomTraits& random, c10::IValue* arguments, c10::Dev
   random.give_generator(arguments, draws);
 }
 
-c10::IValue stand_in(HostCall& call, const c10::IValue& value, bool written, bool resized) {
-  if (value.isTensor()) return call.stand_in(value.toTensor(), written, resized);
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> tensors;
-    const c10::List<at::Tensor> originals = value.toTensorList();
-    tensors.reserve(originals.size());
-    for (const at::Tensor& tensor : originals) {
-      tensors.push_back(call.stand_in(tensor, written, resized));
-    }
-    return tensors;
-  }
-  if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> tensors;
-    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorList()) {
-      tensors.push_back(tensor.has_value() ? std::optional(call.stand_in(*tensor, written))
-                                           : std::nullopt);
-    }
-    return tensors;
-  }
-  return value;
-}
-
-void adopt_value(HostCall& call, c10::IValue& value) {
-  if (value.isTensor()) {
-    value = call.adopt(value.toTensor());
-  } else if (value.isTensorList()) {
-    c10::List<at::Tensor> adopted;
-    for (const at::Tensor& tensor : value.toTensorList()) adopted.push_back(call.adopt(tensor));
-    value = adopted;
-  }
-}
-
 // torch's composite kernel of a structured operator: it checks the arguments, allocates the result
 // and calls the out form. Reached through the table of a device that has no kernels at all.
 constexpr c10::DispatchKeySet kComposites(c10::DispatchKey::PrivateUse3);
@@ -218,7 +168,7 @@ void run_composite(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 
 // What the host returned becomes the device's, by `adopt`.
 template <class Adopt>
-void adopt_results(const OperatorPlan& plan, const HostCall& call, FallbackCall& counted,
+void adopt_results(const FallbackPlan& plan, const HostCall& call, FallbackCall& counted,
                    Adopt adopt) {
   try {
     adopt();
@@ -237,8 +187,8 @@ void run_cpu_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::j
   constexpr bool sparse = host_key == c10::DispatchKey::SparseCPU;
   const c10::FunctionSchema& schema = op.schema();
   const bool aten = schema.name().starts_with("aten::");
-  const OperatorPlan fresh = aten ? OperatorPlan{} : make_plan(op);
-  const OperatorPlan& plan = aten ? kept_plan(op) : fresh;
+  const FallbackPlan fresh = aten ? FallbackPlan{} : make_plan(op);
+  const FallbackPlan& plan = aten ? kept_plan(op) : fresh;
   TORCH_CHECK_NOT_IMPLEMENTED(op.hasComputedKernelForDispatchKey(host_key), "operator '",
                               op.operator_name(), "' has no kernel for ",
                               sparse ? "sparse tensors of " : "", "device '",
@@ -263,7 +213,8 @@ void run_cpu_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::j
     const bool is_result = writes == Writes::kResult;
     const bool written =
         is_result || writes == Writes::kAlways || (writes == Writes::kInTraining && !evaluates);
-    value = stand_in(call, value, written, is_result);
+    value = map_tensors(
+        value, [&](const at::Tensor& tensor) { return call.stand_in(tensor, written, is_result); });
   }
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   if (C10_UNLIKELY(plan.random.draws_inside())) {
@@ -276,7 +227,8 @@ void run_cpu_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::j
   call.write_back();
   adopt_results(plan, call, counted, [&] {
     for (size_t i = stack->size() - schema.returns().size(); i < stack->size(); ++i) {
-      adopt_value(call, (*stack)[i]);
+      c10::IValue& value = (*stack)[i];
+      value = map_tensors(value, [&](const at::Tensor& tensor) { return call.adopt(tensor); });
     }
   });
 }
@@ -303,7 +255,7 @@ struct Unboxed<Op, at::Tensor(Arguments...)> {
   static at::Tensor run(c10::DispatchKeySet, Arguments... arguments) {
     static const auto op =
         c10::Dispatcher::singleton().findSchemaOrThrow(Op::name, Op::overload_name);
-    static const OperatorPlan& plan = kept_plan(op);
+    static const FallbackPlan& plan = kept_plan(op);
     if (C10_UNLIKELY(out_form_has_own_kernel(plan))) {
       return Op::redispatch(kComposites, arguments...);
     }

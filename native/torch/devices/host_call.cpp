@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 
+#include "torch/common/values.h"
 #include "torch/devices/allocator.h"
 #include "torch/devices/copies.h"
 #include "torch/devices/dtypes.h"
@@ -147,18 +148,6 @@ bool same_geometry(const at::Tensor& a, const at::Tensor& b) {
 void take_geometry(const at::Tensor& to, const at::Tensor& from) {
   to.unsafeGetTensorImpl()->set_sizes_and_strides(from.sizes(), from.strides(),
                                                   from.storage_offset());
-}
-
-// Whether the first and last elements of two tensors in one storage enclose common bytes.
-bool overlap(const at::Tensor& a, const at::Tensor& b) {
-  const auto begin = [](const at::Tensor& tensor) {
-    return static_cast<size_t>(tensor.storage_offset()) * tensor.element_size();
-  };
-  const auto end = [](const at::Tensor& tensor) {
-    return at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.element_size(),
-                                            static_cast<size_t>(tensor.storage_offset()));
-  };
-  return begin(a) < end(b) && begin(b) < end(a);
 }
 
 // `tensor` with one element for all that lie in one place: a copy refuses to write the others,

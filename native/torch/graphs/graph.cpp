@@ -453,7 +453,7 @@ void Graph::check_overlap(const Change& change) const {
   for_each_tensor(change.value, [&](const at::Tensor& given) {
     const std::lock_guard values(values_mutex_);
     node.visit_accesses([&](const at::Tensor& tensor, bool writes) {
-      TORCH_CHECK(!writes || !overlap(tensor, given), which(),
+      TORCH_CHECK(!writes || !shares_bytes(tensor, given), which(),
                   " would be memory that this call writes");
     });
     TORCH_CHECK(!pool_->writes(given.storage().data(), given.storage().nbytes()), which(),

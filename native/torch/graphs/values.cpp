@@ -47,15 +47,11 @@ bool same_elements(const at::Tensor& left, const at::Tensor& right) {
          left.is_conj() == right.is_conj() && left.is_neg() == right.is_neg();
 }
 
-bool overlap(const at::Tensor& left, const at::Tensor& right) {
-  const auto end = [](const at::Tensor& tensor) {
-    int64_t last = 0;
-    for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
-    return static_cast<const char*>(address_of(tensor)) +
-           (last + 1) * static_cast<int64_t>(tensor.itemsize());
+bool shares_bytes(const at::Tensor& left, const at::Tensor& right) {
+  const auto base = [](const at::Tensor& tensor) {
+    return reinterpret_cast<uintptr_t>(address_of(tensor.storage()));
   };
-  if (left.numel() == 0 || right.numel() == 0) return false;
-  return address_of(left) < end(right) && address_of(right) < end(left);
+  return overlap(left, base(left), right, base(right));
 }
 
 std::string layout_difference(const at::Tensor& wanted, const at::Tensor& given) {

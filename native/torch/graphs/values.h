@@ -1,4 +1,4 @@
-// Tensors inside dispatcher values: visiting them, replacing them, saying what they are.
+// What tensors and other dispatcher values are: whether two are the same, and what to say of them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,29 +10,9 @@
 #include <string>
 #include <utility>
 
+#include "torch/common/values.h"
+
 namespace bringup::torch_ext::graphs {
-
-// Calls fn(const at::Tensor&) for every defined tensor in `value`.
-template <class Fn>
-void for_each_tensor(const c10::IValue& value, Fn&& fn) {
-  if (value.isTensor()) {
-    if (value.toTensor().defined()) fn(value.toTensor());
-  } else if (value.isTensorList() || value.isOptionalTensorList()) {
-    for (const c10::IValue& element : value.toListRef()) for_each_tensor(element, fn);
-  }
-}
-
-// A copy of `value` in which fn(const at::Tensor&) replaced every defined tensor.
-template <class Fn>
-c10::IValue map_tensors(const c10::IValue& value, Fn&& fn) {
-  if (value.isTensor()) {
-    return value.toTensor().defined() ? c10::IValue(fn(value.toTensor())) : value;
-  }
-  if (!value.isTensorList() && !value.isOptionalTensorList()) return value;
-  c10::impl::GenericList copy = c10::IValue(value).toList().copy();
-  for (size_t i = 0; i < copy.size(); ++i) copy.set(i, map_tensors(copy.get(i), fn));
-  return c10::IValue(std::move(copy));
-}
 
 // Whether Python code decides what operators do with this tensor: a fake tensor, a wrapper.
 inline bool is_subclass(const at::Tensor& tensor) {
@@ -48,8 +28,9 @@ const void* address_of(const at::Tensor& tensor);
 // Whether two tensors are the same elements in memory, seen in the same way.
 bool same_elements(const at::Tensor& left, const at::Tensor& right);
 
-// Whether an element of one may lie in the bytes from the other's first to its last element.
-bool overlap(const at::Tensor& left, const at::Tensor& right);
+// Whether an element of one may lie in the bytes from the other's first to its last element, in
+// whatever storages: one memory may be seen from the host and from the device.
+bool shares_bytes(const at::Tensor& left, const at::Tensor& right);
 
 // Whether two lists of tensors have the same elements, as above.
 bool same_tensors(const c10::IValue& left, const c10::IValue& right);

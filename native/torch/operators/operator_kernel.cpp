@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "torch/common/errors.h"
+#include "torch/common/values.h"
 #include "torch/common/written_arguments.h"
 #include "torch/devices/driver.h"
 #include "torch/devices/fallback.h"
@@ -138,16 +139,11 @@ int32_t written_argument(const c10::FunctionSchema& schema) {
 
 // The device of a call: that of its first tensor there.
 c10::DeviceIndex device_of(c10::ArrayRef<c10::IValue> arguments) {
-  for (const c10::IValue& value : arguments) {
-    if (value.isTensor() && value.toTensor().defined() && value.toTensor().is_privateuseone()) {
-      return value.toTensor().device().index();
-    }
-    if (!value.isTensorList()) continue;
-    for (const at::Tensor& tensor : value.toTensorList()) {
-      if (tensor.defined() && tensor.is_privateuseone()) return tensor.device().index();
-    }
-  }
-  return current_device();
+  c10::DeviceIndex found = -1;
+  for_each_tensor(arguments, [&](const at::Tensor& tensor) {
+    if (found < 0 && tensor.is_privateuseone()) found = tensor.device().index();
+  });
+  return found < 0 ? current_device() : found;
 }
 
 // Sizes can be refused where there are no elements: torch's own checks are asked each time.
@@ -374,20 +370,6 @@ void add_value(runtime::LaunchBlock& block, const c10::IValue& value, ArgumentRo
   if (value.isInt()) return block.add_int(value.toInt());
   TORCH_INTERNAL_ASSERT(value.isList());
   add_list(block, value);
-}
-
-bool may_overlap(const at::Tensor& a, const at::Tensor& b) {
-  if (!a.defined() || !b.defined() || !a.is_alias_of(b)) return false;
-  const auto bytes = [](const at::Tensor& tensor) {
-    int64_t last = 0;
-    for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
-    const auto* first = static_cast<const char*>(tensor.const_data_ptr());
-    return std::pair(first, first + (last + 1) * static_cast<int64_t>(tensor.element_size()));
-  };
-  if (a.numel() == 0 || b.numel() == 0) return false;
-  const auto [a_begin, a_end] = bytes(a);
-  const auto [b_begin, b_end] = bytes(b);
-  return a_begin < b_end && b_begin < a_end;
 }
 
 void check_in_range(const c10::Scalar& scalar, at::ScalarType computed) {

@@ -129,8 +129,6 @@ bool prepare_raw(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> argume
 void add_value(runtime::LaunchBlock& block, const c10::IValue& value, ArgumentRole role);
 // Appends a Scalar for a kernel that cannot tell the bits of a double from those of an integer.
 void add_scalar_as(runtime::LaunchBlock& block, const c10::Scalar& scalar, bool is_floating);
-// Whether the bytes from one tensor's first to its last element and those of another one meet.
-bool may_overlap(const at::Tensor& a, const at::Tensor& b);
 // Raises torch's error for a number that the type computed in does not hold.
 void check_in_range(const c10::Scalar& scalar, at::ScalarType computed);
 // A tensor that stands for a number: 0-dimensional, on the host.

@@ -9,6 +9,7 @@
 #include <bit>
 
 #include "torch/common/errors.h"
+#include "torch/common/values.h"
 #include "torch/common/written_arguments.h"
 #include "torch/devices/state.h"
 #include "torch/operators/operator_kernel.h"
@@ -147,25 +148,122 @@ bool written(const OperatorKernel& kernel, size_t i) {
 
 // Whether written argument number `w` lies on top of another argument. Raises where it is one that
 // overlaps in part, as pointwise operators do.
-bool lies_on_another(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments, size_t w) {
+bool lies_on_another(c10::ArrayRef<c10::IValue> arguments, size_t w) {
   const at::Tensor& tensor = arguments[w].toTensor();
   at::assert_no_internal_overlap(tensor);
   bool found = false;
   const auto look = [&](const at::Tensor& other) {
-    if (!may_overlap(tensor, other)) return;
+    if (!overlap(tensor, other)) return;
     if (!other.is_same(tensor)) at::assert_no_partial_overlap(tensor, other);
     found = true;
   };
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (i == w) continue;
-    if (kernel.roles[i] == ArgumentRole::kTensorList && arguments[i].isTensorList()) {
-      for (const c10::IValue& item : arguments[i].toListRef()) look(item.toTensor());
-    } else if (arguments[i].isTensor()) {
-      look(arguments[i].toTensor());
-    }
+    for_each_tensor(arguments[i], look);
   }
   return found;
 }
+
+// The arguments of one call and then its results, into its launch block.
+class Packer {
+ public:
+  Packer(const OperatorKernel& kernel, const std::vector<ResultShape>& shapes,
+         OperatorLaunch& launch)
+      : kernel_(kernel),
+        shapes_(shapes),
+        launch_(launch),
+        device_(kDriverDevice, launch.device),
+        // Of a comparison the operands are what says it.
+        is_floating_(at::isFloatingType(launch.plan->computed) ||
+                     (!shapes.empty() && at::isFloatingType(shapes.front().dtype))) {}
+
+  // False where a written argument lies on top of another one.
+  bool take_written(c10::ArrayRef<c10::IValue> arguments) {
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (!written(kernel_, i)) continue;
+      const at::Tensor& tensor = arguments[i].toTensor();
+      if (kernel_.roles[i] == ArgumentRole::kOut && !launch_.fixed) {
+        at::native::resize_output(tensor, shapes_[written_.size()].sizes);
+      }
+      if (lies_on_another(arguments, i)) return false;
+      written_.push_back(tensor);
+    }
+    return true;
+  }
+
+  void add_argument(const c10::IValue& value, size_t i) {
+    const ArgumentRole role = kernel_.roles[i];
+    const bool any_layout = takes_any_layout(kernel_, i);
+    if (role == ArgumentRole::kTensorList) {
+      add_list(value, any_layout);
+    } else if (role == ArgumentRole::kTensor && is_host_number(value)) {
+      // The kernel cannot tell a number from a tensor.
+      launch_.held.push_back(value.toTensor().to(device_));
+      add(launch_.held.back(), true);
+    } else if (role == ArgumentRole::kTensor && value.isTensor() && value.toTensor().defined()) {
+      add(value.toTensor(), any_layout);
+    } else if (value.isScalar() && role == ArgumentRole::kScalar) {
+      add_scalar_as(launch_.block, value.toScalar(), is_floating_);
+    } else {
+      add_value(launch_.block, value, role);
+    }
+  }
+
+  // The written arguments, and fresh ones or, of those that are wanted, what is given for them.
+  void add_results(c10::ArrayRef<at::Tensor> given) {
+    const at::Tensor* next_given = given.begin();
+    for (size_t r = 0; r < shapes_.size(); ++r) {
+      const ResultShape& shape = shapes_[r];
+      const bool fresh = r >= written_.size();
+      if (fresh && shape.dtype == at::ScalarType::Undefined) {
+        launch_.block.add_none();
+        launch_.results.emplace_back();
+        continue;
+      }
+      at::Tensor result =
+          !fresh ? written_[r]
+          : next_given != given.end()
+              ? *next_given++
+              : at::empty_strided(shape.sizes, shape.strides,
+                                  at::TensorOptions().dtype(shape.dtype).device(device_));
+      if (launch_.fixed) check_fits(kernel_, result, shape.sizes);
+      if (fresh || !kernel_.in_place) add(result, true);
+      launch_.results.push_back(std::move(result));
+    }
+  }
+
+ private:
+  // What of a tensor the kernel gets: itself, or a copy in rows.
+  at::Tensor passed(const at::Tensor& tensor, bool any_layout) {
+    TORCH_CHECK(tensor.device() == device_, "Expected all tensors to be on the same device, but ",
+                kernel_.name, " got ", tensor.device(), " and ", device_);
+    at::Tensor given = any_layout ? tensor : tensor.contiguous();
+    if (!given.is_same(tensor)) launch_.held.push_back(given);
+    return given;
+  }
+
+  void add(const at::Tensor& tensor, bool any_layout) {
+    const at::Tensor given = passed(tensor, any_layout);
+    launch_.block.add_tensor(describe(given, given.sizes(), given.strides()));
+  }
+
+  void add_list(const c10::IValue& value, bool any_layout) {
+    std::vector<at::Tensor> tensors;
+    std::vector<runtime::TensorDesc> descs;
+    for (const at::Tensor& tensor : value.toTensorList()) {
+      tensors.push_back(passed(tensor, any_layout));
+      descs.push_back(describe(tensors.back(), tensors.back().sizes(), tensors.back().strides()));
+    }
+    launch_.block.add_tensor_list(descs);
+  }
+
+  const OperatorKernel& kernel_;
+  const std::vector<ResultShape>& shapes_;
+  OperatorLaunch& launch_;
+  const c10::Device device_;
+  const bool is_floating_;
+  c10::SmallVector<at::Tensor, 2> written_;
+};
 
 }  // namespace
 
@@ -177,78 +275,14 @@ bool takes_any_layout(const OperatorKernel& kernel, size_t i) {
 
 bool prepare_raw(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
                  c10::ArrayRef<at::Tensor> given, OperatorLaunch& launch) {
-  const auto found = shapes_of(kernel, arguments);
-  if (!found.has_value()) return false;
-  const std::vector<ResultShape>& shapes = *found;
-  const c10::Device device(kDriverDevice, launch.device);
-  // Of a comparison the operands are what says it.
-  const bool is_floating = at::isFloatingType(launch.plan->computed) ||
-                           (!shapes.empty() && at::isFloatingType(shapes.front().dtype));
-  const auto passed = [&](const at::Tensor& tensor, bool any_layout) {
-    TORCH_CHECK(tensor.device() == device, "Expected all tensors to be on the same device, but ",
-                kernel.name, " got ", tensor.device(), " and ", device);
-    at::Tensor given = any_layout ? tensor : tensor.contiguous();
-    if (!given.is_same(tensor)) launch.held.push_back(given);
-    return given;
-  };
-  const auto add = [&](const at::Tensor& tensor, bool any_layout) {
-    const at::Tensor given = passed(tensor, any_layout);
-    launch.block.add_tensor(describe(given, given.sizes(), given.strides()));
-  };
-  c10::SmallVector<at::Tensor, 2> written_tensors;
+  const auto shapes = shapes_of(kernel, arguments);
+  if (!shapes) return false;
+  Packer packer(kernel, *shapes, launch);
+  if (!packer.take_written(arguments)) return false;
   for (size_t i = 0; i < arguments.size(); ++i) {
-    if (!written(kernel, i)) continue;
-    const at::Tensor& tensor = arguments[i].toTensor();
-    if (kernel.roles[i] == ArgumentRole::kOut && !launch.fixed) {
-      at::native::resize_output(tensor, shapes[written_tensors.size()].sizes);
-    }
-    if (lies_on_another(kernel, arguments, i)) return false;
-    written_tensors.push_back(tensor);
+    if (kernel.roles[i] != ArgumentRole::kOut) packer.add_argument(arguments[i], i);
   }
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const ArgumentRole role = kernel.roles[i];
-    if (role == ArgumentRole::kOut) continue;
-    const bool any_layout = takes_any_layout(kernel, i);
-    if (role == ArgumentRole::kTensorList) {
-      std::vector<at::Tensor> tensors;
-      std::vector<runtime::TensorDesc> descs;
-      for (const at::Tensor& tensor : arguments[i].toTensorList()) {
-        tensors.push_back(passed(tensor, any_layout));
-        descs.push_back(describe(tensors.back(), tensors.back().sizes(), tensors.back().strides()));
-      }
-      launch.block.add_tensor_list(descs);
-    } else if (role == ArgumentRole::kTensor && is_host_number(arguments[i])) {
-      // The kernel cannot tell a number from a tensor.
-      launch.held.push_back(arguments[i].toTensor().to(device));
-      add(launch.held.back(), true);
-    } else if (role == ArgumentRole::kTensor && arguments[i].isTensor() &&
-               arguments[i].toTensor().defined()) {
-      add(arguments[i].toTensor(), any_layout);
-    } else if (arguments[i].isScalar() && role == ArgumentRole::kScalar) {
-      add_scalar_as(launch.block, arguments[i].toScalar(), is_floating);
-    } else {
-      add_value(launch.block, arguments[i], role);
-    }
-  }
-  size_t next_given = 0;  // only those that are wanted are given
-  for (size_t r = 0; r < shapes.size(); ++r) {
-    const ResultShape& shape = shapes[r];
-    const bool fresh = r >= written_tensors.size();
-    if (fresh && shape.dtype == at::ScalarType::Undefined) {
-      launch.block.add_none();
-      launch.results.emplace_back();
-      continue;
-    }
-    at::Tensor result =
-        !fresh ? written_tensors[r]
-        : next_given < given.size()
-            ? given[next_given++]
-            : at::empty_strided(shape.sizes, shape.strides,
-                                at::TensorOptions().dtype(shape.dtype).device(device));
-    if (launch.fixed) check_fits(kernel, result, shape.sizes);
-    if (fresh || !kernel.in_place) add(result, true);
-    launch.results.push_back(std::move(result));
-  }
+  packer.add_results(given);
   return true;
 }
 

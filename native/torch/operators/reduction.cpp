@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <bitset>
 
+#include "torch/common/values.h"
 #include "torch/devices/state.h"
 #include "torch/operators/operator_kernel.h"
 #include "torch/ops/frame.h"
@@ -64,34 +65,31 @@ void check_same_device(const OperatorKernel& kernel, const at::Tensor& tensor,
               tensor.device(), " and ", c10::Device(kDriverDevice, device));
 }
 
-}  // namespace
-
-bool prepare_reduction(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
-                       c10::ArrayRef<at::Tensor> given, OperatorLaunch& launch) {
-  const at::Tensor& input = arguments.front().toTensor();
-  check_same_device(kernel, input, launch.device);
-  const int64_t rank = input.dim();
-  const Mask reduced = reduced_dims(argument(kernel, arguments, ArgumentRole::kDim), rank);
-  const c10::IValue* keep = argument(kernel, arguments, ArgumentRole::kKeepDim);
-  const bool keeps = keep != nullptr && keep->toBool();
-
+Numbers result_sizes(const at::Tensor& input, const Mask& reduced, bool keeps) {
   Numbers sizes;
-  for (int64_t d = 0; d < rank; ++d) {
-    if (!reduced[static_cast<size_t>(d)])
+  for (int64_t d = 0; d < input.dim(); ++d) {
+    if (!reduced[static_cast<size_t>(d)]) {
       sizes.push_back(input.size(d));
-    else if (keeps)
+    } else if (keeps) {
       sizes.push_back(1);
+    }
   }
-  size_t next = 0;
+  return sizes;
+}
+
+// The results that are written or given, and fresh ones for the others. False where one may lie on
+// top of the input.
+bool take_results(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
+                  c10::ArrayRef<at::Tensor> given, c10::IntArrayRef sizes, OperatorLaunch& launch) {
+  const at::Tensor& input = arguments.front().toTensor();
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (kernel.roles[i] != ArgumentRole::kOut) continue;
     const at::Tensor& out = arguments[i].toTensor();
     check_same_device(kernel, out, launch.device);
     if (!launch.fixed) at::native::resize_output(out, sizes);
     launch.results.push_back(out);
-    ++next;
   }
-  for (; next < launch.plan->results.size(); ++next) {
+  for (size_t next = launch.results.size(); next < launch.plan->results.size(); ++next) {
     launch.results.push_back(
         next < given.size() ? given[next]
                             : at::empty(sizes, input.options().dtype(launch.plan->results[next])));
@@ -100,30 +98,35 @@ bool prepare_reduction(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> 
     if (launch.fixed) check_fits(kernel, result, sizes);
     at::assert_no_internal_overlap(result);
     at::assert_no_overlap(result, input);
-    if (may_overlap(result, input)) return false;
+    if (overlap(result, input)) return false;
   }
+  return true;
+}
 
-  Group kept;
-  Group inner;
+// The kept dimensions of the input and its results, and the reduced ones.
+std::pair<Group, Group> groups_of(const at::Tensor& input, const Mask& reduced, bool keeps,
+                                  c10::ArrayRef<at::Tensor> results) {
+  std::pair<Group, Group> groups;
   int64_t place = 0;
-  for (int64_t d = 0; d < rank; ++d) {
+  for (int64_t d = 0; d < input.dim(); ++d) {
     const bool out_of = reduced[static_cast<size_t>(d)];
     Numbers strides;
     if (!out_of) {
-      for (const at::Tensor& result : launch.results) strides.push_back(result.stride(place));
+      for (const at::Tensor& result : results) strides.push_back(result.stride(place));
     }
     if (!out_of || keeps) ++place;
-    (out_of ? inner : kept).add(input.size(d), input.stride(d), strides);
+    (out_of ? groups.second : groups.first).add(input.size(d), input.stride(d), strides);
   }
-  const int64_t results = c10::multiply_integers(sizes);
-  launch.empty = results == 0;
-  if (launch.empty) return true;
+  return groups;
+}
 
-  Numbers all_sizes(kept.sizes);
-  all_sizes.append(inner.sizes.begin(), inner.sizes.end());
-  Numbers all_strides(kept.input);
-  all_strides.append(inner.input.begin(), inner.input.end());
-  launch.block.add_tensor(describe(input, all_sizes, all_strides));
+void pack(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments, const Group& kept,
+          const Group& inner, OperatorLaunch& launch) {
+  Numbers sizes(kept.sizes);
+  sizes.append(inner.sizes.begin(), inner.sizes.end());
+  Numbers strides(kept.input);
+  strides.append(inner.input.begin(), inner.input.end());
+  launch.block.add_tensor(describe(arguments.front().toTensor(), sizes, strides));
   for (size_t i = 1; i < arguments.size(); ++i) {
     const ArgumentRole role = kernel.roles[i];
     if (role == ArgumentRole::kOut || role == ArgumentRole::kDim ||
@@ -138,6 +141,24 @@ bool prepare_reduction(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> 
     launch.block.add_tensor(
         describe(launch.results[r], kept.sizes, r < kept.results.size() ? kept.results[r] : none));
   }
+}
+
+}  // namespace
+
+bool prepare_reduction(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
+                       c10::ArrayRef<at::Tensor> given, OperatorLaunch& launch) {
+  const at::Tensor& input = arguments.front().toTensor();
+  check_same_device(kernel, input, launch.device);
+  const Mask reduced = reduced_dims(argument(kernel, arguments, ArgumentRole::kDim), input.dim());
+  const c10::IValue* keep = argument(kernel, arguments, ArgumentRole::kKeepDim);
+  const bool keeps = keep != nullptr && keep->toBool();
+  const Numbers sizes = result_sizes(input, reduced, keeps);
+  if (!take_results(kernel, arguments, given, sizes, launch)) return false;
+  const int64_t results = c10::multiply_integers(sizes);
+  launch.empty = results == 0;
+  if (launch.empty) return true;
+  const auto [kept, inner] = groups_of(input, reduced, keeps, launch.results);
+  pack(kernel, arguments, kept, inner, launch);
   launch.grid =
       std::clamp<int64_t>(std::min(results, input.numel() / kBlockElements), 1, kMostBlocks);
   return true;

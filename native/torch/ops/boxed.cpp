@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "torch/common/values.h"
 #include "torch/ops/autograd.h"
 #include "torch/ops/frame.h"
 
@@ -20,10 +21,7 @@ std::vector<at::Tensor> written_tensors(const KernelOp& op, c10::ArrayRef<c10::I
   std::vector<at::Tensor> written;
   for (const int32_t i : op.tensor_arguments) {
     if (!op.arguments[i].mutated) continue;
-    if (inputs[i].isTensor()) written.push_back(inputs[i].toTensor());
-    if (inputs[i].isTensorList()) {
-      for (const at::Tensor& tensor : inputs[i].toTensorVector()) written.push_back(tensor);
-    }
+    for_each_tensor(inputs[i], [&](const at::Tensor& tensor) { written.push_back(tensor); });
   }
   return written;
 }
@@ -179,7 +177,7 @@ class InplaceKernel final : public c10::OperatorKernel {
 };
 
 at::Tensor with_memory(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor._is_zerotensor()) return tensor;
+  if (!tensor._is_zerotensor()) return tensor;
   return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options()).zero_();
 }
 
@@ -191,22 +189,14 @@ class ZeroTensorKernel final : public c10::OperatorKernel {
 
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, c10::Stack* stack) {
     for (const at::Tensor& tensor : written_tensors(op_, inputs_of(op_, *stack))) {
-      TORCH_CHECK(!tensor.defined() || !tensor._is_zerotensor(), op_.name,
+      TORCH_CHECK(!tensor._is_zerotensor(), op_.name,
                   " writes an argument that is a zero tensor, which has no memory; pass its "
                   ".clone()");
     }
     const size_t first = stack->size() - op_.arguments.size();
     for (const int32_t i : op_.tensor_arguments) {
       c10::IValue& value = (*stack)[first + static_cast<size_t>(i)];
-      if (value.isTensor()) {
-        value = with_memory(value.toTensor());
-      } else if (value.isTensorList()) {
-        c10::List<at::Tensor> tensors;
-        for (const at::Tensor& tensor : value.toTensorVector()) {
-          tensors.push_back(with_memory(tensor));
-        }
-        value = std::move(tensors);
-      }
+      value = map_tensors(value, with_memory);
     }
     constexpr c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER,
                                         c10::DispatchKey::ZeroTensor);

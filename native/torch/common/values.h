@@ -1,0 +1,46 @@
+// Tensors inside dispatcher values: visiting them, replacing them, and whether their memory meets.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include <cstdint>
+#include <utility>
+
+namespace bringup::torch_ext {
+
+// Calls fn(const at::Tensor&) for every defined tensor in `value`.
+template <class Fn>
+void for_each_tensor(const c10::IValue& value, Fn&& fn) {
+  if (value.isTensor()) {
+    if (value.toTensor().defined()) fn(value.toTensor());
+  } else if (value.isTensorList() || value.isOptionalTensorList()) {
+    for (const c10::IValue& element : value.toListRef()) for_each_tensor(element, fn);
+  }
+}
+
+template <class Fn>
+void for_each_tensor(c10::ArrayRef<c10::IValue> values, Fn&& fn) {
+  for (const c10::IValue& value : values) for_each_tensor(value, fn);
+}
+
+// A copy of `value` in which fn(const at::Tensor&) replaced every defined tensor.
+template <class Fn>
+c10::IValue map_tensors(const c10::IValue& value, Fn&& fn) {
+  if (value.isTensor()) {
+    return value.toTensor().defined() ? c10::IValue(fn(value.toTensor())) : value;
+  }
+  if (!value.isTensorList() && !value.isOptionalTensorList()) return value;
+  c10::impl::GenericList copy = c10::IValue(value).toList().copy();
+  for (size_t i = 0; i < copy.size(); ++i) copy.set(i, map_tensors(copy.get(i), fn));
+  return c10::IValue(std::move(copy));
+}
+
+// Whether an element of one may lie in the bytes from the other's first to its last element. The
+// bases are where their storages begin.
+bool overlap(const at::Tensor& left, uintptr_t left_base, const at::Tensor& right,
+             uintptr_t right_base);
+// The same of two tensors as they are: none of what has another storage.
+bool overlap(const at::Tensor& left, const at::Tensor& right);
+
+}  // namespace bringup::torch_ext
