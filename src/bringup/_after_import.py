@@ -15,7 +15,7 @@ waiting: dict[str, list[Callable[[], object]]] = {}
 
 
 def after_import(name: str, action: Callable[[], object]) -> None:
-    """Calls `action()` now if the module `name` is imported, else right after its import."""
+    """Call `action()` now if the module `name` is imported, else right after its import."""
     module = sys.modules.get(name)
     if module is not None and not getattr(module.__spec__, "_initializing", False):
         action()

@@ -15,7 +15,7 @@ _paused = False
 
 
 def autoload() -> None:
-    """Loads the driver. Whatever goes wrong becomes one warning: `import torch` has to work."""
+    """Load the driver. Whatever goes wrong becomes one warning: `import torch` has to work."""
     if _paused or not os.environ.get("BRINGUP_DRIVER"):  # bringup.settings would be imported else
         return
     try:

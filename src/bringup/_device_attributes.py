@@ -46,10 +46,10 @@ def register_module_attribute(name: str, factory: Callable[[], object]) -> None:
 
 
 def resolve(name: str) -> object:
-    """The value of a registered attribute; `KeyError` for any other name."""
+    """Return the value of a registered attribute; `KeyError` for any other name."""
     return _factories[name]()
 
 
 def names() -> list[str]:
-    """The names that `resolve` knows."""
+    """Return the names that `resolve` knows."""
     return sorted(_factories)

@@ -47,14 +47,14 @@ class Leaf:
 
     @property
     def form(self) -> object:
-        """What two leaves must have in common to be compared."""
+        """Return what two leaves must have in common to be compared."""
         if isinstance(self.value, torch.Tensor):
             return self.path, tuple(self.value.shape), self.value.dtype
         kind = "number" if isinstance(self.value, NUMBERS) else type(self.value).__name__
         return self.path, kind
 
     def describe(self) -> str:
-        """The leaf in words: its kind, for tensors with dtype and shape."""
+        """Return the leaf in words: its kind, for tensors with dtype and shape."""
         if isinstance(self.value, torch.Tensor):
             dtype = str(self.value.dtype).removeprefix("torch.")
             return f"{dtype}{list(self.value.shape)}"

@@ -14,8 +14,8 @@ __all__ = ["lazily"]
 
 
 def lazily(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
-    """The `__getattr__` of a package whose names come from these modules. A name that is known is
-    not asked for again, so what is patched stays patched.
+    """Return the `__getattr__` of a package whose names come from these modules. A name that is
+    known is not asked for again, so what is patched stays patched.
 
     Args:
         package: its full name.

@@ -46,7 +46,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def try_lock(descriptor: int) -> bool | None:
-    """Whether the file is now ours alone; None where the file system knows no locks."""
+    """Return whether the file is now ours alone; None where the file system knows no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -59,7 +59,7 @@ def try_lock(descriptor: int) -> bool | None:
 
 
 def wait_for_lock(descriptor: int) -> None:
-    """Returns when the file is ours alone; at once where the file system knows no locks."""
+    """Return when the file is ours alone; at once where the file system knows no locks."""
     with contextlib.suppress(OSError):
         fcntl.flock(descriptor, fcntl.LOCK_EX)
 
@@ -71,7 +71,7 @@ def exclusive(
     waiting: Callable[[float, Owner], None],
     every: float = _REPORT_SECONDS,
 ) -> Iterator[bool]:
-    """Holds the lock of a file, which is made where it is missing, and says whether it could be had
+    """Hold the lock of a file, which is made where it is missing, and says whether it could be had
     in `timeout` seconds; at once where somebody has stopped its holder, for as long as he likes.
 
     `waiting` is called with the seconds so far and the lock's owner, at once and then every so many
@@ -118,7 +118,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _is_current(path: Path, descriptor: int) -> bool:
-    """Whether the file is still the one under its name: a pruned lock locks nothing."""
+    """Return whether the file is still the one under its name: a pruned lock locks nothing."""
     try:
         return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:
@@ -132,7 +132,7 @@ def _sign(descriptor: int) -> None:
 
 
 def _is_stopped(pid: int | None, _: float | None) -> bool:
-    """Whether the process was stopped by a signal or a debugger."""
+    """Return whether the process was stopped by a signal or a debugger."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):

@@ -10,7 +10,7 @@ __all__ = ["identity", "same_number"]
 
 
 def identity(value: object) -> Hashable:
-    """What a host value is equal by where `==` and hash say too little: `0.0 == -0.0` and
+    """Return what a host value is equal by where `==` and hash say too little: `0.0 == -0.0` and
     `1 == 1.0 == True`, but NaN is not equal to itself. Nested lists and tuples are looked into.
     """
     if isinstance(value, (tuple, list)):
@@ -21,7 +21,9 @@ def identity(value: object) -> Hashable:
 
 
 def same_number(left: object, right: object) -> bool:
-    """Whether two numbers are of one type and the same to the bit: 0.0 is not -0.0, NaN is NaN."""
+    """Return whether two numbers are of one type and the same to the bit: 0.0 is not -0.0, NaN is
+    NaN.
+    """
     if type(left) is not type(right):
         return False
     if isinstance(left, (float, complex)):

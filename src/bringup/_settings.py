@@ -84,21 +84,21 @@ def log_levels(text: str) -> dict[str, int]:
 
 
 def count(text: str) -> int | None:
-    """A number; None for no limit."""
+    """Return a number; None for no limit."""
     if not text.strip().isdecimal():
         raise ValueError("expected a number; 0: no limit")
     return int(text) or None
 
 
 def number(text: str) -> int | None:
-    """A number."""
+    """Return a number."""
     if not text.strip().isdecimal():
         raise ValueError("expected a number from 0 on")
     return int(text)
 
 
 def path(text: str) -> Path:
-    """A path; `~` is the home folder."""
+    """Return a path; `~` is the home folder."""
     try:
         return Path(text).expanduser() if text.startswith("~") else Path(text)
     except RuntimeError:
@@ -106,12 +106,12 @@ def path(text: str) -> Path:
 
 
 def optional_path(text: str) -> Path | None:
-    """A path, for a setting that may have none."""
+    """Return a path, for a setting that may have none."""
     return path(text)
 
 
 def trace_place(text: str) -> Path | None:
-    """Where a trace goes: "-" for stderr from 1, None from 0, or a JSON file."""
+    """Return where a trace goes: "-" for stderr from 1, None from 0, or a JSON file."""
     if text.strip().endswith(".json"):
         return path(text.strip())
     try:
@@ -126,7 +126,7 @@ def paths(text: str) -> tuple[Path, ...]:
 
 
 def native_choice(text: str) -> NativeChoice:
-    """What `BRINGUP_NATIVE` asks for."""
+    """Return what `BRINGUP_NATIVE` asks for."""
     lowered = text.strip().lower()
     if lowered == "auto":
         return "auto"
@@ -145,7 +145,7 @@ _DEBUG_WORDS = ("assembly", "preprocessed", "line_info", "address", "undefined")
 
 
 def debug_words(text: str) -> tuple[str, ...]:
-    """What a debug build adds, separated by commas."""
+    """Return what a debug build adds, separated by commas."""
     found = words(text)
     for word in found:
         if word not in _DEBUG_WORDS:
@@ -156,7 +156,7 @@ def debug_words(text: str) -> tuple[str, ...]:
 
 
 def memory(text: str) -> str:
-    """A number of bytes as `size` takes it, for a program that reads it itself."""
+    """Return a number of bytes as `size` takes it, for a program that reads it itself."""
     size(text)
     return text
 
@@ -175,8 +175,8 @@ def switches(text: str) -> dict[str, bool]:
 
 
 def default_cache_dir() -> Path:
-    """What platformdirs says, which takes longer to import than a kernel to find and load: it is
-    asked only where the answer is not the plain one of Linux.
+    """Return what platformdirs says, which takes longer to import than a kernel to find and load:
+    it is asked only where the answer is not the plain one of Linux.
     """
     xdg, home = os.environ.get("XDG_CACHE_HOME", ""), os.environ.get("HOME", "")
     if sys.platform == "linux" and xdg.startswith("/"):
@@ -189,12 +189,12 @@ def default_cache_dir() -> Path:
 
 
 def runs_in_ci() -> bool:
-    """Whether `CI` says that this is a machine of continuous integration."""
+    """Return whether `CI` says that this is a machine of continuous integration."""
     return os.environ.get("CI", "").strip().lower() not in {"", "0", "false"}
 
 
 def inherited(*names: str) -> dict[str, str]:
-    """Those of these system variables that are set, for a program that is started."""
+    """Return those of these system variables that are set, for a program that is started."""
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
@@ -204,8 +204,8 @@ def without(*names: str) -> dict[str, str]:
 
 
 def logger(package: str, levels: dict[str, int]) -> logging.Logger:
-    """The logger `bringup.<package>`, with these levels of loggers; on stderr where there are any
-    and nobody has set up logging.
+    """Return the logger `bringup.<package>`, with these levels of loggers; on stderr where there
+    are any and nobody has set up logging.
     """
     found = logging.getLogger(f"bringup.{package}")
     for name, level in levels.items():
@@ -222,14 +222,14 @@ OPERATOR_NAME = re.compile(r"\w+::\w+(\.\w+)?")
 
 
 def float64_policy(text: str) -> str:
-    """One of error, warn and cpu."""
+    """Return one of error, warn and cpu."""
     if text.strip() not in FLOAT64_POLICIES:
         raise ValueError(f"expected error, warn or cpu, got {text!r}")
     return text.strip()
 
 
 def fallback_policy(text: str) -> tuple[str, dict[str, str]]:
-    """What holds for all operators, and exceptions, from `forbid,aten::mm=allow`."""
+    """Return what holds for all operators, and exceptions, from `forbid,aten::mm=allow`."""
     default, operators = FALLBACK_ACTIONS[0], {}
     for part in words(text):
         name, equals, action = part.rpartition("=")
@@ -263,7 +263,7 @@ def _switch_file(file: Path) -> dict[str, bool]:
 
 
 def seconds(text: str) -> float:
-    """A number of seconds."""
+    """Return a number of seconds."""
     try:
         value = float(text)
     except ValueError:

@@ -58,18 +58,20 @@ class PluginFile:
 
     @property
     def is_library(self) -> bool:
-        """Whether it is a shared library, which its package loads."""
+        """Return whether it is a shared library, which its package loads."""
         return self.path.suffix == LIBRARY_SUFFIX
 
     @property
     def folder(self) -> Path:
-        """Where what it imports by name may lie: the folder that holds the file or the package."""
+        """Return where what it imports by name may lie: the folder that holds the file or the
+        package.
+        """
         is_package = self.path.name == "__init__.py"
         return self.path.parent.parent if is_package else self.path.parent
 
     @property
     def module_name(self) -> str:
-        """The private name under which it is imported: never in anyone's way."""
+        """Return the private name under which it is imported: never in anyone's way."""
         stem = self.path.parent.name if self.path.name == "__init__.py" else self.path.stem
         place = hashlib.sha256(str(self.path).encode()).hexdigest()[:8]
         return f"{_PREFIX}{stem}_{place}"
@@ -222,7 +224,7 @@ def read_entry_points(group: str) -> list[EntryPoint]:
 
 
 def _installation() -> _Installation | None:
-    """What tells whether packages came or went; None where it cannot be told."""
+    """Return what tells whether packages came or went; None where it cannot be told."""
     finders = [finder for finder in sys.meta_path if hasattr(finder, "find_distributions")]
     if any(finder.__module__ not in _PATH_FINDERS for finder in finders):
         return None
@@ -438,7 +440,9 @@ class PluginLoader:
 
 
 def _entry_error(entry: EntryPoint, error: BaseException) -> PluginError:
-    """The error for a plugin that raised, for sys.exit() too; Ctrl-C is no fault of a plugin's."""
+    """Return the error for a plugin that raised, for sys.exit() too; Ctrl-C is no fault of a
+    plugin's.
+    """
     if isinstance(error, KeyboardInterrupt):
         raise error
     return PluginError(
@@ -461,8 +465,8 @@ def _forget_modules(entry: EntryPoint, before: set[str]) -> None:
 
 
 def _modules_since(entry: EntryPoint, before: set[str]) -> list[str]:
-    """The modules of an entry point's package that were imported since then; none of this package,
-    whose modules are never loaded twice.
+    """Return the modules of an entry point's package that were imported since then; none of this
+    package, whose modules are never loaded twice.
     """
     root = entry.value.partition(":")[0].strip().partition(".")[0]
     if root == _PACKAGE:

@@ -159,18 +159,18 @@ class CParameter:
 
     @property
     def is_workspace(self) -> bool:
-        """Whether it is scratch memory."""
+        """Return whether it is scratch memory."""
         return self.program[-1].opcode is Opcode.WORKSPACE
 
     @property
     def address_of(self) -> int:
-        """The tensor argument whose address it is; -1 for none."""
+        """Return the tensor argument whose address it is; -1 for none."""
         first = self.program[0]
         return first.argument if first.opcode is Opcode.DATA else -1
 
     @property
     def argument_name(self) -> str:
-        """The name of the argument that is passed as it is, a tensor by its address; "" for
+        """Return the name of the argument that is passed as it is, a tensor by its address; "" for
         everything else.
         """
         first = self.program[0]
@@ -179,8 +179,8 @@ class CParameter:
         return self.value.names[first.argument] if alone else ""
 
     def evaluate(self, values: Sequence[Any]) -> Any:
-        """What it is for these arguments; None for an argument that is passed as None, and for no
-        address. Raises what `Expression.evaluate` raises.
+        """Return what it is for these arguments; None for an argument that is passed as None, and
+        for no address. Raises what `Expression.evaluate` raises.
         """
         first = self.program[0]
         if self.optional and values[first.argument] is None:
@@ -190,11 +190,11 @@ class CParameter:
 
     @property
     def size(self) -> int:
-        """The bytes of the type it is passed as."""
+        """Return the bytes of the type it is passed as."""
         return BYTES.get(self.c_type, 8)
 
     def native(self) -> NativeParameter:
-        """What the native library takes."""
+        """Return what the native library takes."""
         return NativeParameter(
             value=self.value.native(),
             kind=self.kind,
@@ -220,7 +220,7 @@ class LaunchSize:
     shared: Expression
 
     def native(self) -> NativeLaunchSize:
-        """What the native library takes."""
+        """Return what the native library takes."""
         return NativeLaunchSize(
             grid=[expression.native() for expression in self.grid],
             block=[expression.native() for expression in self.block],
@@ -245,7 +245,7 @@ class Binding:
     def native(
         self,
     ) -> tuple[Convention, list[NativeParameter], list[str], NativeLaunchSize | None]:
-        """What the native library takes."""
+        """Return what the native library takes."""
         names = self.parameters[0].value.names if self.parameters else ()
         if self.size is not None:
             names = self.size.shared.names
@@ -257,7 +257,7 @@ class Binding:
 def parse_call(
     text: str, signature: Sequence[Argument], where: str, *, tvm_ffi: bool = False
 ) -> tuple[CParameter, ...]:
-    """The parameters of a comma-separated list.
+    """Return the parameters of a comma-separated list.
 
     Args:
         text: the list.
@@ -274,8 +274,8 @@ def parse_call(
 def parse_items(
     text: str, signature: Sequence[Argument], where: str, *, named: bool = False
 ) -> tuple[CParameter, ...]:
-    """The items of a comma-separated list: what stands for itself, without operators. With `named`,
-    each may begin with the name of its member in the parameter struct: `rows=size(x,0)`.
+    """Return the items of a comma-separated list: what stands for itself, without operators. With
+    `named`, each may begin with the name of its member in the parameter struct: `rows=size(x,0)`.
     `ValueError` starting with `where` for a list that cannot be read, that names what the signature
     has not, or two members alike.
     """
@@ -291,7 +291,7 @@ def parse_items(
 
 
 def plain_values(parameters: Sequence[CParameter], where: str) -> None:
-    """Raises `ValueError` starting with `where` for what a launch with plain values cannot pass."""
+    """Raise `ValueError` starting with `where` for what a launch with plain values cannot pass."""
     for parameter in parameters:
         reason = _NOT_PLAIN.get(parameter.program[-1].opcode, "")
         if parameter.by_reference:
@@ -306,8 +306,8 @@ def plain_values(parameters: Sequence[CParameter], where: str) -> None:
 def parse_size(
     grid: Extent, block: Extent, shared: int | str, signature: Sequence[Argument], where: str
 ) -> LaunchSize:
-    """The size of a launch; numbers, or expressions over the arguments. `ValueError` starting with
-    `where` for one that cannot be read.
+    """Return the size of a launch; numbers, or expressions over the arguments. `ValueError`
+    starting with `where` for one that cannot be read.
     """
 
     def read(what: str, given: int | str) -> Expression:
@@ -327,7 +327,7 @@ def parse_size(
 
 
 def _split(text: str) -> list[str]:
-    """The elements of a comma-separated list; the last one may be followed by a comma."""
+    """Return the elements of a comma-separated list; the last one may be followed by a comma."""
     parts, depth = [""], 0
     for character in text:
         depth += (character in "([") - (character in ")]")
@@ -340,7 +340,7 @@ def _split(text: str) -> list[str]:
 
 
 def _parts(text: str, signature: Sequence[Argument], where: str) -> Iterator[tuple[str, ast.expr]]:
-    """The elements of a list with their texts."""
+    """Yield the elements of a list with their texts."""
     source = f"f({text}\n)"
     call = _Reader(text, signature, where).tree(source)
     if not isinstance(call, ast.Call) or call.keywords:
@@ -500,7 +500,7 @@ _NO_LITERAL = object()
 
 
 def _literal(node: ast.expr) -> Any:
-    """The constant of a tree, with its sign; something else where it is none."""
+    """Return the constant of a tree, with its sign; something else where it is none."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):

@@ -71,9 +71,10 @@ class Expression:
     is_real: bool = False
 
     def evaluate(self, values: Sequence[Any]) -> Any:
-        """The value for these arguments in the signature's order: an int, a SymInt where sizes are,
-        a float, a text, an address, or a tensor as it is. Of None every number is 0. Tensors are
-        torch's or numpy's. Stream and device are None, they are known when the kernel is called.
+        """Return the value for these arguments in the signature's order: an int, a SymInt where
+        sizes are, a float, a text, an address, or a tensor as it is. Of None every number is 0.
+        Tensors are torch's or numpy's. Stream and device are None, they are known when the kernel
+        is called.
 
         Raises `ContractError` (without the kernel's name) for a missing dimension, a division by
         zero and a result beyond 64 bits.
@@ -90,7 +91,7 @@ class Expression:
         return stack[0]
 
     def native(self) -> NativeExpression:
-        """The same for the native libraries, which check that its program is one."""
+        """Return the same for the native libraries, which check that its program is one."""
         return NativeExpression(self.text, list(self.program), list(self.texts))
 
     def _leaf(self, step: Instruction, values: Sequence[Any]) -> Any:
@@ -129,7 +130,7 @@ class Expression:
         return (given.shape if opcode is Opcode.SIZE else strides_of(given))[step.value]
 
     def needs(self, step: Instruction) -> str:
-        """What a step that names a dimension asks of its tensor."""
+        """Return what a step that names a dimension asks of its tensor."""
         needed = -step.value if step.value < 0 else step.value + 1
         name = self.names[step.argument]
         return f"{name} must have at least {needed} dimensions for '{self.text}'"
@@ -145,12 +146,12 @@ class Expression:
 
 
 def bits_of(number: float) -> int:
-    """The bits of a double as a whole number."""
+    """Return the bits of a double as a whole number."""
     (bits,) = struct.unpack("<q", struct.pack("<d", number))
     return int(bits)
 
 
 def double_of(bits: int) -> float:
-    """The double of these bits."""
+    """Return the double of these bits."""
     (number,) = struct.unpack("<d", struct.pack("<q", bits))
     return float(number)

@@ -77,7 +77,7 @@ def parse_expression(
     none_is_zero: bool = False,
     condition: bool = False,
 ) -> Expression:
-    """Turns an int or a text into an expression.
+    """Turn an int or a text into an expression.
 
     Args:
         value: the integer, or the text in either spelling.
@@ -113,11 +113,13 @@ class ExpressionReader:
         self._none_is_zero = none_is_zero
 
     def error(self, reason: str) -> ValueError:
-        """What is wrong with the text."""
+        """Return what is wrong with the text."""
         return SchemaError(f"{self._where}: '{self.text}': {reason}")
 
     def tree(self, text: str) -> ast.expr:
-        """The syntax tree of a part of the text. Raises what `error` gives when there is none."""
+        """Return the syntax tree of a part of the text. Raises what `error` gives when there is
+        none.
+        """
         try:
             tree = ast.parse(text, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -132,7 +134,7 @@ class ExpressionReader:
         return tree
 
     def check_depth(self, program: Sequence[Instruction]) -> None:
-        """Raises what `error` gives for a program that needs too large a stack."""
+        """Raise what `error` gives for a program that needs too large a stack."""
         depth = deepest = 0
         for step in program:
             depth += step.growth
@@ -141,12 +143,12 @@ class ExpressionReader:
             raise self.error(f"is nested deeper than {_MAX_DEPTH} levels")
 
     def is_condition(self, node: ast.expr) -> bool:
-        """Whether it is true or false."""
+        """Return whether it is true or false."""
         is_not = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
         return is_not or isinstance(node, (ast.Compare, ast.BoolOp))
 
     def argument(self, node: ast.expr, *types: str) -> int:
-        """The index of the named argument, which has one of these types."""
+        """Return the index of the named argument, which has one of these types."""
         index = self.index(node)
         argument = self.arguments[index]
         if types and argument.type not in types:
@@ -156,7 +158,7 @@ class ExpressionReader:
         return index
 
     def index(self, node: ast.expr) -> int:
-        """The index of the named argument."""
+        """Return the index of the named argument."""
         names = [argument.name for argument in self.arguments]
         if not isinstance(node, ast.Name):
             raise self.error(f"'{ast.unparse(node)}' is not an argument; {self.grammar}")
@@ -166,7 +168,7 @@ class ExpressionReader:
         return names.index(node.id)
 
     def integer(self, node: ast.expr) -> int:
-        """The value of a literal."""
+        """Return the value of a literal."""
         negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
         literal = node.operand if isinstance(node, ast.UnaryOp) and negative else node
         if isinstance(literal, ast.Constant) and type(literal.value) is int:
@@ -176,7 +178,7 @@ class ExpressionReader:
         raise self.error(f"'{ast.unparse(node)}' is not an integer of 64 bits")
 
     def visit(self, node: ast.expr) -> list[Instruction]:
-        """The program of a tree that is a whole number."""
+        """Return the program of a tree that is a whole number."""
         if isinstance(node, ast.BinOp):
             if type(node.op) not in _BINARY:
                 raise self.error("whole numbers are combined with + - * // and %")
@@ -217,7 +219,7 @@ class ExpressionReader:
         return program
 
     def leaf(self, node: ast.expr) -> Instruction:
-        """The instruction of a tree that stands for itself."""
+        """Return the instruction of a tree that stands for itself."""
         if isinstance(node, ast.Constant):
             return Instruction(Opcode.CONSTANT, value=self.integer(node))
         if isinstance(node, ast.Name):
@@ -259,5 +261,5 @@ class ExpressionReader:
         return dimension
 
     def unknown(self, node: ast.expr) -> ValueError:
-        """What is wrong with a part that is nothing known."""
+        """Return what is wrong with a part that is nothing known."""
         return self.error(f"'{ast.unparse(node)}' is not known; {self.grammar}")

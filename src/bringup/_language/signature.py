@@ -94,7 +94,7 @@ def dtype_name(dtype: object) -> str:
 
 
 def c_type(dtype: object) -> str:
-    """The C type of a dtype; `void` for None. Raises `ValueError` for a dtype without one."""
+    """Return the C type of a dtype; `void` for None. Raises `ValueError` for a dtype without one."""
     if dtype is None:
         return "void"
     found = C_TYPES.get(dtype_name(dtype))
@@ -114,14 +114,14 @@ def dtype_number(dtype: object, which: str) -> int:
 
 
 def strides_of(tensor: Any) -> tuple[int, ...]:
-    """The strides of a tensor in elements."""
+    """Return the strides of a tensor in elements."""
     if hasattr(tensor, "stride"):
         return tuple(tensor.stride())
     return tuple(stride // tensor.itemsize for stride in tensor.strides)
 
 
 def address_of(tensor: Any) -> int | None:
-    """Where the elements of a tensor begin; None for one without memory."""
+    """Return where the elements of a tensor begin; None for one without memory."""
     if hasattr(tensor, "data_ptr"):
         return int(tensor.data_ptr()) or None
     return int(tensor.ctypes.data) if hasattr(tensor, "ctypes") else None
@@ -166,7 +166,7 @@ def _plain_layout(shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout:
 
 
 def signature_of(values: Mapping[str, Any]) -> tuple[Argument, ...]:
-    """The arguments that these values amount to, in order. An int is an int: write 1.0 for a
+    """Return the arguments that these values amount to, in order. An int is an int: write 1.0 for a
     float. None stands for a tensor.
 
     Raises `TypeError` naming a value that no kernel can take.

@@ -43,12 +43,12 @@ _REBUILD = "reinstall with `pip install --no-build-isolation .` (in the sources:
 
 
 def library_dir() -> Path:
-    """The folder that holds the native libraries (an editable install keeps them elsewhere)."""
+    """Return the folder that holds the native libraries (an editable install keeps them elsewhere)."""
     return Path(str(core().__file__)).parent
 
 
 def include_dir() -> Path:
-    """The folder to pass as `-I` for `bringup/kernel.h` and `bringup/driver.h`."""
+    """Return the folder to pass as `-I` for `bringup/kernel.h` and `bringup/driver.h`."""
     package = Path(__file__).parent.parent
     candidates = (package / "include", package.parent.parent / "include")
     for candidate in candidates:
@@ -60,7 +60,7 @@ def include_dir() -> Path:
 
 
 def sim_driver_path() -> Path:
-    """The simulated NPU's driver."""
+    """Return the simulated NPU's driver."""
     path = library_dir() / "libbringup_sim.so"
     if not path.is_file():
         raise NativeLibraryError(f"the simulated NPU's driver is not at {path}: {_REBUILD}")
@@ -69,7 +69,9 @@ def sim_driver_path() -> Path:
 
 @cache
 def core() -> ModuleType:
-    """The module over runtime and engine. Raises `NativeLibraryError` when it cannot be loaded."""
+    """Return the module over runtime and engine. Raises `NativeLibraryError` when it cannot be
+    loaded.
+    """
     found = importlib.util.find_spec("bringup._native._core")
     if found is not None and found.origin is not None and found.name not in sys.modules:
         problem = _compatibility.mismatch(Path(found.origin))
@@ -83,7 +85,7 @@ def core() -> ModuleType:
 
 
 def core_damage() -> str:
-    """What is wrong with the files that the native core consists of, or "". Loads nothing."""
+    """Return what is wrong with the files that the native core consists of, or "". Loads nothing."""
     folder = _find.package_folder()
     if folder is None:
         problems = [_find.missing_core(Path(__file__).parent)]
@@ -123,7 +125,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def torch_library(feature: str = "this") -> ModuleType:
-    """The module that links libtorch: found, or built once into the cache.
+    """Return the module that links libtorch: found, or built once into the cache.
 
     Args:
         feature: what needs it, for the error.
@@ -141,7 +143,7 @@ def torch_library(feature: str = "this") -> ModuleType:
 
 
 def has_torch_library() -> bool:
-    """Whether the library is there; decided once a process, and said where it is not.
+    """Return whether the library is there; decided once a process, and said where it is not.
 
     Raises:
         NativeLibraryError: torch is missing; or there is no library and `BRINGUP_NATIVE=1` demands
@@ -151,8 +153,8 @@ def has_torch_library() -> bool:
 
 
 def torch_library_status() -> TorchLibrary:
-    """What `torch_library` would find, without building anything. Raises what it raises where torch
-    is missing.
+    """Return what `torch_library` would find, without building anything. Raises what it raises
+    where torch is missing.
     """
     if _decided is not None:
         return _decided
@@ -171,7 +173,7 @@ def torch_library_status() -> TorchLibrary:
 
 
 def forget_torch_library() -> None:
-    """Lets the next call decide again (for tests)."""
+    """Let the next call decide again (for tests)."""
     global _decided
     _decided = None
 
@@ -212,7 +214,7 @@ def _text(key: _find.Key, reasons: list[str]) -> str:
 
 
 def _load_first(key: _find.Key) -> tuple[ModuleType | None, list[str]]:
-    """The first library that fits, and why those before it do not."""
+    """Return the first library that fits, and why those before it do not."""
     refused: list[str] = []
     package_folder = library_dir()  # loads the shared runtime first
     build_key = _find.core_build_key(package_folder)
@@ -228,7 +230,7 @@ def _load_first(key: _find.Key) -> tuple[ModuleType | None, list[str]]:
 
 
 def recipe_for(key: _find.Key) -> tuple[_build.Recipe | None, str]:
-    """What builds the library, or why it cannot be built here."""
+    """Return what builds the library, or why it cannot be built here."""
     sources = _find.source_folder()
     if sources is None:
         return None, f"this installation has no sources to build it from: {_REBUILD}"

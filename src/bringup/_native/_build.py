@@ -68,16 +68,16 @@ class Recipe:
 
     @property
     def failure_file(self) -> Path:
-        """Remembers that the build failed, and why."""
+        """Remember that the build failed, and why."""
         return self.folder.with_name(f"{self.folder.name}.failed.json")
 
     @property
     def log_file(self) -> Path:
-        """What CMake and the compiler printed when the build failed."""
+        """Return what CMake and the compiler printed when the build failed."""
         return self.folder.with_name(f"{self.folder.name}.log")
 
     def published(self) -> Path | None:
-        """The library, if it is there whole."""
+        """Return the library, if it is there whole."""
         with contextlib.suppress(ValueError):  # a damaged manifest: it is built again
             for artifact in _manifest.read(self.folder):
                 if fnmatch(artifact.file, self.product) and not artifact.damage(self.folder):
@@ -88,7 +88,7 @@ class Recipe:
 def torch_recipe(
     name: str, sources: Path, folder: Path, build_key: str, torch_version: str
 ) -> Recipe:
-    """The library that links libtorch, from bringup's own sources."""
+    """Return the library that links libtorch, from bringup's own sources."""
     return Recipe(
         name=name,
         source=sources,
@@ -109,7 +109,7 @@ def _version(package: str) -> str:
 
 
 def _tool(*names: str) -> str:
-    """The first of these programs, of this Python's environment or on PATH; or ""."""
+    """Return the first of these programs, of this Python's environment or on PATH; or ""."""
     own = Path(sys.executable).parent
     for name in names:
         if found := shutil.which(name, path=os.pathsep.join([str(own), *os.get_exec_path()])):
@@ -126,7 +126,7 @@ def _tools() -> dict[str, str]:
 
 
 def missing_tools() -> str:
-    """What a build of the library that links libtorch lacks here and how to get it, or ""."""
+    """Return what a build of the library that links libtorch lacks here and how to get it, or ""."""
     lacking = [name for name, path in _tools().items() if not path or not shutil.which(path)]
     advice: list[str] = []
     if "a C++ compiler" in lacking:
@@ -144,7 +144,7 @@ def missing_tools() -> str:
 
 
 def _basis(recipe: Recipe) -> dict[str, Any]:
-    """What a failed build has to share with the next one to be its repetition."""
+    """Return what a failed build has to share with the next one to be its repetition."""
     tools = {}
     for name, path in _tools().items():
         with contextlib.suppress(OSError):
@@ -154,7 +154,7 @@ def _basis(recipe: Recipe) -> dict[str, Any]:
 
 
 def remembered_failure(recipe: Recipe) -> str:
-    """What the last build of the same died of, or ""."""
+    """Return what the last build of the same died of, or ""."""
     try:
         record = json.loads(recipe.failure_file.read_text())
         same = record["basis"] == json.loads(json.dumps(_basis(recipe)))
@@ -164,7 +164,7 @@ def remembered_failure(recipe: Recipe) -> str:
 
 
 def obtain(recipe: Recipe) -> Path:
-    """The library of a recipe: from the cache, or built now.
+    """Return the library of a recipe: from the cache, or built now.
 
     Raises:
         NativeLibraryError: the build failed, now or before with the same tools; or the cache cannot
@@ -195,7 +195,7 @@ def obtain(recipe: Recipe) -> Path:
 
 
 def _make_private(folder: Path) -> None:
-    """Makes it and what is missing above it, for nobody else: what others may write is not loaded.
+    """Make it and what is missing above it, for nobody else: what others may write is not loaded.
     `parents=True` would give the folders above what the umask says.
     """
     for place in reversed((folder, *folder.parents)):
@@ -212,7 +212,7 @@ def _refuse_repetition(recipe: Recipe) -> None:
 
 
 def _remove_left_over(recipe: Recipe) -> None:
-    """Removes drafts of builds that were killed. One that goes on is left alone: where the file
+    """Remove drafts of builds that were killed. One that goes on is left alone: where the file
     system has no locks, several build at once.
     """
     prefix = f".{recipe.folder.name}."
@@ -234,7 +234,7 @@ def _is_running(process: str) -> bool:
 
 
 def _age(path: Path) -> float:
-    """Seconds since it was made; 0 where it is gone."""
+    """Return seconds since it was made; 0 where it is gone."""
     with contextlib.suppress(FileNotFoundError):
         return time.time() - path.stat().st_mtime
     return 0.0
@@ -265,7 +265,7 @@ def _build(recipe: Recipe) -> Path:
 
 
 def _compile(recipe: Recipe, draft: Path) -> str:
-    """Configures and builds in `draft`; why that failed, or ""."""
+    """Configure and builds in `draft`; why that failed, or ""."""
     tools = _tools()
     definitions = {
         **recipe.definitions,
@@ -293,7 +293,7 @@ def _compile(recipe: Recipe, draft: Path) -> str:
 
 
 def run_build(argv: list[str], log: Any, name: str, began: float) -> str:
-    """Runs a program, its output in the log and its progress on stderr; why it failed, or ""."""
+    """Run a program, its output in the log and its progress on stderr; why it failed, or ""."""
     log.write(f"$ {' '.join(argv)}\n")
     log.flush()
     reported_at = began
@@ -319,8 +319,8 @@ def run_build(argv: list[str], log: Any, name: str, began: float) -> str:
 
 
 def _failure(recipe: Recipe, draft: Path, reason: str) -> Exception:
-    """What to raise for a build that failed. It is written down, unless the disk was full: that is
-    another one's fault, and may be over the next time.
+    """Return what to raise for a build that failed. It is written down, unless the disk was full:
+    that is another one's fault, and may be over the next time.
     """
     log = (draft / "build.log").read_text(encoding="utf-8") if draft.exists() else ""
     if full := _FULL.search(log):
@@ -329,7 +329,7 @@ def _failure(recipe: Recipe, draft: Path, reason: str) -> Exception:
 
 
 def _remember(recipe: Recipe, draft: Path, reason: str, log: str) -> str:
-    """Writes down why the build failed; the text for the error."""
+    """Write down why the build failed; the text for the error."""
     recipe.log_file.write_text(log, encoding="utf-8")
     lines = log.splitlines()
     at = next((i for i, line in enumerate(lines) if re.search(r"\berror\b", line, re.I)), None)

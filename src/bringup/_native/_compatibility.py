@@ -20,8 +20,8 @@ _KEY_SIZE = 16
 
 
 def mismatch(core_file: Path) -> str:
-    """Why this core cannot be opened beside the engine of the process; "" where it can, or where
-    there is no engine yet.
+    """Return why this core cannot be opened beside the engine of the process; "" where it can, or
+    where there is no engine yet.
     """
     try:
         engine = ctypes.CDLL(_ENGINE, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
@@ -44,7 +44,7 @@ def mismatch(core_file: Path) -> str:
 
 
 def key_in(core_file: Path) -> str:
-    """The key in the file of a core; "none" where it has no such."""
+    """Return the key in the file of a core; "none" where it has no such."""
     with core_file.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as held:
         start = held.find(_MARK)
         if start < 0:

@@ -58,7 +58,7 @@ class Key(NamedTuple):
 
 
 def running_key() -> Key:
-    """The key of this process. Raises `NativeLibraryError` where torch cannot be imported."""
+    """Return the key of this process. Raises `NativeLibraryError` where torch cannot be imported."""
     try:
         import torch
     except ImportError as error:
@@ -82,7 +82,7 @@ class LibraryCandidate(NamedTuple):
     problem: str = ""
 
     def incompatibility_reason(self, key: Key, build_key: str = "") -> str:
-        """Why it cannot be the library of `key` beside a core of `build_key`, or ""."""
+        """Return why it cannot be the library of `key` beside a core of `build_key`, or ""."""
         if self.artifact is None:
             return self.problem
         runs = _manifest.interpreter()
@@ -92,7 +92,7 @@ class LibraryCandidate(NamedTuple):
 
 
 def candidates(key: Key, package_folder: Path) -> Iterator[LibraryCandidate]:
-    """The libraries that there are, best first: of this key, of the cache, of other keys."""
+    """Yield the libraries that there are, best first: of this key, of the cache, of other keys."""
     mine = package_folder / str(key)
     others = sorted(folder for folder in package_folder.glob("torch-*") if folder != mine)
     for folder in (mine, *_cached_folders(key), *others):
@@ -100,7 +100,7 @@ def candidates(key: Key, package_folder: Path) -> Iterator[LibraryCandidate]:
 
 
 def in_folder(folder: Path) -> Iterator[LibraryCandidate]:
-    """The libraries of one folder, with what its manifest says of each."""
+    """Yield the libraries of one folder, with what its manifest says of each."""
     files = sorted(folder.glob("_torch*.so"))
     try:
         listed = {artifact.file: artifact for artifact in _manifest.read(folder)}
@@ -115,7 +115,7 @@ def in_folder(folder: Path) -> Iterator[LibraryCandidate]:
 
 
 def core_build_key(package_folder: Path) -> str:
-    """The build key of the native core; "" where it has no manifest (a plain cmake build)."""
+    """Return the build key of the native core; "" where it has no manifest (a plain cmake build)."""
     try:
         listed = _manifest.read(package_folder)
     except ValueError as error:
@@ -124,13 +124,15 @@ def core_build_key(package_folder: Path) -> str:
 
 
 def package_folder() -> Path | None:
-    """The folder of the native core, found without loading it; None where this Python has none."""
+    """Return the folder of the native core, found without loading it; None where this Python has
+    none.
+    """
     spec = importlib.util.find_spec("bringup._native._core")
     return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
 
 def missing_core(folder: Path) -> str:
-    """Why there is no native core in the package's own folder for this Python."""
+    """Return why there is no native core in the package's own folder for this Python."""
     if not folder.is_dir():
         return (
             f"{folder} is in an archive, from which nothing native is loaded: install it with pip"
@@ -147,7 +149,7 @@ def missing_core(folder: Path) -> str:
 
 
 def damage(package_folder: Path, names: tuple[str, ...] = ("",)) -> Iterator[str]:
-    """What is wrong with the package's native files, each with the file: reads them whole.
+    """Yield what is wrong with the package's native files, each with the file: reads them whole.
 
     Args:
         package_folder: the one of the native core; those for torch are in folders of it.
@@ -175,7 +177,7 @@ def _cached_folders(key: Key) -> Iterator[Path]:
 
 
 def _is_folder(path: Path) -> bool:
-    """Whether it is one that can be looked into."""
+    """Return whether it is one that can be looked into."""
     try:
         return path.is_dir()
     except OSError:  # of another user
@@ -183,13 +185,13 @@ def _is_folder(path: Path) -> bool:
 
 
 def cache_folder(key: Key, digest: str) -> Path:
-    """Where the library of these sources is kept once it is built."""
+    """Return where the library of these sources is kept once it is built."""
     return settings.cache_dir() / "native" / str(key) / digest[:16]
 
 
 def distrust(folder: Path) -> str:
-    """Why nothing may be loaded from a folder, or "": others could have put it there. What is
-    missing would be made for nobody else.
+    """Return why nothing may be loaded from a folder, or "": others could have put it there. What
+    is missing would be made for nobody else.
     """
     for place in (folder, folder.parent, folder.parent.parent):
         try:
@@ -204,7 +206,7 @@ def distrust(folder: Path) -> str:
 
 
 def source_folder() -> Path | None:
-    """The folder with CMakeLists.txt and the sources: of the install, or a checkout's root."""
+    """Return the folder with CMakeLists.txt and the sources: of the install, or a checkout's root."""
     package = Path(__file__).resolve().parents[1]
     for folder in (package / "source", package.parents[1]):
         if _manifest.is_source_folder(folder):
@@ -213,8 +215,8 @@ def source_folder() -> Path | None:
 
 
 def torch_of(sources: Path) -> str:
-    """The minor version of torch that the sources are written for, as they use its private members;
-    "" where they do not say.
+    """Return the minor version of torch that the sources are written for, as they use its private
+    members; "" where they do not say.
     """
     header = sources / "native" / "torch" / "common" / "torch_private.h"
     found = _WRITTEN_FOR.search(header.read_text()) if header.is_file() else None
@@ -222,7 +224,7 @@ def torch_of(sources: Path) -> str:
 
 
 def load(candidate: LibraryCandidate, key: Key) -> ModuleType:
-    """Loads a library. Raises `NativeLibraryError` when it cannot be, or is for another torch."""
+    """Load a library. Raises `NativeLibraryError` when it cannot be, or is for another torch."""
     known = sys.modules.get(MODULE)
     if known is not None:
         return known

@@ -48,7 +48,7 @@ class Interpreter:
 
 
 def interpreter() -> Interpreter:
-    """The one that runs this."""
+    """Return the one that runs this."""
     python = f"cp{sys.version_info[0]}{sys.version_info[1]}"
     abi = python + str(getattr(sys, "abiflags", ""))
     platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
@@ -83,7 +83,8 @@ class Artifact:
     build_key: str
 
     def incompatibility_reason(self, runs: Interpreter, torch: str, build_key: str) -> str:
-        """Why a process with this interpreter and torch cannot load it, or "". Reads no file.
+        """Return why a process with this interpreter and torch cannot load it, or "". Reads no
+        file.
 
         Args:
             runs: the interpreter.
@@ -104,7 +105,7 @@ class Artifact:
         return ""
 
     def damage(self, folder: Path) -> str:
-        """Why the file is not the one that was built, or ""."""
+        """Return why the file is not the one that was built, or ""."""
         try:
             found = _digest(folder / self.file)
         except OSError as error:
@@ -115,7 +116,7 @@ class Artifact:
 
 
 def read(folder: Path) -> list[Artifact]:
-    """What the manifest of a folder lists; nothing where there is none.
+    """Return what the manifest of a folder lists; nothing where there is none.
 
     Raises:
         ValueError: there is one that cannot be used; says its path and what is wrong.
@@ -149,7 +150,7 @@ def _artifact(entry: object, path: Path) -> Artifact:
 
 
 def write(folder: Path, build_key: str, torch: str = "") -> Path:
-    """Writes the manifest of the native files that lie in a folder; returns its path.
+    """Write the manifest of the native files that lie in a folder; returns its path.
 
     Args:
         folder: where they lie; subfolders have their own manifest.
@@ -192,7 +193,7 @@ def _digest(path: Path) -> str:
 
 @cache
 def source_digest(sources: Path) -> str:
-    """SHA-256 over names and contents of everything that a library is built from."""
+    """Return SHA-256 over names and contents of everything that a library is built from."""
     import hashlib
 
     digest = hashlib.sha256()
@@ -206,7 +207,7 @@ def source_digest(sources: Path) -> str:
 
 
 def is_source_folder(folder: Path) -> bool:
-    """Whether everything that a library is built from is here."""
+    """Return whether everything that a library is built from is here."""
     return all((folder / name).exists() for name in _SOURCES)
 
 

@@ -25,7 +25,7 @@ Key = Annotated[str, typer.Argument(help="The first digits of an entry's key.")]
 
 
 def _cache() -> jit.Cache:
-    """The user's cache itself: nobody wants to manage the private one that stands in for it.
+    """Return the user's cache itself: nobody wants to manage the private one that stands in for it.
     Raises `PermissionError` saying why it is not used.
     """
     found = jit.Cache(settings.cache_dir())
@@ -87,7 +87,7 @@ def ls(json_file: JsonFile = None) -> None:
 
 
 def _files(meta: Mapping[str, Any]) -> dict[str, str]:
-    """The digest of every header and library that a build read."""
+    """Return the digest of every header and library that a build read."""
     record = meta["record"]
     digests = (*record["headers"], *record.get("inputs", ()))
     return dict(zip(meta["headers"], digests, strict=True))

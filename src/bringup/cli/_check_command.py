@@ -97,7 +97,7 @@ def check(
 
 
 def _in_child(operator: str, options: list[str]) -> int:
-    """Runs the checks in a process of their own; its exit code. One that was ended by a signal is
+    """Run the checks in a process of their own; its exit code. One that was ended by a signal is
     told, with the check that ran.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -120,7 +120,7 @@ def _in_child(operator: str, options: list[str]) -> int:
 
 
 def _writer(progress: Path | None) -> Callable[[str], object] | None:
-    """Writes the name of each check into the file, one a line."""
+    """Write the name of each check into the file, one a line."""
     if progress is None:
         return None
 

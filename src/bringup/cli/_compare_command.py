@@ -103,7 +103,7 @@ def compare(
 
 
 def load_device(name: str, driver: str | None) -> None:
-    """Loads the driver of a device that torch does not know yet.
+    """Load the driver of a device that torch does not know yet.
 
     Raises `DriverError` where the driver cannot be loaded.
     """
@@ -115,7 +115,7 @@ def load_device(name: str, driver: str | None) -> None:
 
 
 def summary(found: Comparison) -> list[str]:
-    """What came out, in lines."""
+    """Return what came out, in lines."""
     seen = found.watched
     unit = "operators" if found.level == "op" else "modules"
     lines = [
@@ -146,7 +146,7 @@ def summary(found: Comparison) -> list[str]:
 
 
 def as_json(target: str, found: Comparison) -> dict[str, object]:
-    """The comparison for `--json`."""
+    """Return the comparison for `--json`."""
     seen = found.watched
     return {
         "model": target,

@@ -14,7 +14,7 @@ __all__ = ["cmake_dir", "config"]
 
 
 def cmake_dir() -> Path:
-    """The folder for `CMAKE_PREFIX_PATH`-style use: it holds `bringup-config.cmake`."""
+    """Return the folder for `CMAKE_PREFIX_PATH`-style use: it holds `bringup-config.cmake`."""
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "cmake", package.parent.parent / "cmake"):
         if (folder / "bringup-config.cmake").is_file():

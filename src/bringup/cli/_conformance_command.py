@@ -117,7 +117,7 @@ def conformance(
 
 
 def headline(found: Conformance) -> list[str]:
-    """The native-only score first, the total beside it."""
+    """Return the native-only score first, the total beside it."""
     lines = []
     for name, score in _scores(found).items():
         if score.whole:
@@ -154,7 +154,7 @@ def _show(found: Conformance, baseline: Path | None, console: Console) -> None:
 
 
 def as_json(found: Conformance) -> dict[str, object]:
-    """The run for `--json`."""
+    """Return the run for `--json`."""
     return {
         "facts": found.facts,
         "interrupted": found.is_interrupted,
@@ -180,8 +180,8 @@ def _outcomes(found: Conformance) -> report.Table:
 
 
 def page(found: Conformance) -> report.Page:
-    """What a vendor can publish: coverage by family, cost of fallback, error by dtype, and every
-    case that does not pass.
+    """Return what a vendor can publish: coverage by family, cost of fallback, error by dtype, and
+    every case that does not pass.
     """
     sections = [
         _families(found),

@@ -76,7 +76,7 @@ def coverage(
 
 
 def as_json(target: str, found: Coverage) -> dict[str, object]:
-    """The coverage for `--json`."""
+    """Return the coverage for `--json`."""
     needs = [{**vars(need), "on_host": sorted(need.on_host)} for need in found.needs]
     return {
         "model": target,

@@ -85,7 +85,7 @@ def _check(driver: str | None, json_file: Path | None) -> None:
 
 
 def _described(driver: str | None, findings: list[Finding]) -> DriverDescription | None:
-    """The driver of --driver or BRINGUP_DRIVER, asked elsewhere; what fails is a finding."""
+    """Return the driver of --driver or BRINGUP_DRIVER, asked elsewhere; what fails is a finding."""
     named = settings.named_driver() if driver is None else driver
     if named is None:
         return None

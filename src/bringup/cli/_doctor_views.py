@@ -125,7 +125,7 @@ def _mib(size: int) -> str:
 
 
 def driver_results(found: devices.DriverDescription | None) -> dict[str, object] | None:
-    """A driver for JSON."""
+    """Return a driver for JSON."""
     if found is None:
         return None
     described = [

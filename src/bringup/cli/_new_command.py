@@ -58,7 +58,7 @@ def driver(name: Name, into: Into = Path(), json_file: JsonFile = None) -> None:
 
 
 def write_package(kind: Kind, name: str, into: Path) -> list[Path]:
-    """Writes the package `into/name`, whole or not at all, and returns its files.
+    """Write the package `into/name`, whole or not at all, and returns its files.
 
     Raises:
         typer.BadParameter: the name cannot be a package's, or `into` is no folder.
@@ -100,7 +100,7 @@ def _name_problem(name: str) -> str:
 
 
 def _clash(kind: Kind, name: str) -> str:
-    """Why the package's own files cannot say this name, or ""."""
+    """Return why the package's own files cannot say this name, or ""."""
     used: set[str] = set()
     for template in (_TEMPLATES / kind).rglob(f"*.py{_SUFFIX}"):
         for node in ast.walk(ast.parse(filled(template.read_text(), "name_of_the_package"))):
@@ -114,7 +114,7 @@ def _clash(kind: Kind, name: str) -> str:
 
 
 def _device_problem(name: str) -> str:
-    """Why torch cannot have a device of this name, or "": without torch nobody can say."""
+    """Return why torch cannot have a device of this name, or "": without torch nobody can say."""
     if importlib.util.find_spec("torch") is None:
         return ""
     from bringup import devices

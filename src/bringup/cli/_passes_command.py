@@ -44,7 +44,9 @@ Places = Annotated[
 
 
 def places_of(given: list[str] | None) -> list[str]:
-    """The files and folders of `--path`, which may hold several, as the environment's path does."""
+    """Return the files and folders of `--path`, which may hold several, as the environment's path
+    does.
+    """
     return [place for item in given or () for place in item.split(os.pathsep) if place]
 
 

@@ -78,7 +78,7 @@ HtmlFile = Annotated[
 
 
 def console_for(json_file: Path | None) -> Console:
-    """Where tables go: to standard output, unless JSON goes there."""
+    """Return where tables go: to standard output, unless JSON goes there."""
     return Console(stderr=json_file == _STDOUT)
 
 

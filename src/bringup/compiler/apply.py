@@ -71,7 +71,7 @@ def apply_passes(
 
 
 def _is_aten(target: object) -> bool:
-    """Whether its operators are torch's."""
+    """Return whether its operators are torch's."""
     if not isinstance(target, ir.Graph):
         return _is_fx(target)
     aten = sys.modules.get("bringup.compiler.aten")
@@ -79,7 +79,7 @@ def _is_aten(target: object) -> bool:
 
 
 def _is_fx(target: object) -> bool:
-    """Whether it is a graph of torch; imports torch for nothing else."""
+    """Return whether it is a graph of torch; imports torch for nothing else."""
     if "torch" not in sys.modules:
         return False
     from torch import fx
@@ -107,7 +107,7 @@ def _rewrite_fx(
 
 
 def _tensors_of(module: fx.GraphModule) -> frozenset[str]:
-    """The names of the tensors that a graph reads from its module."""
+    """Return the names of the tensors that a graph reads from its module."""
     import torch
 
     names = {str(node.target) for node in module.graph.find_nodes(op="get_attr")}
@@ -115,7 +115,7 @@ def _tensors_of(module: fx.GraphModule) -> frozenset[str]:
 
 
 def _is_onnx(target: object) -> bool:
-    """Whether it is an ONNX model; imports onnx for nothing else."""
+    """Return whether it is an ONNX model; imports onnx for nothing else."""
     names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(target).__mro__}
     return not names.isdisjoint(("onnx.onnx_ml_pb2.ModelProto", _ONNX_MODEL))
 

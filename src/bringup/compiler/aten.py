@@ -253,7 +253,7 @@ class AtenDialect(ir.AtenOperators, ir.VerifiableDialect, own=("mode_for",)):
 
 @cache
 def operator_of(overload: Any) -> ir.Operator:
-    """The facts of an operator overload, from its schema and tags."""
+    """Return the facts of an operator overload, from its schema and tags."""
     schema = overload._schema
     mutates: set[int] = set()
     aliases: set[int] = set()
@@ -281,7 +281,7 @@ def operator_of(overload: Any) -> ir.Operator:
 
 
 def _memory_traits(meta: object) -> tuple[object, ...] | None:
-    """The storage offset, and whether a conjugate or negative is still to be taken."""
+    """Return the storage offset, and whether a conjugate or negative is still to be taken."""
     if not isinstance(meta, torch.Tensor) or meta.layout != torch.strided:
         return None
     return expression(meta.storage_offset()), meta.is_conj(), meta.is_neg()
@@ -300,8 +300,9 @@ def ordinary_torch() -> Iterator[None]:
 
 
 def _dense_order(meta: object) -> list[int] | None:
-    """The dimensions from the outermost to the innermost one in memory; None for a tensor with
-    gaps, overlaps, or sizes that only the data tell. Looks at hints, so that no guard is added.
+    """Return the dimensions from the outermost to the innermost one in memory; None for a tensor
+    with gaps, overlaps, or sizes that only the data tell. Looks at hints, so that no guard is
+    added.
     """
     if not isinstance(meta, torch.Tensor) or meta.layout is not torch.strided:
         return None

@@ -93,7 +93,7 @@ class _Compilation:
         self._to_freeze = self._chosen_weights() if options.may_freeze else frozenset()
 
     def _chosen_weights(self) -> frozenset[int]:
-        """The positions of the weights that are frozen if no gradient is asked of the graph."""
+        """Return the positions of the weights that are frozen if no gradient is asked of the graph."""
         if self._options.freeze:
             return frozenset(weight.index for weight in self._weights)
         if torch.is_grad_enabled():
@@ -115,7 +115,7 @@ class _Compilation:
         self._weights = []
 
     def inference(self, aten: Any, inputs: Sequence[Any]) -> BoxedFunction:
-        """A graph that no gradient is asked of."""
+        """Return a graph that no gradient is asked of."""
         self.written |= written_arguments(aten, self._arguments)
         graph = InferenceGraph(
             aten,
@@ -146,7 +146,7 @@ class _Compilation:
         return counted
 
     def training(self, aten: Any, inputs: Sequence[Any]) -> BoxedFunction:
-        """The forward or the backward graph of a function that gradients are asked of."""
+        """Return the forward or the backward graph of a function that gradients are asked of."""
         self.written |= written_arguments(aten, self._arguments)
         if self._options.capture and self._options.captures:
             raise BringupError(
@@ -180,7 +180,7 @@ class _Compilation:
 
 
 def _name_of(module: Any) -> str:
-    """The outermost module or function of a Dynamo graph, as its nodes remember it."""
+    """Return the outermost module or function of a Dynamo graph, as its nodes remember it."""
     for node in module.graph.nodes:
         stack = node.meta.get("nn_module_stack")
         if stack:

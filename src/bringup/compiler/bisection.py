@@ -138,7 +138,7 @@ class Runs(Protocol):
 
     @property
     def parts(self) -> Sequence[str]:
-        """Those that there are, in the order in which a compile comes to them."""
+        """Return those that there are, in the order in which a compile comes to them."""
 
     def attempt(self, parts: Sequence[str], most: int | None, without: Iterable[str]) -> Attempt:
         """Compile with these parts alone, at most so many rewrites (None: all), and without these
@@ -176,7 +176,7 @@ class _Search:
         return Bisection(tuple(culprits), rewrites, self._count)
 
     def _first_culprit(self, whole: Attempt) -> Culprit:
-        """The first part with which the result differs, given that it does with all of them."""
+        """Return the first part with which the result differs, given that it does with all of them."""
         nothing = self._attempt([])
         if nothing.reason:
             return Culprit("torch", nothing.reason)
@@ -335,7 +335,7 @@ class _ModelRuns:
         return Attempt(reason, limit.rewrites, replaced, failed)
 
     def _compiled_difference(self, parts: Sequence[str], without: Iterable[str]) -> str:
-        """How the first result that differs does; "" where none does."""
+        """Return how the first result that differs does; "" where none does."""
         torch.compiler.reset()
         compiled: Any = torch.compile(
             self._model,
@@ -373,7 +373,7 @@ class _ModelRuns:
         return leaves(function(*args, **kwargs))
 
     def _uncached(self) -> AbstractContextManager[Any]:
-        """A graph from Inductor's cache would have no rewrites to count."""
+        """Return a graph from Inductor's cache would have no rewrites to count."""
         if not self._is_inductor:
             return nullcontext()
         from torch._inductor import config
@@ -439,12 +439,12 @@ def difference(
 
 
 def reason_of(error: BaseException) -> str:
-    """An exception in one line."""
+    """Return an exception in one line."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def failed_pass(error: BaseException) -> str:
-    """The first pass that a `PassError` reports as failed; "" for another error."""
+    """Return the first pass that a `PassError` reports as failed; "" for another error."""
     report = getattr(error, "report", None)
     results = [] if report is None else report.results
     failed = (item for item in results if item.status is PassStatus.FAILED and not item.tolerated)

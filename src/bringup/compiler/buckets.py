@@ -78,7 +78,7 @@ def padded_calls(
     ladder: Sequence[int],
     name: str,
 ) -> BoxedFunction:
-    """Calls of a graph whose length is padded up to a bucket.
+    """Call of a graph whose length is padded up to a bucket.
 
     Args:
         padded: what runs the graph at the length of a bucket.
@@ -143,14 +143,14 @@ def _padded(tensor: torch.Tensor, dim: int, bucket: int) -> torch.Tensor:
 
 
 def _cut(result: Any, dim: int | None, size: int, bucket: int) -> Any:
-    """A tensor of its own: its neighbours in memory are no one's."""
+    """Return a tensor of its own: its neighbours in memory are no one's."""
     if dim is None or size == bucket:
         return result
     return result.narrow(dim, 0, size).clone()
 
 
 def _least_padding(sizes: Sequence[int], often: Sequence[int], count: int) -> tuple[int, ...]:
-    """Which of the sizes are buckets: an optimal ladder has no others."""
+    """Return which of the sizes are buckets: an optimal ladder has no others."""
     size = np.array(sizes, dtype=np.int64)
     number = np.concatenate(([0], np.cumsum(np.array(often, dtype=np.int64))))
     # the padded rows of sizes [0, j] in one bucket; what they hold is the same for every ladder

@@ -140,7 +140,7 @@ class _CapturedCalls:
         _ALIVE[next(_NUMBERS)] = self
 
     def report(self) -> CaptureReport:
-        """What they take now."""
+        """Return what they take now."""
         with self._lock:
             entries = list(self._captures.values())
         kept = [entry for entry in entries if entry is not None]
@@ -154,7 +154,7 @@ class _CapturedCalls:
         )
 
     def call(self, arguments: list[Any]) -> tuple[Any, ...] | None:
-        """What the call gives; None for a kind that was given up."""
+        """Return what the call gives; None for a kind that was given up."""
         updates = self._updates
         entry = self._entry(arguments, updates)
         if entry is None or updates is None:
@@ -167,7 +167,7 @@ class _CapturedCalls:
             return None if entry is None else entry.call(arguments)
 
     def give_up(self, arguments: list[Any], reason: CaptureError) -> None:
-        """Calls of this kind run as they are from now on."""
+        """Call of this kind run as they are from now on."""
         key = self._key(arguments, self._updates)
         with self._lock:
             is_first = self._captures.get(key, self) is not None
@@ -238,7 +238,7 @@ class _CapturedCalls:
 
 
 def require_capturable(aten: Any, name: str, static: frozenset[int]) -> None:
-    """Raises `CaptureError` when a graph calls what no capture sees into, such as control flow, or
+    """Raise `CaptureError` when a graph calls what no capture sees into, such as control flow, or
     an operator of it writes an input that is not at one of the positions `static`: it would write a
     slot instead of the caller's tensor.
     """
@@ -334,5 +334,5 @@ def _megabytes(count: int) -> str:
 
 
 def _position(result: Any, given: Sequence[Any], static: frozenset[int]) -> int | None:
-    """Which of the arguments at positions `static` a result is."""
+    """Return which of the arguments at positions `static` a result is."""
     return next((index for index in static if given[index] is result), None)

@@ -18,8 +18,8 @@ class NotFrozenError(Exception):
 
 
 def owned_in_evaluation(sources: Iterable[Any]) -> list[Any]:
-    """Those of Dynamo's sources that belong to modules, if all of these are in evaluation mode; a
-    guard then compiles anew once one is not.
+    """Return those of Dynamo's sources that belong to modules, if all of these are in evaluation
+    mode; a guard then compiles anew once one is not.
 
     Raises `NotFrozenError` with the reason if one is in training mode, or if it is not Dynamo that
     compiles.
@@ -60,7 +60,7 @@ def root_and_path(source: Any) -> tuple[str | None, str]:
 
 
 def root_named(name: str) -> Any:
-    """The module that `root_and_path` has this word for, while Dynamo compiles."""
+    """Return the module that `root_and_path` has this word for, while Dynamo compiles."""
     output = _translator().output
     return eval(name, {"L": output.local_scope, "G": output.global_scope})
 
@@ -73,7 +73,7 @@ def _translator() -> Any:
 
 
 def _bases(source: Any) -> Iterator[Any]:
-    """What a source is taken from, the nearest first."""
+    """Yield what a source is taken from, the nearest first."""
     base = getattr(source, "base", None)
     while base is not None:
         yield base

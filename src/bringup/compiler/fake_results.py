@@ -92,7 +92,7 @@ class Inference:
 
     @functools.cached_property
     def _read(self) -> Callable[[object], tuple[Any, ...] | None]:
-        """Reads all of a tensor without symbolic sizes at once, if the native library is there."""
+        """Read all of a tensor without symbolic sizes at once, if the native library is there."""
         if not has_torch_library():
             return lambda tensor: None
         read: Callable[[object], tuple[Any, ...] | None]
@@ -100,8 +100,8 @@ class Inference:
         return read
 
     def outputs(self, node: ir.Node, instead_of: ir.Value | None = None) -> tuple[object, ...]:
-        """The meta of every output of `node`, from those of its inputs. Raises what the operator
-        raises.
+        """Return the meta of every output of `node`, from those of its inputs. Raises what the
+        operator raises.
 
         That of `instead_of`, a value that goes and that the only output stands for, is taken over
         where it looks the same and has memory of its own: a new fake tensor costs more than all
@@ -132,18 +132,20 @@ class Inference:
             return outputs_of(call(overload, arguments))
 
     def _metas(self, node: ir.Node) -> dict[object, object]:
-        """What stands for the values and symbolic sizes in the arguments of a node."""
+        """Return what stands for the values and symbolic sizes in the arguments of a node."""
         metas: dict[object, object] = {value: self._faked(value.meta) for value in node.inputs}
         for size in ir.sizes_in(node.arguments):
             metas[size] = self._sizes.symint(size, self.mode.shape_env)
         return metas
 
     def _faked(self, meta: Any) -> object:
-        """A tensor without data as one of the mode: torch would make a new one at every call."""
+        """Return a tensor without data as one of the mode: torch would make a new one at every
+        call.
+        """
         return self.mode.from_tensor(meta, static_shapes=True) if _is_plain_meta(meta) else meta
 
     def _number(self, node: ir.Node) -> object:
-        """The size that a node computes from sizes."""
+        """Return the size that a node computes from sizes."""
         metas = self._metas(node)
         with self._no_guards():
             return ARITHMETIC[node.op_type](*[filled(item, metas) for item in node.arguments])
@@ -152,7 +154,7 @@ class Inference:
         return _no_guards(self.mode)
 
     def _key(self, node: ir.Node, overload: Any) -> object:
-        """What calls that return the same have in common; None when that cannot be told."""
+        """Return what calls that return the same have in common; None when that cannot be told."""
         operator = node.operator
         unusual = (
             torch._C._is_any_autocast_enabled()
@@ -228,7 +230,7 @@ class Inference:
         return _Facts(tensor, key, seen, is_plain)
 
     def _is_plain(self, tensor: Any, seen: Look, offset: object, requires_grad: bool) -> bool:
-        """Whether a template makes the like."""
+        """Return whether a template makes the like."""
         has_data = type(tensor) is FakeTensor and tensor.real_tensor is not None
         return (
             not has_data
@@ -238,7 +240,7 @@ class Inference:
         )
 
     def _backed(self, size: object) -> object:
-        """The expression of a size; not of one that only the data tell."""
+        """Return the expression of a size; not of one that only the data tell."""
         if isinstance(size, torch.SymInt) and free_unbacked_symbols(size):
             raise _UnlikeError
         return expression(size)
@@ -270,7 +272,7 @@ class Inference:
         self._known[key] = tuple(templates)
 
     def _fits(self, old: ir.Value, template: _Template) -> bool:
-        """Whether a value that goes has a fake tensor as `template` makes them."""
+        """Return whether a value that goes has a fake tensor as `template` makes them."""
         meta: Any = old.meta
         if type(meta) is not FakeTensor and not _is_plain_meta(meta):
             return False
@@ -295,12 +297,12 @@ class Inference:
 
 
 def _is_plain_meta(meta: object) -> bool:
-    """Whether this is a tensor without data that no fake mode made (`device="meta"`)."""
+    """Return whether this is a tensor without data that no fake mode made (`device="meta"`)."""
     return isinstance(meta, torch.Tensor) and type(meta) is torch.Tensor and meta.is_meta
 
 
 def look(meta: object) -> Look | None:
-    """How a tensor looks to its consumers; None for what is no tensor with strides."""
+    """Return how a tensor looks to its consumers; None for what is no tensor with strides."""
     if not isinstance(meta, torch.Tensor) or meta.layout is not torch.strided:
         return None
     shape, strides = tuple(meta.shape), meta.stride()
@@ -311,7 +313,7 @@ def look(meta: object) -> Look | None:
 
 
 def expression(value: object) -> object:
-    """What a symbolic integer stands for, which can be compared without a guard."""
+    """Return what a symbolic integer stands for, which can be compared without a guard."""
     return value.node.expr if isinstance(value, torch.SymInt) else value
 
 
@@ -327,20 +329,20 @@ def call(overload: Any, arguments: Sequence[object]) -> object:
 
 
 def filled(argument: object, replace: Mapping[Any, object]) -> object:
-    """An argument of a node as torch takes it: values exchanged, lists for tuples."""
+    """Return an argument of a node as torch takes it: values exchanged, lists for tuples."""
     exchanged = map_argument(argument, replace)
     return list(exchanged) if isinstance(exchanged, tuple) else exchanged
 
 
 def outputs_of(result: object) -> tuple[object, ...]:
-    """What an operator returned, as one item an output."""
+    """Return what an operator returned, as one item an output."""
     if result is None:
         return ()
     return tuple(result) if isinstance(result, (tuple, list)) else (result,)
 
 
 def _memory(tensor: Any) -> int:
-    """What tells the memory of a tensor from others."""
+    """Return what tells the memory of a tensor from others."""
     address: int = tensor.untyped_storage()._cdata
     return address
 

@@ -69,7 +69,7 @@ def compile_file(
 def _kind_of(
     source: Path, target: Path
 ) -> tuple[Callable[[Path], Any], Callable[[Any, Path], None]]:
-    """What reads and writes such files."""
+    """Return what reads and writes such files."""
     kinds = {".onnx": (_read_onnx, _write_onnx), ".pt2": (_read_exported, _write_exported)}
     if source.suffix not in kinds:
         raise ModelError(
@@ -98,7 +98,7 @@ _TORCH_LIBRARY = "bringup.kernels.patterns."
 
 
 def _onnx_library() -> AbstractContextManager[None]:
-    """The library for ONNX models, for the time of one file."""
+    """Return the library for ONNX models, for the time of one file."""
     if not settings.pass_library():
         return nullcontext()
     from bringup.compiler.onnx.library import library_registered
@@ -109,7 +109,7 @@ def _onnx_library() -> AbstractContextManager[None]:
 def _switched(
     options: Mapping[str, object], stages: Sequence[PassStage] | None, leave_out: tuple[str, ...]
 ) -> dict[str, object]:
-    """The options, with passes of other stages, and of modules to leave out, switched off."""
+    """Return the options, with passes of other stages, and of modules to leave out, switched off."""
     switch = dict(options.get("pass_switch", {}))  # type: ignore[call-overload]
     for item in passes.get_registered_passes():
         is_other = stages is not None and item.stage not in stages

@@ -55,7 +55,9 @@ class Weight:
 
 
 def weights_of(module: Any, example_inputs: Sequence[Any]) -> list[Weight]:
-    """The parameters and buffers among what AOT autograd will give its graph: own ones first."""
+    """Return the parameters and buffers among what AOT autograd will give its graph: own ones
+    first.
+    """
     own = [
         *module.named_parameters(remove_duplicate=False),
         *module.named_buffers(remove_duplicate=False),
@@ -72,7 +74,7 @@ def weights_of(module: Any, example_inputs: Sequence[Any]) -> list[Weight]:
 
 
 def placed(aten: Any, weights: Sequence[Weight]) -> list[Weight]:
-    """The weights by their positions among the inputs of a graph that AOT autograd made.
+    """Return the weights by their positions among the inputs of a graph that AOT autograd made.
 
     It drops inputs that are given twice, and puts one input in front in the place of several that
     share memory and are written; weights that went that way, or were taken apart (tensor
@@ -133,7 +135,7 @@ class Built:
 
 
 def constants_of(aten: Any) -> list[Any]:
-    """The tensors that the graph itself holds."""
+    """Return the tensors that the graph itself holds."""
     values = [
         getattr(aten, str(node.target), None) for node in aten.graph.find_nodes(op="get_attr")
     ]
@@ -167,7 +169,7 @@ def _name_of(node: Any) -> str:
 
 
 def written_inputs() -> frozenset[int]:
-    """The positions of the inputs that the graph writes which AOT autograd is compiling."""
+    """Return the positions of the inputs that the graph writes which AOT autograd is compiling."""
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     if metadata is None:

@@ -43,46 +43,48 @@ class Wrapped:
 
     @cached_property
     def has_bases(self) -> bool:
-        """Whether the operands are bases, of which the operator is given views."""
+        """Return whether the operands are bases, of which the operator is given views."""
         return "_all_bases" in self.node.kwargs
 
     @cached_property
     def written_names(self) -> list[str]:
-        """The written parameters of the operator."""
+        """Return the written parameters of the operator."""
         return list(get_mutable_args(self.op)[0])
 
     @property
     def operands(self) -> list[Any]:
-        """What is written: nodes, None, or lists of nodes."""
+        """Return what is written: nodes, None, or lists of nodes."""
         if self.has_bases:
             return list(self.node.kwargs["_all_bases"])
         return [self.node.kwargs[name] for name in self.written_names]
 
     @property
     def first_written(self) -> int:
-        """The position of the first written operand among the results of the node."""
+        """Return the position of the first written operand among the results of the node."""
         return max(1, len(self.op._schema.returns))
 
     @property
     def in_place(self) -> set[int]:
-        """The numbers of the operands that are written where they lie."""
+        """Return the numbers of the operands that are written where they lie."""
         found: set[int] = self.node.meta.setdefault(_IN_PLACE, set())
         return found
 
     def reads_but(self, number: int) -> list[fx.Node]:
-        """All operands of the node, as often as it has them, without written operand `number`."""
+        """Return all operands of the node, as often as it has them, without written operand
+        `number`.
+        """
         found: list[fx.Node] = []
         fx.map_arg((self.node.args, self.node.kwargs), found.append)
         fx.map_arg(self.operands[number], found.remove)
         return found
 
     def results(self, position: int) -> list[fx.Node]:
-        """The nodes that take result number `position`."""
+        """Return the nodes that take result number `position`."""
         return [user for user in self.node.users if user.args[1] == position]
 
 
 def wrapped(node: Any) -> Wrapped | None:
-    """The call of an operator that is wrapped by a node, if it is one."""
+    """Return the call of an operator that is wrapped by a node, if it is one."""
     target = getattr(node, "target", None)
     if not isinstance(target, torch._ops.HigherOrderOperator) or target.name() not in _NAMES:
         return None
@@ -91,7 +93,9 @@ def wrapped(node: Any) -> Wrapped | None:
 
 
 def written_operand(node: Any) -> tuple[Wrapped, int] | None:
-    """The wrapped call and the number of its written operand that a node has the new content of."""
+    """Return the wrapped call and the number of its written operand that a node has the new content
+    of.
+    """
     if getattr(node, "target", None) is not operator.getitem:
         return None
     call = wrapped(node.args[0])
@@ -204,7 +208,7 @@ def _empty(graph: fx.Graph, given: dict[str, Any], name: str) -> fx.Node:
 
 
 def _copied(graph: fx.Graph, operand: Any) -> Any:
-    """A copy with the same strides."""
+    """Return a copy with the same strides."""
     if isinstance(operand, (list, tuple)):
         return [_copied(graph, item) for item in operand]
     if operand is None:
@@ -232,7 +236,7 @@ def _numbers(graph: fx.Graph, op: Any, operand: fx.Node, values: Sequence[Any]) 
 def _views(
     graph: fx.Graph, call: Wrapped, given: dict[str, Any], written: Sequence[Any]
 ) -> Iterator[tuple[str, Any]]:
-    """The written arguments: views of `written`, as the node has them of its operands."""
+    """Yield the written arguments: views of `written`, as the node has them of its operands."""
     names, types = get_mutable_args(call.op)
     infos = read_view_information_from_args(names, types, given, call.operands)
     for name in names:
@@ -258,7 +262,7 @@ def _view(graph: fx.Graph, call: Wrapped, info: Any, written: Sequence[Any]) -> 
 
 
 def _offset(graph: fx.Graph, operand: fx.Node, base: fx.Node, traced: Any) -> Any:
-    """Where in its storage a view begins that began at `traced` in that of the operand.
+    """Return where in its storage a view begins that began at `traced` in that of the operand.
 
     An input need not begin where it began when the graph was traced (Dynamo does not guard it), and
     a copy begins at 0.

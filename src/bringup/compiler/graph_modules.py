@@ -36,7 +36,7 @@ def rewrite(
 
 
 def _bodies(module: Any) -> list[Any]:
-    """The graphs that higher-order operators of a graph call, innermost first, each once."""
+    """Return the graphs that higher-order operators of a graph call, innermost first, each once."""
     found: dict[Any, None] = {}
     for node in module.graph.find_nodes(op="get_attr"):
         body = getattr(module, node.target, None)

@@ -28,7 +28,9 @@ _FUNCTIONAL = frozenset(
 
 
 def writes_nothing(node: fx.Node) -> bool:
-    """Whether a call of a higher-order operator writes no operand and returns memory of its own."""
+    """Return whether a call of a higher-order operator writes no operand and returns memory of its
+    own.
+    """
     name = node.target.name()
     if name in _COPYING:
         return True
@@ -56,7 +58,7 @@ def _only_computes(node: fx.Node) -> bool:
 
 
 def _may_alias(node: fx.Node) -> bool:
-    """Whether a result of a body may be an operand of it, or a view of one."""
+    """Return whether a result of a body may be an operand of it, or a view of one."""
     if node.target is operator.getitem:
         return _may_alias(node.args[0])
     if node.op != "call_function":

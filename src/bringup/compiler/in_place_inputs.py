@@ -73,7 +73,7 @@ def _is_dead_after(operand: Any, call: Wrapped, number: int) -> bool:
 
 
 def _write(graph: Any, target: Any, value: Any) -> bool:
-    """Whether `target` now gets what `value` computes."""
+    """Return whether `target` now gets what `value` computes."""
     if not isinstance(value, torch.fx.Node) or value.op != "call_function":
         return False
     output = graph.output_node()
@@ -94,8 +94,8 @@ def _results(output: Any, node: Any) -> list[int]:
 
 
 def _steps_from(target: Any, value: Any) -> list[Any]:
-    """The operators that make `value` of `target`, each of the one before; none if one of them has
-    no in-place form.
+    """Return the operators that make `value` of `target`, each of the one before; none if one of
+    them has no in-place form.
     """
     steps: list[Any] = []
     while value is not target:
@@ -121,8 +121,8 @@ _WINDOWS = {
 
 
 def _written_by(step: Any) -> tuple[Wrapped, int] | None:
-    """The wrapped call, and the number of its operand, that writes all that a step does: into the
-    base itself, or into the very window of it that the step then fills.
+    """Return the wrapped call, and the number of its operand, that writes all that a step does:
+    into the base itself, or into the very window of it that the step then fills.
     """
     if step.target not in _WINDOWS:
         return written_operand(step)
@@ -154,7 +154,7 @@ def _in_place_form(overload: Any) -> Any | None:
 
 
 def _may_overwrite(graph: Any, target: Any, steps: Sequence[Any]) -> bool:
-    """Whether nobody reads the former content once a step has written over it."""
+    """Return whether nobody reads the former content once a step has written over it."""
     order = {node: index for index, node in enumerate(graph.nodes)}
     for base, step in zip([target, *steps], steps, strict=False):
         same_memory = _aliases(base)
@@ -176,7 +176,7 @@ def _may_overwrite(graph: Any, target: Any, steps: Sequence[Any]) -> bool:
 
 
 def _aliases(node: Any) -> set[Any]:
-    """A node and all that may be a view of it."""
+    """Return a node and all that may be a view of it."""
     found, pending = {node}, [node]
     while pending:
         item = pending.pop()
@@ -188,13 +188,13 @@ def _aliases(node: Any) -> set[Any]:
 
 
 def _returned_with(node: Any) -> list[Any]:
-    """The other results of a wrapped operator that returns what it writes."""
+    """Return the other results of a wrapped operator that returns what it writes."""
     found = written_operand(node)
     return list(found[0].node.users) if found is not None and is_inplace(found[0].op) else []
 
 
 def _is_view(node: Any) -> bool:
-    """Whether what a node gives may share memory with what it is given."""
+    """Return whether what a node gives may share memory with what it is given."""
     if node.op != "call_function":
         return bool(node.op != "output")
     if not isinstance(node.target, torch._ops.OpOverload):

@@ -102,7 +102,7 @@ def inductor_hooks(
 
 
 def passes_before_inductor(selected: Sequence[PassDescriptor]) -> list[PassDescriptor]:
-    """Those that `backend="bringup"` runs on ATen as AOT autograd writes it."""
+    """Return those that `backend="bringup"` runs on ATen as AOT autograd writes it."""
     return [item for item in selected if item.stage in HOOKS[_ATEN_HOOK]]
 
 

@@ -68,7 +68,7 @@ class InferenceGraph:
         self._written = written_inputs()
 
     def compile(self, to_freeze: Sequence[Weight]) -> BoxedFunction:
-        """What runs it. Weights that it writes are not frozen, whatever `to_freeze` says."""
+        """Return what runs it. Weights that it writes are not frozen, whatever `to_freeze` says."""
         frozen = [weight for weight in to_freeze if weight.index not in self._written]
         if not frozen:
             return self.build(()).run
@@ -109,14 +109,14 @@ class InferenceGraph:
     def _rewritten(
         self, to_freeze: Sequence[Weight]
     ) -> tuple[Any, BoxedFunction | None, list[Weight]]:
-        """The graph with constants for weights after the passes, and what they say runs it."""
+        """Return the graph with constants for weights after the passes, and what they say runs it."""
         graph = fx.GraphModule(self._original, _copied(self._original.graph))
         frozen, constants = freeze_weights(graph, to_freeze)
         return graph, self._rewrite(graph, constants), frozen
 
     def build(self, to_freeze: Sequence[Weight], narrow_layers: Sequence[int] = ()) -> Built:
-        """The graph with these weights folded in. Layers are packed in float32 unless they are
-        named: weights that changed nobody has looked at yet.
+        """Return the graph with these weights folded in. Layers are packed in float32 unless they
+        are named: weights that changed nobody has looked at yet.
         """
         graph, run, frozen = self._rewritten(to_freeze)
         if run is None:
@@ -170,8 +170,8 @@ class InferenceGraph:
         return padded_calls(replayed, run, length, options.ladder, self._name)
 
     def _length_input(self) -> LengthInput | None:
-        """The length that is padded up to buckets; None, and the reason in the log, where it must
-        not be.
+        """Return the length that is padded up to buckets; None, and the reason in the log, where it
+        must not be.
         """
         try:
             found = length_input(self._original)
@@ -184,7 +184,9 @@ class InferenceGraph:
 
 
 def _roots_of(weights: Sequence[Weight]) -> tuple[Any, ...] | None:
-    """The outermost modules that own weights, while Dynamo compiles; None where one has none."""
+    """Return the outermost modules that own weights, while Dynamo compiles; None where one has
+    none.
+    """
     names = {weight.root: None for weight in weights}
     return None if None in names else tuple(root_named(str(name)) for name in names)
 

@@ -88,7 +88,7 @@ class _Writer:
         self._targets: dict[str, tuple[Any, _Slots]] = {}
 
     def create(self, node: ir.Node, before: Any, given: tuple[object, ...]) -> Any:
-        """A new node in front of `before`, with arguments of torch.fx."""
+        """Return a new node in front of `before`, with arguments of torch.fx."""
         with self._graph.inserting_before(before):
             is_constant = node._operator.type == ir.CONSTANT
             made = self._constant(node) if is_constant else self._call(node, given)
@@ -133,7 +133,7 @@ class _Writer:
         fx_node.args, fx_node.kwargs = args, kwargs
 
     def value(self, value: ir.Value) -> Any:
-        """What stands for a value; made where there is none."""
+        """Return what stands for a value; made where there is none."""
         found = self._values(value)
         if found:
             return found[0]
@@ -192,7 +192,7 @@ class _Reader:
         self._mode = mode
 
     def describe(self, fx_node: Any) -> tuple[ir.Operator, tuple[SchemaParameter, ...] | None]:
-        """What a node calls, and its schema if it has one."""
+        """Return what a node calls, and its schema if it has one."""
         if not isinstance(fx_node.target, torch._ops.OpOverload):
             return _structure(fx_node), None
         kind = operator_of(fx_node.target)
@@ -201,8 +201,8 @@ class _Reader:
     def fold(
         self, fx_node: Any, kind: ir.Operator
     ) -> tuple[ir.Operator, tuple[object, ...] | None]:
-        """The metas of the outputs of a node that is only ever indexed; else the operator that
-        gives them as one value, which nobody may look into.
+        """Return the metas of the outputs of a node that is only ever indexed; else the operator
+        that gives them as one value, which nobody may look into.
         """
         indexed = all(
             user.target is operator.getitem
@@ -225,7 +225,7 @@ class _Reader:
         in_schema_order(fx_node.target, fx_node.args, fx_node.kwargs)
 
     def meta(self, fx_node: Any) -> object:
-        """The description of the value of a node."""
+        """Return the description of the value of a node."""
         return self._of_one_mode(_meta_of(fx_node))
 
     def _of_one_mode(self, meta: object) -> object:
@@ -244,13 +244,15 @@ def _meta_of(fx_node: Any) -> object:
 
 
 def _mode_of(graph: Any) -> Any:
-    """The fake mode of the first fake tensor that describes a node."""
+    """Return the fake mode of the first fake tensor that describes a node."""
     fakes = (_meta_of(node) for node in graph.nodes)
     return next((fake.fake_mode for fake in fakes if isinstance(fake, FakeTensor)), None)
 
 
 def _structure(fx_node: Any) -> ir.Operator:
-    """What a node is that calls no operator; unless known to be pure, nothing moves across it."""
+    """Return what a node is that calls no operator; unless known to be pure, nothing moves across
+    it.
+    """
     if fx_node.op == "placeholder":
         return ir.Operator(ir.INPUT)
     if fx_node.op == "get_attr":
@@ -268,7 +270,7 @@ def _structure(fx_node: Any) -> ir.Operator:
 
 
 def _slots_of(overload: Any) -> _Slots:
-    """The parameters of an operator, defaults as torch.fx has arguments."""
+    """Return the parameters of an operator, defaults as torch.fx has arguments."""
     return [
         (slot.name, slot.kwarg_only, slot.has_default, _lists(slot.default))
         for slot in signature_of(overload)
@@ -284,7 +286,7 @@ def _lists(argument: object) -> object:
 def _as_traced(
     slots: _Slots, given: tuple[object, ...]
 ) -> tuple[tuple[object, ...], dict[str, object]]:
-    """Arguments in schema order as tracing writes them: what equals its default is left out."""
+    """Return arguments in schema order as tracing writes them: what equals its default is left out."""
     keywords: dict[str, object] = {}
     positional = needed = 0
     for (name, kwarg_only, has_default, default), argument in zip(slots, given, strict=True):
@@ -298,7 +300,7 @@ def _as_traced(
 
 
 def _is_default(default: object, given: object) -> bool:
-    """Whether an argument is what the schema has; symbolic sizes are not compared with it."""
+    """Return whether an argument is what the schema has; symbolic sizes are not compared with it."""
     if isinstance(default, list) and isinstance(given, list):
         return len(default) == len(given) and all(map(_is_default, default, given))
     return same_number(default, given)

@@ -19,7 +19,7 @@ _ON_HOST = ("_operator", "math")
 
 
 def run_eagerly(aten: Any, inputs: Sequence[Any]) -> BoxedFunction:
-    """The graph's operators one by one."""
+    """Return the graph's operators one by one."""
     from torch._functorch.aot_autograd import make_boxed_func  # see dynamo_backend
 
     program = native_program(aten)
@@ -35,9 +35,9 @@ class _NotNative(Exception):
 
 
 def native_program(aten: Any) -> BoxedFunction | None:
-    """What runs the operators of a graph one by one, in order, through torch's dispatcher; None
-    where there is no native library, or the graph has more than operators and sizes (control flow,
-    subgraphs).
+    """Return what runs the operators of a graph one by one, in order, through torch's dispatcher;
+    None where there is no native library, or the graph has more than operators and sizes (control
+    flow, subgraphs).
 
     The constants of the graph are those that it has now. Tensors are freed behind the last operator
     that reads them.
@@ -146,7 +146,7 @@ class _Builder:
 
 
 def _in_order(schema: Any, node: Any) -> Sequence[Any]:
-    """All arguments of a call in the order of the schema."""
+    """Return all arguments of a call in the order of the schema."""
     given = list(node.args)
     for place, argument in enumerate(schema.arguments):
         if place < len(node.args):

@@ -111,14 +111,14 @@ class CompileOptions:
 
     @property
     def captures(self) -> bool:
-        """Whether inference graphs are captured (`BRINGUP_CAPTURE` may forbid it)."""
+        """Return whether inference graphs are captured (`BRINGUP_CAPTURE` may forbid it)."""
         if self.inner != "eager" or not settings.capture():
             return False
         return self.mode != "default" if self.capture is None else self.capture
 
     @property
     def ladder(self) -> tuple[int, ...]:
-        """The sizes of buckets; none where there are no buckets."""
+        """Return the sizes of buckets; none where there are no buckets."""
         if self.buckets is None or not self.captures:
             return ()
         if self.buckets == "auto":
@@ -129,28 +129,28 @@ class CompileOptions:
 
     @property
     def most_captures(self) -> int:
-        """How many captures are kept for one graph: all buckets of one batch size, unless fewer
-        were asked for.
+        """Return how many captures are kept for one graph: all buckets of one batch size, unless
+        fewer were asked for.
         """
         return self.max_captures or max(_CAPTURES, len(self.ladder))
 
     @property
     def may_freeze(self) -> bool:
-        """Whether weights are frozen where that is right (`BRINGUP_FREEZE` may forbid it)."""
+        """Return whether weights are frozen where that is right (`BRINGUP_FREEZE` may forbid it)."""
         if self.freeze is None:
             return self.inner == "eager" and settings.freeze()
         return self.freeze and settings.freeze()
 
     @property
     def refolds(self) -> bool:
-        """Whether a call that finds a frozen weight changed folds the new weights."""
+        """Return whether a call that finds a frozen weight changed folds the new weights."""
         if self.on_weight_change is None:
             return not self.freeze
         return self.on_weight_change == "refold"
 
     @property
     def weight_dtype(self) -> str:
-        """The dtype in which packed weights are kept where results allow it."""
+        """Return the dtype in which packed weights are kept where results allow it."""
         if self.weights is not None:
             return self.weights
         return "bfloat16" if self.mode == "max" else "float32"

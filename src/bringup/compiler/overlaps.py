@@ -28,8 +28,9 @@ _Pair = tuple[int, int, int, int]
 
 
 def written_arguments(aten: Any, count: int) -> set[int]:
-    """Which of the `count` arguments of a Dynamo graph are written, by the graph that AOT autograd
-    made of it. The base of several, which AOT autograd puts in their place, is any of them.
+    """Return which of the `count` arguments of a Dynamo graph are written, by the graph that AOT
+    autograd made of it. The base of several, which AOT autograd puts in their place, is any of
+    them.
     """
     written: set[int] = set()
     for result in aten.graph.output_node().meta.get("desc") or ():
@@ -86,7 +87,9 @@ def as_traced_or_eagerly(
 def _traced_overlaps(
     traced: Sequence[Any], tensors: Sequence[int], written: set[int]
 ) -> list[_Pair] | None:
-    """The overlaps of the arguments that a graph was traced with; None where they are not known."""
+    """Return the overlaps of the arguments that a graph was traced with; None where they are not
+    known.
+    """
     try:
         spans = {index: _span(traced[index]) for index in tensors}
     except TypeError:  # a size that only the data tell
@@ -106,7 +109,7 @@ def _pairs(traced: Sequence[Any], spans: dict[int, range], written: set[int]) ->
 
 
 def _span(tensor: Any) -> range:
-    """The bytes of its storage that a tensor lies within."""
+    """Return the bytes of its storage that a tensor lies within."""
     if tensor.layout is not torch.strided:
         return range(0)
     sizes = [_hint(size) for size in tensor.shape]

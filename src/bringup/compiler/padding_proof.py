@@ -56,16 +56,16 @@ class LengthInput:
 
     @property
     def positions(self) -> frozenset[int]:
-        """The arguments that are lengths of sequences."""
+        """Return the arguments that are lengths of sequences."""
         return frozenset(value for is_position, value in self.lengths if is_position)
 
     def values(self, arguments: Sequence[Any]) -> list[int]:
-        """The lengths of sequences in a call."""
+        """Return the lengths of sequences in a call."""
         return [arguments[value] if is_position else value for is_position, value in self.lengths]
 
 
 def length_input(aten: Any) -> LengthInput:
-    """What of a graph of ATen operators may be padded.
+    """Return what of a graph of ATen operators may be padded.
 
     Raises `NotPaddedError`, with the operator, where it cannot be shown that padding is inert.
     """
@@ -175,7 +175,7 @@ class _Proof:
         return isinstance(node, fx.Node) and bool(self._dims(node))
 
     def _whole_dimension(self, node: fx.Node) -> int:
-        """The only dimension that is the length and nothing else."""
+        """Return the only dimension that is the length and nothing else."""
         dims = self._dims(node)
         if len(dims) != 1 or _expr(_tensor(node).shape[dims[0]]) != self._symbol:
             raise NotPaddedError(f"{node.name} has shape {list(_tensor(node).shape)}")
@@ -221,7 +221,7 @@ class _Proof:
         )
 
     def _is_made_of_the_length(self, node: fx.Node, name: str) -> bool:
-        """What is made of the length alone has the same rows for a longer one."""
+        """Return what is made of the length alone has the same rows for a longer one."""
         if name in _FILLED or name == "aten::expand":
             return not _is_number(_argument(node, "fill_value", None))
         if name == "aten::arange":
@@ -260,7 +260,7 @@ class _Proof:
         return True
 
     def _view_keeps_rows(self, node: fx.Node) -> bool:
-        """A view counts elements anew: as many as before must lie before a sequence."""
+        """Return a view counts elements anew: as many as before must lie before a sequence."""
         before = self._rows_before(node.args[0])
         shape = _tensor(node).shape
         dims = self._dims(node)
@@ -275,7 +275,9 @@ class _Proof:
         return bool(sympy.expand(rows - before) == 0)
 
     def _product(self, node: fx.Node) -> bool:
-        """Rows of a left operand, or columns of a right one, by what the length does not touch."""
+        """Return rows of a left operand, or columns of a right one, by what the length does not
+        touch.
+        """
         left, right = node.args[-2:] if _name(node) != "aten::addmm" else node.args[1:3]
         assert isinstance(left, fx.Node)
         assert isinstance(right, fx.Node)
@@ -339,7 +341,7 @@ class _Proof:
         )
 
     def _prefix(self, node: fx.Node) -> bool:
-        """Rows are made of rows before them: none of padding, which is behind them all."""
+        """Return rows are made of rows before them: none of padding, which is behind them all."""
         return node.args[0] not in self._outer
 
     # --- results ---
@@ -361,7 +363,7 @@ class _Proof:
         return tuple(cut), frozenset(given_back)
 
     def _fits(self) -> Callable[[Sequence[Any], int], bool]:
-        """Guards hold for the lengths that compiled the graph; a padded one is held against
+        """Guard hold for the lengths that compiled the graph; a padded one is held against
         them too.
         """
         others = {}
@@ -387,7 +389,7 @@ class _Proof:
 
 
 def _hold(environment: Any, length: Any, values: Mapping[Any, int]) -> bool:
-    """Whether everything that was found out of the length while compiling is true of these."""
+    """Return whether everything that was found out of the length while compiling is true of these."""
     bounds = environment.var_to_range.get(length)
     if bounds is not None and not (bounds.lower <= values[length] <= bounds.upper):
         return False

@@ -103,7 +103,7 @@ def run(
 
 
 def _outside_modes() -> AbstractContextManager[object]:
-    """Where torch is imported, its modes are off while passes run."""
+    """Return where torch is imported, its modes are off while passes run."""
     if "torch" not in sys.modules:
         return nullcontext()
     from bringup.compiler.aten import ordinary_torch

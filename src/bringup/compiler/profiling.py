@@ -10,7 +10,7 @@ __all__ = ["profiler_range"]
 
 
 def profiler_range(name: str) -> AbstractContextManager[object]:
-    """A range of this name; one that does nothing while no profiler runs in this thread.
+    """Return a range of this name; one that does nothing while no profiler runs in this thread.
 
     `record_function` takes as long as a pass that finds nothing, even where nobody records.
     """

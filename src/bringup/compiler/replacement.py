@@ -151,7 +151,7 @@ class _Replacement(passes.PatternFusionPass):
         return _with_sizes(traced, dialect)
 
     def _traced(self, function: TracedFunction, match_result: passes.MatchResult) -> ir.Graph:
-        """What a function is at a match. Raises `PassSkipException` where it is nothing."""
+        """Return what a function is at a match. Raises `PassSkipException` where it is nothing."""
         scalars = {name: match_result[name] for name in self._scalars}
         if name := next((key for key, item in scalars.items() if not _is_number(item)), None):
             raise PassSkipException(f"{name!r} is no number before the graph runs")
@@ -183,7 +183,7 @@ def _name_of(function: Callable[..., Any]) -> str:
 
 
 def _identity(function: Callable[..., Any]) -> str:
-    """What tells a function from others of its file: name, line, and what it encloses."""
+    """Return what tells a function from others of its file: name, line, and what it encloses."""
     inner: Any = getattr(function, "__func__", function)
     line = inner.__code__.co_firstlineno
     enclosed = [cell.cell_contents for cell in inner.__closure__ or ()]
@@ -214,7 +214,7 @@ def _require_count(function: TracedFunction, examples: Sequence[torch.Tensor]) -
 def _pattern_of(
     traced: ir.Graph, function: TracedFunction, scalars: Mapping[str, float]
 ) -> passes.Pattern:
-    """The pattern of a trace on symbolic sizes: what is made of them is open."""
+    """Return the pattern of a trace on symbolic sizes: what is made of them is open."""
     found: set[str] = set()
 
     def argument_of(node: ir.Node, parameter: str, argument: object) -> object:
@@ -241,7 +241,7 @@ def _pattern_of(
 
 
 def _with_sizes(traced: ir.Graph, dialect: AtenDialect) -> ir.Graph:
-    """A trace whose sizes are found, or computed, where it is put into a graph."""
+    """Return a trace whose sizes are found, or computed, where it is put into a graph."""
 
     def argument_of(node: ir.Node, parameter: str, argument: object) -> object:
         values = [
@@ -263,7 +263,9 @@ def _rebuilt(
     dialect: AtenDialect,
     argument_of: Callable[[ir.Node, str, object], object],
 ) -> ir.Graph:
-    """The operators of a trace that make tensors, with other arguments where numbers are values."""
+    """Return the operators of a trace that make tensors, with other arguments where numbers are
+    values.
+    """
     graph = ir.Graph(traced.name, dialect)
     copies: dict[Any, object] = {value: graph.add_input(value.name) for value in traced.inputs}
     for node in _computing(traced):
@@ -279,7 +281,7 @@ def _rebuilt(
 
 
 def _computing(graph: ir.Graph) -> list[ir.Node]:
-    """The nodes that make tensors."""
+    """Return the nodes that make tensors."""
     return [
         node
         for node in graph.nodes
@@ -313,7 +315,9 @@ def _difference_of_match(
 
 
 def _is_same(dialect: AtenDialect, left: object, right: object) -> bool:
-    """Whether two arguments are the same: values of the pattern, sizes however they are stated."""
+    """Return whether two arguments are the same: values of the pattern, sizes however they are
+    stated.
+    """
     if isinstance(left, tuple) and isinstance(right, tuple):
         return len(left) == len(right) and all(
             _is_same(dialect, *pair) for pair in zip(left, right, strict=True)
@@ -347,7 +351,7 @@ def _metas_of(function: TracedFunction, match_result: passes.MatchResult) -> lis
 
 
 def _traits(meta: torch.Tensor) -> tuple[object, ...]:
-    """All that a trace may depend on."""
+    """Return all that a trace may depend on."""
     return (look(meta), expression(meta.storage_offset()), meta.is_conj(), meta.is_neg())
 
 

@@ -49,7 +49,7 @@ def sample(meta: object, seed: int, draw: int) -> object:
 
 
 def _number(size: object, draw: int) -> int | float | bool:
-    """A size as a number: symbols get one that depends on their name and the draw."""
+    """Return a size as a number: symbols get one that depends on their name and the draw."""
     if isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         expression = size.node.expr
         values = {symbol: size_of(str(symbol), draw) for symbol in expression.free_symbols}
@@ -59,13 +59,13 @@ def _number(size: object, draw: int) -> int | float | bool:
 
 
 def size_of(symbol: str, draw: int) -> int:
-    """The number that a symbolic size has in a draw."""
+    """Return the number that a symbolic size has in a draw."""
     digest = hashlib.sha256(f"{symbol}/{draw}".encode()).digest()
     return 3 + digest[0] % 8
 
 
 def distance(expected: object, got: object) -> tuple[float, float]:
-    """The largest absolute difference, and what is allowed for this dtype and magnitude.
+    """Return the largest absolute difference, and what is allowed for this dtype and magnitude.
 
     NaN is equal to NaN; tensors of different shape or dtype are infinitely far apart.
     """
@@ -79,8 +79,8 @@ def distance(expected: object, got: object) -> tuple[float, float]:
 
 
 def vary(meta: object, dtype: str | None, more: int) -> object:
-    """The meta in another floating-point dtype, or with every size above 1 larger by `more`; the
-    same object where that changes nothing.
+    """Return the meta in another floating-point dtype, or with every size above 1 larger by `more`;
+    the same object where that changes nothing.
     """
     if not isinstance(meta, torch.Tensor):
         return meta

@@ -34,7 +34,9 @@ class SchemaParameter:
     """How often a single number given for a list is repeated; 0 when this is not a list."""
 
     def canonical(self, argument: object) -> object:
-        """One form per meaning: tuples for lists, floats for float parameters, dtypes for names."""
+        """Return one form per meaning: tuples for lists, floats for float parameters, dtypes for
+        names.
+        """
         if isinstance(argument, ir.Value):
             return argument
         if isinstance(argument, (tuple, list)):
@@ -48,7 +50,7 @@ class SchemaParameter:
 
 @cache
 def signature_of(overload: Any) -> tuple[SchemaParameter, ...]:
-    """The parameters of an overload in schema order."""
+    """Return the parameters of an overload in schema order."""
     return tuple(_slot(argument) for argument in overload._schema.arguments)
 
 
@@ -68,7 +70,8 @@ def _slot(argument: Any) -> SchemaParameter:
 
 
 def overload_of(op_type: str) -> Any:
-    """The `OpOverload` of an operator type with its overload (`aten::add.Tensor`, `aten::addmm`).
+    """Return the `OpOverload` of an operator type with its overload (`aten::add.Tensor`,
+    `aten::addmm`).
 
     Raises `SchemaError` when there is none.
     """
@@ -102,7 +105,8 @@ def _packet_of(op_type: str) -> tuple[Any, str]:
 
 
 def resolve(op_type: str, arguments: Sequence[object], keywords: Mapping[str, object]) -> Any:
-    """The `OpOverload` that torch would choose for a call; the one named in `op_type` if it does.
+    """Return the `OpOverload` that torch would choose for a call; the one named in `op_type` if it
+    does.
 
     Raises `SchemaError` when there is no such operator or no overload takes the arguments.
     """
@@ -140,7 +144,7 @@ def resolve(op_type: str, arguments: Sequence[object], keywords: Mapping[str, ob
 def _resolved(
     op_type: str, arguments: Sequence[object], keywords: Mapping[str, object], constant: object
 ) -> str:
-    """The name of the overload for a call whose constants without a number are `constant`."""
+    """Return the name of the overload for a call whose constants without a number are `constant`."""
     return str(
         torch._C._jit_resolve_packet(
             op_type,
@@ -186,8 +190,8 @@ def _stand_in(argument: object, constant: object) -> object:
 
 
 def _unknown_number(given: object) -> object:
-    """A number of the same type for one that is not known, so that choosing an overload adds no
-    guard; None for what is no number.
+    """Return a number of the same type for one that is not known, so that choosing an overload adds
+    no guard; None for what is no number.
     """
     if isinstance(given, torch.SymBool):
         return True
@@ -206,7 +210,7 @@ def _dtype_or_same(argument: object) -> object:
 def in_schema_order(
     overload: Any, arguments: Sequence[object], keywords: Mapping[str, object]
 ) -> tuple[object, ...]:
-    """All arguments of a call in schema order, in their canonical form, defaults filled in.
+    """Return all arguments of a call in schema order, in their canonical form, defaults filled in.
 
     Raises `SchemaError` when they do not fit the schema.
     """

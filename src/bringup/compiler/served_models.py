@@ -75,7 +75,7 @@ class _Kept:
     """What the last call found changed: it looks at other elements than the next one."""
 
     def fits(self, arguments: list[Any]) -> bool:
-        """Whether the weights of a call are these, and unchanged."""
+        """Return whether the weights of a call are these, and unchanged."""
         live = self.live
         if live is None:
             return False
@@ -83,7 +83,7 @@ class _Kept:
         return self.reason is None
 
     def is_of(self, roots: Roots) -> bool:
-        """Whether these are the weights of these modules."""
+        """Return whether these are the weights of these modules."""
         return self.roots is not None and tuple(root() for root in self.roots) == roots
 
 
@@ -121,14 +121,14 @@ class FrozenModels:
         self._keep(_kept(built, roots))
 
     def report(self) -> FrozenReport:
-        """What is kept now."""
+        """Return what is kept now."""
         kept = [item for item in list(self._all) if item.live is not None]
         return FrozenReport(self._name, len(kept), sum(item.memory_bytes for item in kept))
 
     def run(self, arguments: list[Any]) -> Any:
-        """The results of a call. The check sees another tensor, other memory or shape, a moved
-        version counter and, where the host can read the memory, one element of each weight, another
-        one at each call: a sparse write through `.data` or NumPy can go unseen.
+        """Return the results of a call. The check sees another tensor, other memory or shape, a
+        moved version counter and, where the host can read the memory, one element of each weight,
+        another one at each call: a sparse write through `.data` or NumPy can go unseen.
 
         Raises `ContractError` that names a weight of the calling model that changed, where these
         are not folded again.
@@ -152,7 +152,7 @@ class FrozenModels:
             return kept.live
 
     def _made(self, arguments: list[Any]) -> _Kept:
-        """What is made for weights that no kept set has: those of another model, or changed."""
+        """Return what is made for weights that no kept set has: those of another model, or changed."""
         roots = _roots(self._weights, arguments)
         if roots is None:
             former = self._by_first.get(id(arguments[self._first]))
@@ -239,7 +239,7 @@ def _given(weights: Sequence[Weight], arguments: list[Any]) -> list[Weight]:
 
 
 def _mark(tensor: Any) -> object:
-    """What tells that a weight is another tensor or was written, as far as that is counted."""
+    """Return what tells that a weight is another tensor or was written, as far as that is counted."""
     return tensor.data_ptr(), None if tensor.is_inference() else tensor._version
 
 
@@ -252,8 +252,8 @@ def _watch(frozen: Sequence[Weight]) -> Any:
 
 
 def _roots(weights: Sequence[Weight], arguments: list[Any]) -> Roots | None:
-    """The outermost modules that own the weights of a call, as the frames that lead here have them;
-    None where these do not tell.
+    """Return the outermost modules that own the weights of a call, as the frames that lead here
+    have them; None where these do not tell.
     """
     if any(weight.root is None for weight in weights):
         return None
@@ -272,7 +272,9 @@ def _roots(weights: Sequence[Weight], arguments: list[Any]) -> Roots | None:
 
 
 def _value(expression: str, scope: dict[str, Any]) -> Any:
-    """What Dynamo's word for a place stands for, in a frame; None where there is no such place."""
+    """Return what Dynamo's word for a place stands for, in a frame; None where there is no such
+    place.
+    """
     try:
         return eval(expression, scope)
     except Exception:

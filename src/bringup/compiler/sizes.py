@@ -45,7 +45,7 @@ class Sizes:
         self._expressions: dict[str, Any] = {}
 
     def dim_of(self, size: Any) -> ir.Dim:
-        """A size, which is an int or a `torch.SymInt`."""
+        """Return a size, which is an int or a `torch.SymInt`."""
         if not isinstance(size, torch.SymInt):
             return int(size)
         node = size.node
@@ -59,12 +59,12 @@ class Sizes:
         return known
 
     def named(self, text: str) -> ir.Dim:
-        """The size that has this text."""
+        """Return the size that has this text."""
         known = self._named.get(text)
         return ir.SymbolicDim.named(text) if known is None else known
 
     def symint(self, size: ir.SymbolicDim, shape_env: Any) -> Any:
-        """The symbolic integer that is this size. `KeyError` for a size of another graph."""
+        """Return the symbolic integer that is this size. `KeyError` for a size of another graph."""
         expression = size.build(_combined, lambda dim: self._expressions[str(dim)])
         known = shape_env.has_guarding_hint(expression)
         hint = int(shape_env.guarding_hint_or_throw(expression)) if known else None
@@ -80,7 +80,7 @@ def _combined(sign: str, left: Any, right: Any) -> Any:
 
 
 def _dim(expression: Any, ranges: _Ranges, names: dict[str, Any]) -> ir.Dim:
-    """An expression as a size; what has no counterpart is a name for itself."""
+    """Return an expression as a size; what has no counterpart is a name for itself."""
     if expression.is_Integer:
         return int(expression)
     parts = [_dim(item, ranges, names) for item in expression.args] if _is_known(expression) else []

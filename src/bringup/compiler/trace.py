@@ -97,7 +97,7 @@ def _refuse_wrong_examples(
 
 
 def _input_count(function: Callable[..., Any], called: str) -> int:
-    """How many tensors `function` needs."""
+    """Return how many tensors `function` needs."""
     signature = _signature(function)
     kinds = [] if signature is None else [item.kind for item in signature.parameters.values()]
     if signature is None or inspect.Parameter.VAR_POSITIONAL in kinds:

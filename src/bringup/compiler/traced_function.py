@@ -41,7 +41,7 @@ _GENERIC_SIZE = 80640  # has many divisors, for views with numbers in them; no t
 
 
 def parameters_of(function: Callable[..., Any], role: str) -> dict[str, object]:
-    """The parameters of a function, each with its default, or `inspect.Parameter.empty`.
+    """Return the parameters of a function, each with its default, or `inspect.Parameter.empty`.
 
     Raises `TypeError` where it is no Python function, or one cannot be given by position and name.
     """
@@ -119,7 +119,7 @@ class TracedFunction:
         *,
         may_guard: bool = False,
     ) -> ir.Graph:
-        """The ATen operators that it calls on `inputs`, fake tensors of `mode`.
+        """Return the ATen operators that it calls on `inputs`, fake tensors of `mode`.
 
         Raises `PassError` when it cannot be traced, writes an input, has tensors of its own, or
         returns something else than tensors; and, unless it `may_guard`, when it depends on sizes

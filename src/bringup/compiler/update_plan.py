@@ -38,8 +38,8 @@ class Updates:
     free: frozenset[int]
 
     def bind(self, graph: CapturedGraph, inputs: Sequence[Any]) -> BoundPlan:
-        """The plan for a capture of a call with these inputs. `UpdateError` where the plan is not
-        that of the captured calls.
+        """Return the plan for a capture of a call with these inputs. `UpdateError` where the plan
+        is not that of the captured calls.
         """
         bound = self.plan.bind(graph)
         slots = graph.slots
@@ -53,7 +53,7 @@ class Updates:
 
 
 def updates_of(graph: Any) -> Updates | None:
-    """The updates of a graph of operators, or None where no input can be updated.
+    """Return the updates of a graph of operators, or None where no input can be updated.
 
     Args:
         graph: an `fx.GraphModule` whose calls are operator overloads.
@@ -64,8 +64,8 @@ def updates_of(graph: Any) -> Updates | None:
 
 
 def update_plan(graph: Any) -> UpdatePlan | None:
-    """The plan of a graph of operators: of every call that will have slots in a capture, what they
-    get. None where no input of the graph is among it.
+    """Return the plan of a graph of operators: of every call that will have slots in a capture,
+    what they get. None where no input of the graph is among it.
 
     Arguments that are computed from inputs are left out: their values belong to the kind of a call.
     The calls are those of kernel operators and of operators with a handler that has specs only; one
@@ -89,8 +89,8 @@ def update_plan(graph: Any) -> UpdatePlan | None:
 
 
 def free_inputs(graph: Any, plan: UpdatePlan) -> frozenset[int]:
-    """The inputs that only the plan brings to their users: another value of one needs no other
-    capture. An input is not free where the shape of a tensor depends on it.
+    """Return the inputs that only the plan brings to their users: another value of one needs no
+    other capture. An input is not free where the shape of a tensor depends on it.
 
     Args:
         graph: what the plan was made of.
@@ -113,7 +113,7 @@ def free_inputs(graph: Any, plan: UpdatePlan) -> frozenset[int]:
 
 
 def _is_planned(node: fx.Node, user: fx.Node, positions: dict[fx.Node, int]) -> bool:
-    """Whether the plan has every argument of `user` in which `node` is."""
+    """Return whether the plan has every argument of `user` in which `node` is."""
     keys = _keys_of(user)
     if not keys:
         return False
@@ -127,7 +127,7 @@ def _is_planned(node: fx.Node, user: fx.Node, positions: dict[fx.Node, int]) -> 
 
 
 def _positions(graph: Any) -> dict[fx.Node, int]:
-    """The inputs of the graph that are numbers."""
+    """Return the inputs of the graph that are numbers."""
     placeholders = enumerate(graph.graph.find_nodes(op="placeholder"))
     return {
         node: index for index, node in placeholders if isinstance(node.meta.get("val"), _NUMBERS)
@@ -140,7 +140,7 @@ def _name(node: fx.Node) -> str:
 
 
 def _keys_of(node: fx.Node) -> dict[int, str]:
-    """The arguments of a call that will be slots: their keys by their index in the schema."""
+    """Return the arguments of a call that will be slots: their keys by their index in the schema."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return {}
     schema = node.target._schema
@@ -168,7 +168,7 @@ def _keyword_only(schema: Any) -> frozenset[str]:
 
 
 def _given(node: fx.Node, index: int) -> Any:
-    """What the call has for an argument of its schema."""
+    """Return what the call has for an argument of its schema."""
     argument = node.target._schema.arguments[index]
     if argument.name in node.kwargs:
         return node.kwargs[argument.name]
@@ -176,7 +176,7 @@ def _given(node: fx.Node, index: int) -> Any:
 
 
 def _source(value: Any, positions: dict[fx.Node, int]) -> Source | None:
-    """None for what is computed in the graph, or is no value that a plan has."""
+    """Return None for what is computed in the graph, or is no value that a plan has."""
     if not isinstance(value, (list, tuple)):
         return _element(value, positions)
     items = [_element(item, positions) for item in value]

@@ -117,7 +117,7 @@ class _Watched(torch.fx.Interpreter):  # type: ignore[misc]  # torch is Any to m
         self.cosines = [0.0] * len(nodes)
 
     def run_node(self, node: Any) -> Any:
-        """One operator."""
+        """Return one operator."""
         result = super().run_node(node)
         if node in self._layers:
             (x, panels, *rest), keywords = self.fetch_args_kwargs_from_env(node)
@@ -131,7 +131,7 @@ class _Watched(torch.fx.Interpreter):  # type: ignore[misc]  # torch is Any to m
 
 
 def _packed(module: Any) -> list[Any]:
-    """The calls of `packed_linear` over float32 constants of the graph, in order."""
+    """Return the calls of `packed_linear` over float32 constants of the graph, in order."""
     found = []
     for node in module.graph.nodes:
         if node.op == "call_function" and str(getattr(node.target, "name", str)()) == _PACKED:
@@ -163,7 +163,7 @@ def _operator(dtype: str) -> Any:
 
 
 def _packed_in(panels: Any, padding: int, dtype: str) -> tuple[Any, ...]:
-    """The panels of a float32 weight in another dtype, and the scales where it has some."""
+    """Return the panels of a float32 weight in another dtype, and the scales where it has some."""
     from bringup.kernels import pack_weight, pack_weight_int8
 
     rows = panels.squeeze(-1).transpose(1, 2).flatten(0, 1)
@@ -180,7 +180,7 @@ def _copy_of(module: Any) -> Any:
 
 
 def _compare(got: Any, expected: Any) -> tuple[float, bool]:
-    """The least cosine of all floating results, and whether top-1 is the same."""
+    """Return the least cosine of all floating results, and whether top-1 is the same."""
     least, same = 1.0, True
     for mine, theirs in zip(got, expected, strict=True):
         if not isinstance(theirs, torch.Tensor) or not theirs.is_floating_point():
@@ -192,8 +192,8 @@ def _compare(got: Any, expected: Any) -> tuple[float, bool]:
 
 
 def _same_top_1(got: Any, expected: Any) -> bool:
-    """Whether the largest element of every last dimension is in the same place, or was so near to
-    the one in that place that it is a tie: less than `_TIE` of the largest magnitude apart.
+    """Return whether the largest element of every last dimension is in the same place, or was so
+    near to the one in that place that it is a tie: less than `_TIE` of the largest magnitude apart.
     """
     top = expected.amax(-1)
     chosen = expected.gather(-1, got.argmax(-1, keepdim=True)).squeeze(-1)

@@ -56,12 +56,12 @@ class CaseResult:
 
     @property
     def kind(self) -> str:
-        """The first part of its name: "driver", "runtime", "op", "module", "optimizer"."""
+        """Return the first part of its name: "driver", "runtime", "op", "module", "optimizer"."""
         return self.id.partition("/")[0]
 
     @property
     def subject(self) -> str:
-        """The second part: the operator, without its dtype."""
+        """Return the second part: the operator, without its dtype."""
         return self.id.split("/")[1]
 
     @property
@@ -71,7 +71,7 @@ class CaseResult:
 
 
 def case_ids(level: int) -> list[str]:
-    """The cases of a level, in their order.
+    """Return the cases of a level, in their order.
 
     Args:
         level: 1, the runtime, or 2, OpInfo, ModuleInfo and OptimizerInfo.
@@ -88,7 +88,7 @@ def case_ids(level: int) -> list[str]:
 
 
 def run_case(case: str, device: str, samples: int) -> CaseResult:
-    """Runs one case in this process.
+    """Run one case in this process.
 
     Args:
         case: its name.
@@ -190,11 +190,11 @@ class _CountCalls(TorchDispatchMode):  # type: ignore[misc]  # torch has no type
 
     @property
     def native_calls(self) -> int:
-        """Those that did not use the host."""
+        """Return those that did not use the host."""
         return self.calls - self.calls_on_host
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Runs the operator and counts it."""
+        """Run the operator and counts it."""
         if not computes(func):
             return func(*args, **(kwargs or {}))
         before = devices.fallback_report().calls
@@ -232,7 +232,7 @@ class _Counting(Watch):
 
     @contextmanager
     def run(self) -> Iterator[None]:
-        """Sees whether anything falls back meanwhile."""
+        """See whether anything falls back meanwhile."""
         before = devices.fallback_report().calls
         try:
             yield
@@ -251,7 +251,7 @@ class _Counting(Watch):
                 self.waited += time.perf_counter() - start
 
     def results(self, got: object, expected: object) -> None:
-        """Keeps the largest error.
+        """Keep the largest error.
 
         Args:
             got: the device's.

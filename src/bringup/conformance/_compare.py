@@ -67,7 +67,7 @@ class Comparison:
 
     @property
     def first(self) -> OperatorDifference | None:
-        """The first operator or module that is wrong on equal inputs."""
+        """Return the first operator or module that is wrong on equal inputs."""
         return self.watched.differences[0] if self.watched.differences else None
 
     @property
@@ -82,8 +82,8 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing failed, nothing is wrong on equal inputs, no NaN or infinity is on one
-        side only, and the results are near.
+        """Return whether nothing failed, nothing is wrong on equal inputs, no NaN or infinity is on
+        one side only, and the results are near.
         """
         seen = self.watched
         return not (self.failure or seen.differences or seen.first_nonfinite or self.far)
@@ -192,13 +192,13 @@ class _Side:
             self.gradients = list(found)
 
     def leaves(self) -> list[tuple[str, torch.Tensor]]:
-        """What gradients are of, with a name."""
+        """Return what gradients are of, with a name."""
         named = [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
         inputs = [t for t in tensors((self.args, self.kwargs)) if t.requires_grad]
         return named + [(f"input {number}", t) for number, t in enumerate(inputs)]
 
     def results(self) -> list[tuple[str, Any]]:
-        """Everything that the run gave or left, with a name."""
+        """Return everything that the run gave or left, with a name."""
         found: list[tuple[str, Any]] = [(f"output {n}", t) for n, t in enumerate(self.outputs)]
         for (name, _), gradient in zip(self.leaves(), self.gradients, strict=bool(self.gradients)):
             found.append((f"gradient of {name}", gradient))
@@ -284,7 +284,7 @@ def _compare_modules(
 
 
 def _keep(watched: Watched, call: ModuleCall, check: CallCheck) -> bool:
-    """Adds what was seen of a call; whether it is wrong."""
+    """Add what was seen of a call; whether it is wrong."""
     watched.operators += 1
     kind = type(call.module).__name__
     where = call.path or "the model"
@@ -340,8 +340,8 @@ class _FormSearch:
     seen: Counter[str] = field(default_factory=Counter)
 
     def is_wrong(self, call: ModuleCall) -> bool:
-        """Whether the module differs; its inner modules are looked at only if it does, or if it
-        cannot be compared.
+        """Return whether the module differs; its inner modules are looked at only if it does, or if
+        it cannot be compared.
         """
         check = check_call(
             call,

@@ -219,7 +219,7 @@ class _Watcher(TorchDispatchMode):  # type: ignore[misc]  # torch has no types h
         return self
 
     def need(self, func: OpOverload, args: Any, named: Any) -> Need:
-        """What this call is one of."""
+        """Return what this call is one of."""
         given = list(tensors((args, named)))
         dtypes = tuple(sorted({str(t.dtype).removeprefix("torch.") for t in given}))
         shapes = tuple(tuple(t.shape) for t in given)
@@ -233,7 +233,7 @@ class _OnDevice(_Watcher):
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Runs the operator and counts it."""
+        """Run the operator and counts it."""
         named = kwargs or {}
         if not computes(func):
             return func(*args, **named)
@@ -257,7 +257,7 @@ class _OnHost(_Watcher):
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Runs the operator and counts it."""
+        """Run the operator and counts it."""
         named = kwargs or {}
         if not computes(func):
             return func(*args, **named)
@@ -298,8 +298,8 @@ def _flops(func: OpOverload, args: Any, named: Any, result: Any) -> int:
 
 
 def _rescued(func: OpOverload, args: Any, named: Any, failed: Exception) -> Any:
-    """What the host computes in the device's place, on the device; raises what the device did
-    where that cannot be.
+    """Return what the host computes in the device's place, on the device; raises what the device
+    did where that cannot be.
     """
     move = Mover("cpu")
     there_args, there_named = move((args, named))

@@ -29,8 +29,8 @@ _TOLERANCES = {
 
 
 def tolerance_of(dtype: torch.dtype) -> float:
-    """The error, relative to the largest value, that one operator may have on equal inputs; 0 for
-    dtypes whose results are exact.
+    """Return the error, relative to the largest value, that one operator may have on equal inputs;
+    0 for dtypes whose results are exact.
     """
     if dtype.is_complex:
         return _TOLERANCES[dtype.to_real()] if dtype is not torch.complex32 else 2e-3
@@ -67,14 +67,14 @@ class Deviation:
 
     @property
     def exceeds(self) -> bool:
-        """Whether it is more than what is allowed."""
+        """Return whether it is more than what is allowed."""
         return self.kind != "none"
 
 
 def deviation(
     got: object, expected: object, *, pointwise: bool = False, factor: float = 1.0
 ) -> Deviation:
-    """How one value differs from the expected one; NaN equals NaN, an infinity itself.
+    """Return how one value differs from the expected one; NaN equals NaN, an infinity itself.
 
     Args:
         got: a tensor of any device, or anything that has `==`.
@@ -93,7 +93,8 @@ def deviation(
 def leaf_deviations(
     got: Sequence[Any], expected: Sequence[Any], *, pointwise: bool = False, factor: float = 1.0
 ) -> list[Deviation]:
-    """The deviations of results in their order; one of kind "form" where there are more or fewer.
+    """Return the deviations of results in their order; one of kind "form" where there are more or
+    fewer.
 
     Args:
         got: the results.
@@ -109,7 +110,7 @@ def leaf_deviations(
 
 
 def worst(deviations: Sequence[Deviation]) -> Deviation:
-    """The one that matters most: what exceeds first, then the largest error."""
+    """Return the one that matters most: what exceeds first, then the largest error."""
     key = [(d.exceeds, d.kind in ("form", "nonfinite"), d.error) for d in deviations]
     return deviations[key.index(max(key))] if key else Deviation()
 
@@ -189,7 +190,7 @@ def _at(
 
 
 def dense(tensor: Tensor) -> Tensor:
-    """The values on the host, strided, floating ones in float64, a complex one as pairs."""
+    """Return the values on the host, strided, floating ones in float64, a complex one as pairs."""
     tensor = as_strided_on_host(tensor)
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.to(torch.complex128))

@@ -27,7 +27,7 @@ def second_opinion(
     expected: object,
     found: Deviation,
 ) -> str:
-    """Why a deviation is no error of this side, or "".
+    """Return why a deviation is no error of this side, or "".
 
     An operator is not to blame where the result in float64 is as far from the other side's, or
     where flipping the last bits of the inputs changes the exact result as much: no algorithm in
@@ -63,8 +63,8 @@ def second_opinion(
 def _in_float64(
     call: Callable[..., Sequence[Any]], arguments: Any, number: int, epsilon: float | None
 ) -> Tensor | None:
-    """One result in float64, each input changed by a relative `epsilon` up or down; None where the
-    operator has none.
+    """Return one result in float64, each input changed by a relative `epsilon` up or down; None
+    where the operator has none.
     """
     random = torch.Generator().manual_seed(0)
 

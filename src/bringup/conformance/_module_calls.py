@@ -62,7 +62,7 @@ class CallCheck:
 def record_calls(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[ModuleCall, list[ModuleCall]]:
-    """Runs a model without gradients.
+    """Run a model without gradients.
 
     Args:
         model: what is called; it is left as it was but for what its forward changes.
@@ -111,7 +111,8 @@ def check_call(
     devices: tuple[torch.device, torch.device],
     backward: bool,
 ) -> CallCheck:
-    """A module's results and gradients beside those of its counterpart, on the inputs of a call.
+    """Return a module's results and gradients beside those of its counterpart, on the inputs of a
+    call.
 
     Args:
         call: whose inputs are taken.
@@ -171,7 +172,7 @@ def _factor(value: object) -> float:
 def _inputs(
     call: ModuleCall, device: torch.device, backward: bool
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Copies of the call's arguments on a device; floating ones want gradients if asked."""
+    """Copy of the call's arguments on a device; floating ones want gradients if asked."""
     args, kwargs = Mover(device)((call.args, call.kwargs))
     for tensor in tensors((args, kwargs)):
         if backward and (tensor.is_floating_point() or tensor.is_complex()):
@@ -180,7 +181,7 @@ def _inputs(
 
 
 def _is_repeatable(module: nn.Module, sample: Any, device: torch.device) -> bool:
-    """Whether a module gives the same for two seeds."""
+    """Return whether a module gives the same for two seeds."""
     results = []
     for seed in (1, 2):
         torch.manual_seed(seed)

@@ -56,7 +56,7 @@ class ModulePaths:
         self._thread = threading.get_ident()
 
     def __enter__(self) -> ModulePaths:
-        """Follows them from here on."""
+        """Follow them from here on."""
         for module in self._names:
             self._handles.append(module.register_forward_pre_hook(self._begin, prepend=True))
             self._handles.append(module.register_forward_hook(self._end, always_call=True))
@@ -68,13 +68,13 @@ class ModulePaths:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leaves the modules as they were."""
+        """Leave the modules as they were."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
 
     def place(self, operator: OpOverload) -> Place:
-        """The place of the operator that is called now; asked once a call."""
+        """Return the place of the operator that is called now; asked once a call."""
         node = torch._C._current_autograd_node()
         phase = "forward" if node is None else "backward"
         if self._stack:

@@ -27,7 +27,7 @@ _OPERATORS = 10.0  # a module is many, each with an error of its own
 
 
 def module_cases() -> Iterator[tuple[str, ModuleInfo, bool]]:
-    """Every module by name, in training and, where that differs, in evaluation."""
+    """Yield every module by name, in training and, where that differs, in evaluation."""
     for info in module_db:
         for training, word in ((True, "training"), (False, "evaluation")):
             if training or info.train_and_eval_differ:
@@ -52,8 +52,8 @@ def _built(info: ModuleInfo, given: ModuleInput, training: bool) -> nn.Module:
 def _on_the_device(
     info: ModuleInfo, given: ModuleInput, module: nn.Module, moved: Any, device: str
 ) -> nn.Module:
-    """A copy of `module`. A lazy one is made on the device, because in torch 2.13 `Module.to` gives
-    a PrivateUse1 device parameters that are new, and lazy no more.
+    """Return a copy of `module`. A lazy one is made on the device, because in torch 2.13
+    `Module.to` gives a PrivateUse1 device parameters that are new, and lazy no more.
     """
     if not info.is_lazy:
         return copy.deepcopy(module).to(device)
@@ -69,7 +69,7 @@ def _leaves(module: nn.Module, arguments: Any) -> tuple[Any, list[nn.Parameter]]
 
 
 def _is_repeatable(module: nn.Module, arguments: tuple[Any, Any]) -> bool:
-    """Whether the CPU answers alike for several seeds."""
+    """Return whether the CPU answers alike for several seeds."""
     results = []
     for seed in range(3):
         torch.manual_seed(seed)
@@ -86,7 +86,7 @@ def module_failures(
     device: str,
     watch: Watch | None = None,
 ) -> Iterator[str]:
-    """How a module's samples differ from the CPU's, in words.
+    """Yield how a module's samples differ from the CPU's, in words.
 
     Args:
         info: the module.
@@ -136,7 +136,9 @@ def _told(
     values: bool,
     device: str,
 ) -> str:
-    """How an outcome differs from the CPU's, in words: numbers by the largest of each result."""
+    """Return how an outcome differs from the CPU's, in words: numbers by the largest of each
+    result.
+    """
     words = told(got, our_error, expected, their_error, False, device)
     if words or not values or their_error is not None:
         return words
@@ -152,6 +154,6 @@ def _told(
 
 
 def forms(arguments: Any) -> str:
-    """What a module was called with: dtypes and shapes of its tensors."""
+    """Return what a module was called with: dtypes and shapes of its tensors."""
     forms = (f"{str(t.dtype).removeprefix('torch.')}{list(t.shape)}" for t in tensors(arguments))
     return f"called with {', '.join(forms)}"

@@ -107,7 +107,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch has no types h
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Runs the operator and keeps what it gave."""
+        """Run the operator and keeps what it gave."""
         named = kwargs or {}
         place = self._paths.place(func)
         result = func(*args, **named)
@@ -146,7 +146,7 @@ class Comparer(TorchDispatchMode):  # type: ignore[misc]  # torch has no types h
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Runs the operator on both devices and compares; gives this device's result."""
+        """Run the operator on both devices and compares; gives this device's result."""
         named = kwargs or {}
         self.place = place = self._paths.place(func)
         watched = self.watched
@@ -170,8 +170,8 @@ class Comparer(TorchDispatchMode):  # type: ignore[misc]  # torch has no types h
         return result
 
     def _moved(self, func: OpOverload, args: Any, named: Any) -> tuple[Any, Any, str]:
-        """Arguments on the other device, the same to stay as they are for a second opinion, and how
-        they look.
+        """Return arguments on the other device, the same to stay as they are for a second opinion,
+        and how they look.
         """
         there = Mover(self._device)((args, named))
         kept = Mover("cpu")(there) if func._schema.is_mutable else there
@@ -228,13 +228,13 @@ class Comparer(TorchDispatchMode):  # type: ignore[misc]  # torch has no types h
 
 
 def computes(func: OpOverload) -> bool:
-    """Whether an operator makes values: views and allocations do not."""
+    """Return whether an operator makes values: views and allocations do not."""
     return not func.is_view and func._schema.name.partition("::")[2] not in _NO_ARITHMETIC
 
 
 def _is_random(func: OpOverload, args: Any, named: Any) -> bool:
-    """Whether the CPU gives other results for another seed; attention without dropout is tagged as
-    random and is not.
+    """Return whether the CPU gives other results for another seed; attention without dropout is
+    tagged as random and is not.
     """
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return False
@@ -251,7 +251,7 @@ def _is_random(func: OpOverload, args: Any, named: Any) -> bool:
 
 
 def run(func: OpOverload, args: Any, named: Any) -> list[Any]:
-    """Everything that a call of the operator gives: what it returns, then what it writes."""
+    """Return everything that a call of the operator gives: what it returns, then what it writes."""
     return _results(func, args, named, func(*args, **named))
 
 

@@ -101,13 +101,13 @@ class Failure:
 
     @property
     def is_torchs_own(self) -> bool:
-        """Whether torch itself does otherwise off the CPU."""
+        """Return whether torch itself does otherwise off the CPU."""
         known = TORCHS_OWN.get((self.operator, self.sample, self.phase))
         return known is not None and known[0] in self.told
 
 
 def operators(dtype: torch.dtype) -> list[OpInfo]:
-    """Those that take `dtype` on cpu, without the ones that are compiled for CUDA only."""
+    """Return those that take `dtype` on cpu, without the ones that are compiled for CUDA only."""
     return [
         op
         for op in op_db
@@ -124,7 +124,7 @@ def sweep(
     samples: int = SAMPLES,
     watch: Watch | None = None,
 ) -> Iterator[Failure]:
-    """The samples of one operator that fail, and how many passed.
+    """Yield the samples of one operator that fail, and how many passed.
 
     Args:
         op: the operator.
@@ -203,7 +203,7 @@ def _sample(run: _Run, sample: SampleInput) -> Iterator[tuple[str, str]]:
 
 
 def _count_calls(run: _Run, arguments: tuple[Any, Any, Any], process: Any) -> None:
-    """Runs a sample once more for its operators; backward with the function of its result that has
+    """Run a sample once more for its operators; backward with the function of its result that has
     a gradient. How that ends the first run tells.
     """
     if not run.watch.counts_calls:
@@ -215,8 +215,8 @@ def _count_calls(run: _Run, arguments: tuple[Any, Any, Any], process: Any) -> No
 
 
 def _left_otherwise(there: object, arguments: object, device: str) -> str:
-    """How arguments differ after the call: what an operator writes, declared or not, is to be the
-    same.
+    """Return how arguments differ after the call: what an operator writes, declared or not, is to
+    be the same.
     """
     words = difference(list(tensors(there)), list(tensors(arguments)), values=True, device=device)
     return f"the arguments after the call: {words}" if words else ""
@@ -228,8 +228,8 @@ def _call(op: OpInfo, arguments: tuple[Any, Any, Any]) -> Any:
 
 
 def _is_repeatable(op: OpInfo, arguments: tuple[Any, Any, Any]) -> bool:
-    """Whether the CPU answers alike for two seeds, on copies; random operators do not. The seed
-    that some of torch's operators under test set themselves counts for nothing meanwhile.
+    """Return whether the CPU answers alike for two seeds, on copies; random operators do not. The
+    seed that some of torch's operators under test set themselves counts for nothing meanwhile.
     """
     results = []
     with mock.patch("torch.manual_seed"):

@@ -71,7 +71,7 @@ def _flags(info: OptimizerInfo, implementation: str) -> dict[str, bool]:
 
 
 def optimizer_cases() -> Iterator[tuple[str, OptimizerInfo, str, dict[str, Any]]]:
-    """Every configuration by name: optimizer, implementation and options."""
+    """Yield every configuration by name: optimizer, implementation and options."""
     for info in optim_db:
         # of a GPU: they include the capturable ones, which torch allows a renamed device
         for given in info.optim_inputs_func(device="cuda"):
@@ -88,8 +88,8 @@ def optimizer_difference(
     device: str,
     watch: Watch | None = None,
 ) -> str:
-    """How a configuration's steps differ from those of a loop on the CPU, in words; "" where they
-    do not.
+    """Return how a configuration's steps differ from those of a loop on the CPU, in words; "" where
+    they do not.
 
     Args:
         info: the optimizer.

@@ -42,12 +42,12 @@ TOLERANCES = {
 
 
 def tensors(value: object) -> Iterator[Tensor]:
-    """Every tensor in lists, tuples and dicts, in order."""
+    """Return every tensor in lists, tuples and dicts, in order."""
     return (leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, Tensor))
 
 
 def is_strided(value: object) -> bool:
-    """Whether every tensor in `value` has strides: neither sparse nor nested."""
+    """Return whether every tensor in `value` has strides: neither sparse nor nested."""
     return all(t.layout is torch.strided and not t.is_nested for t in tensors(value))
 
 
@@ -109,7 +109,7 @@ class Mover:
 
 
 def outcome(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
-    """What `function` returns, or how it fails."""
+    """Return what `function` returns, or how it fails."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -127,8 +127,8 @@ def told(
     device: str,
     tolerance: tuple[float, float] | None = None,
 ) -> str:
-    """How an outcome differs from the CPU's, in words; an error is to be an error there, too, and
-    no refusal unless the CPU refuses as well.
+    """Return how an outcome differs from the CPU's, in words; an error is to be an error there,
+    too, and no refusal unless the CPU refuses as well.
     """
     if their_error is not None and our_error is not None:
         refused = isinstance(our_error, NotImplementedError)
@@ -142,7 +142,7 @@ def told(
 
 
 def described(error: Exception) -> str:
-    """An error in one line."""
+    """Return an error in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
@@ -160,7 +160,9 @@ def gradients(inputs: object, outputs: object) -> list[Tensor | None]:
 
 
 def weighted(outputs: object) -> tuple[list[Tensor], list[Tensor]]:
-    """What of `outputs` has a gradient, and a weight for every element, the same on each device."""
+    """Return what of `outputs` has a gradient, and a weight for every element, the same on each
+    device.
+    """
     results = [t for t in tensors(outputs) if t.requires_grad]
     return results, [_weights(t).to(t.device) for t in results]
 
@@ -178,7 +180,7 @@ def difference(
     device: str,
     tolerance: tuple[float, float] | None = None,
 ) -> str:
-    """How a result differs from the CPU's, in words; "" where it does not.
+    """Return how a result differs from the CPU's, in words; "" where it does not.
 
     Args:
         got: of the device.

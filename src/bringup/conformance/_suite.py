@@ -307,7 +307,7 @@ class _Journal:
         self.path = settings.cache_dir() / "conformance" / f"{content.hexdigest()[:24]}.jsonl"
 
     def results(self, resume: bool) -> dict[str, CaseResult]:
-        """What an earlier run kept; without `resume` nothing, and it is forgotten."""
+        """Return what an earlier run kept; without `resume` nothing, and it is forgotten."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         if not resume:
             self.path.unlink(missing_ok=True)
@@ -321,13 +321,13 @@ class _Journal:
         return found
 
     def add(self, result: CaseResult) -> None:
-        """Keeps a result."""
+        """Keep a result."""
         with self.path.open("a") as file:
             file.write(json.dumps(dataclasses.asdict(result)) + "\n")
 
 
 def _add_package(content: hashlib._Hash, load: str) -> None:
-    """Adds the files of a package to a digest: sources of kernels as well as Python."""
+    """Add the files of a package to a digest: sources of kernels as well as Python."""
     module, colon, function = load.partition(":")
     if not (module and colon and function):
         raise ModelError(f"{load!r}: expected MODULE:FUNCTION, such as 'sim_ops:load'")
@@ -345,7 +345,7 @@ def _add_package(content: hashlib._Hash, load: str) -> None:
 
 
 def _row(line: str) -> CaseResult | None:
-    """A line's result; None for one that was cut short when its process was killed."""
+    """Return a line's result; None for one that was cut short when its process was killed."""
     try:
         row: dict[str, Any] = json.loads(line)
         return CaseResult(**row)

@@ -20,7 +20,7 @@ VARIANTS = ("compiled", "fused", "captured")
 def make_variant(
     name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Callable[..., Any]:
-    """The module in another form, to be called like it.
+    """Return the module in another form, to be called like it.
 
     Args:
         name: "compiled" (Inductor), "fused" (the backend `bringup` with the passes that it has), or
@@ -56,7 +56,7 @@ class _OfTensors(nn.Module):  # type: ignore[misc]  # torch has no types here
         self._spec = spec
 
     def forward(self, *given: Tensor) -> tuple[Tensor, ...]:
-        """The tensors of the result, in order."""
+        """Return the tensors of the result, in order."""
         leaves = list(self._others)
         for place, tensor in zip(self._places, given, strict=True):
             leaves[place] = tensor

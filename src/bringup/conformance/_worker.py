@@ -14,7 +14,7 @@ import sys
 
 
 def main() -> None:
-    """Runs what it is told to, until its input ends."""
+    """Run what it is told to, until its input ends."""
     driver, samples, *load = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _load(name: str) -> None:
-    """Calls MODULE:FUNCTION; a process that cannot says why and ends."""
+    """Call MODULE:FUNCTION; a process that cannot says why and ends."""
     module, _, function = name.partition(":")
     try:
         getattr(importlib.import_module(module), function)()

@@ -56,11 +56,13 @@ class Worker:
         self._running: _Process | None = None
 
     def facts(self) -> dict[str, Any]:
-        """What the process says of the device. Raises `DriverError` where it cannot be loaded."""
+        """Return what the process says of the device. Raises `DriverError` where it cannot be
+        loaded.
+        """
         return self._started().facts
 
     def run(self, case: str) -> CaseResult:
-        """The result of a case, whatever becomes of the process.
+        """Return the result of a case, whatever becomes of the process.
 
         Args:
             case: its name.
@@ -84,7 +86,7 @@ class Worker:
         return CaseResult(case, "crashed", reason=reason, seconds=took)
 
     def close(self) -> None:
-        """Ends the process."""
+        """End the process."""
         if self._running is not None:
             self._running.open.close()
             self._running = None
@@ -106,7 +108,7 @@ class Worker:
         return self._running
 
     def _line(self, running: _Process, seconds: float) -> str | None:
-        """The next answer; "" at the end of the process, None where there is none in time."""
+        """Return the next answer; "" at the end of the process, None where there is none in time."""
         assert running.process.stdout is not None
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
@@ -121,7 +123,7 @@ class Worker:
         return f"{how}; {said}" if said else how
 
     def _said(self, running: _Process) -> str:
-        """The last line that the process printed."""
+        """Return the last line that the process printed."""
         running.printed.seek(0)
         lines = running.printed.read().decode(errors="replace")[-_KEPT:].strip().splitlines()
         return lines[-1] if lines else ""

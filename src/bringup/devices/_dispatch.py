@@ -127,7 +127,7 @@ class DispatchEntry:
 
     @property
     def source(self) -> str:
-        """The same, without the folder in which torch or bringup was built or installed."""
+        """Return the same, without the folder in which torch or bringup was built or installed."""
         return _PACKAGES.sub("", _BUILD_FOLDER.sub("", self.where))
 
 
@@ -165,7 +165,7 @@ class DispatchTable:
     registrations: tuple[Registration, ...]
 
     def __getitem__(self, key: str) -> DispatchEntry:
-        """The entry of a key; `KeyError` where torch has no such key."""
+        """Return the entry of a key; `KeyError` where torch has no such key."""
         return self._by_key[key]
 
     @functools.cached_property
@@ -188,7 +188,7 @@ class DispatchTable:
             yield _keys_text(run), run[0]
 
     def __str__(self) -> str:
-        """The table for people, keys with the same kernel together."""
+        """Return the table for people, keys with the same kernel together."""
         lines = [self.schema or self.operator]
         lines += [f"  {keys:44}{e.kind.value:20}{e.source}" for keys, e in self.groups()]
         return "\n".join(lines)
@@ -210,23 +210,23 @@ def _torch_c() -> Any:
 
 @functools.cache
 def runtime_keys() -> tuple[str, ...]:
-    """Every dispatch key that a kernel can be on, that which is asked first first."""
+    """Return every dispatch key that a kernel can be on, that which is asked first first."""
     return (*reversed(_names_in(_torch_c()._dispatch_keyset_full())), "Undefined")
 
 
 def _names_in(key_set: object) -> list[str]:
-    """The names in torch's text of a key set, which is in ascending priority."""
+    """Return the names in torch's text of a key set, which is in ascending priority."""
     inside = str(key_set).partition("(")[2].rpartition(")")[0]
     return [name for name in inside.split(", ") if name]
 
 
 def key_names(key_set: object) -> tuple[str, ...]:
-    """The keys of torch's `DispatchKeySet`, that which is asked first first."""
+    """Return the keys of torch's `DispatchKeySet`, that which is asked first first."""
     return tuple(reversed(_names_in(key_set)))
 
 
 def _require_operator(name: str) -> str:
-    """Raises `DeviceError` where no operator has this name and overload; returns the name as
+    """Raise `DeviceError` where no operator has this name and overload; returns the name as
     torch writes it.
     """
     found = name.removesuffix(".default")
@@ -293,7 +293,7 @@ def _entry(operator: str, row: str) -> DispatchEntry:
 
 
 def _kind_of_ours(operator: str, key: str, file: str) -> KernelKind | None:
-    """What a kernel from the kit's own sources is, where torch's word for it is not enough."""
+    """Return what a kernel from the kit's own sources is, where torch's word for it is not enough."""
     if file.endswith(_HOST_FILE):
         composite = key == "PrivateUse1" and _hands_to_out_form(operator)
         return KernelKind.COMPOSITE_EXPLICIT if composite else KernelKind.HOST
@@ -305,8 +305,8 @@ def _kind_of_ours(operator: str, key: str, file: str) -> KernelKind | None:
 
 
 def _hands_to_out_form(operator: str) -> bool:
-    """Whether the fallback leaves it to torch's composite kernel, which calls the kernel that
-    somebody registered for the out form. The library is there: it registered the fallback.
+    """Return whether the fallback leaves it to torch's composite kernel, which calls the kernel
+    that somebody registered for the out form. The library is there: it registered the fallback.
     """
     name, _, overload = operator.partition(".")
     found: bool = _native.torch_library("the fallback").devices.hands_to_out_form(name, overload)
@@ -314,7 +314,7 @@ def _hands_to_out_form(operator: str) -> bool:
 
 
 def _registrations(operator: str) -> tuple[str, tuple[Registration, ...]]:
-    """The schema and the kernels of the operator itself, from torch's other dump."""
+    """Return the schema and the kernels of the operator itself, from torch's other dump."""
     schema, found = "", []
     for row in _torch_c()._dispatch_dump(operator).splitlines():
         if row.startswith("schema: "):
@@ -330,7 +330,7 @@ def _registrations(operator: str) -> tuple[str, tuple[Registration, ...]]:
 def call_chain(
     table: DispatchTable, key_set: Any, factory_key: str = ""
 ) -> tuple[DispatchEntry, ...]:
-    """The kernels that a call passes, outermost first, as far as the table determines them.
+    """Return the kernels that a call passes, outermost first, as far as the table determines them.
 
     Each kernel above a backend's is taken to call on with the keys below its own, as torch's do. A
     kernel that computes, decomposes or hands over to Python ends the chain. The host fallback is

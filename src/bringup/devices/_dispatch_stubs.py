@@ -98,7 +98,9 @@ def _library(root: Path) -> Path:
 
 
 def _texts(headers: Path) -> dict[Path, str]:
-    """The text of each header that declares stubs or names types, without comments and macros."""
+    """Return the text of each header that declares stubs or names types, without comments and
+    macros.
+    """
     folder = headers / _FOLDER
     files = sorted(folder.rglob("*.h"))
     if not files:
@@ -123,13 +125,13 @@ def _stripped(text: str) -> str:
 
 
 def _mangled(name: str) -> str:
-    """The symbol of a variable in `at::native`, by the Itanium C++ ABI."""
+    """Return the symbol of a variable in `at::native`, by the Itanium C++ ABI."""
     parts = ["at", "native", *name.split("::")]
     return f"_ZN{''.join(f'{len(part)}{part}' for part in parts)}E"
 
 
 def _namespace_at(text: str, place: int) -> str:
-    """The namespace below `at::native` that `place` is in, with "::" behind it; or ""."""
+    """Return the namespace below `at::native` that `place` is in, with "::" behind it; or ""."""
     stack: list[str] = []
     for found in _BRACE.finditer(text, 0, place):
         if found["brace"] == "{":
@@ -155,12 +157,14 @@ def _declarations(header: Path, text: str) -> Iterator[tuple[str, str]]:
 
 
 def _tidy(function: str) -> str:
-    """A function type in one line."""
+    """Return a function type in one line."""
     return re.sub(r"(?<=\() | (?=[,)])", "", " ".join(function.split()))
 
 
 def _until_closed(text: str, start: int) -> str | None:
-    """What is in parentheses that were opened before `start`; None where they are not closed."""
+    """Return what is in parentheses that were opened before `start`; None where they are not
+    closed.
+    """
     depth = 1
     for at in range(start, len(text)):
         depth += {"(": 1, ")": -1}.get(text[at], 0)
@@ -170,7 +174,7 @@ def _until_closed(text: str, start: int) -> str | None:
 
 
 def _resolved(function: str, aliases: Mapping[str, str]) -> str:
-    """The function type behind an alias, which may be one of another."""
+    """Return the function type behind an alias, which may be one of another."""
     for _ in range(len(aliases)):
         known = aliases.get(function.rpartition("::")[2])
         if known is None:

@@ -95,7 +95,7 @@ class DispatchTrace:
         return {"computed": ["chains"], "chains": rows, "calls": calls, "lost": self.lost}
 
     def __str__(self) -> str:
-        """A table for people: calls of one operator with one chain together."""
+        """Return a table for people: calls of one operator with one chain together."""
         lines = [f"{'calls':>8}  {'operator':44}kernels"]
         for name, chain, count in self.counts():
             kernels = ", ".join(f"{entry.key} ({entry.kind.value})" for entry in chain)
@@ -139,7 +139,7 @@ def dispatch_trace(*, limit: int = _LIMIT) -> Iterator[DispatchTrace]:
 
 
 def _take(native: ModuleType, tracer: Any, into: DispatchTrace) -> None:
-    """Ends a trace and computes the chains of its calls."""
+    """End a trace and computes the chains of its calls."""
     names, calls, into.lost = native.stop_dispatch_trace(tracer)
     chains: dict[tuple[int, int, str], tuple[tuple[str, ...], tuple[DispatchEntry, ...]]] = {}
     key_set = importlib.import_module("torch")._C.DispatchKeySet
@@ -160,7 +160,7 @@ def _chain(operator: str, keys: Any, factory: str) -> tuple[DispatchEntry, ...]:
 
 
 def trace_process(file: Path | None) -> None:
-    """Traces this process to its end.
+    """Trace this process to its end.
 
     Args:
         file: what `BRINGUP_DISPATCH_TRACE` asks for, as `settings.dispatch_trace` gives it.

@@ -310,7 +310,7 @@ class Table(c.Structure):
     )
 
     def function(self, name: str) -> Any:
-        """The function, callable with ctypes values, or None: the driver has none."""
+        """Return the function, callable with ctypes values, or None: the driver has none."""
         address = getattr(self, name)
         if not address:
             return None
@@ -319,7 +319,7 @@ class Table(c.Structure):
 
 
 def open_table(path: Path) -> Table:
-    """The function table of a driver, completed with nothing to the size that is known here.
+    """Return the function table of a driver, completed with nothing to the size that is known here.
 
     Raises:
         DriverError: the library cannot be loaded, is no driver, or does not speak this ABI.

@@ -108,7 +108,7 @@ class DriverCheck:
 
     @property
     def failures(self) -> tuple[CheckResult, ...]:
-        """The checks that failed."""
+        """Return the checks that failed."""
         return tuple(result for result in self.results if result.outcome == "fail")
 
 
@@ -168,7 +168,7 @@ class DriverDescription:
 
 
 def program() -> Path:
-    """The executable. Raises `NativeLibraryError` where it is missing."""
+    """Return the executable. Raises `NativeLibraryError` where it is missing."""
     path = _native.library_dir() / _PROGRAM
     if not os.access(path, os.X_OK):
         raise NativeLibraryError(
@@ -272,7 +272,7 @@ def _device(line: dict[str, Any]) -> DeviceDescription:
 
 
 def _dtypes(bits: int, *, float64: bool) -> tuple[str, ...]:
-    """The names behind `bringup_device_props.dtypes`, of which 0 means all."""
+    """Return the names behind `bringup_device_props.dtypes`, of which 0 means all."""
     named = [name for bit, name in enumerate(DTYPES) if not bits or bits >> bit & 1]
     absent = () if float64 else ("float64", "complex128")
     return tuple(name for name in named if name not in absent)

@@ -46,7 +46,7 @@ class TensorExplanation:
     effective: tuple[str, ...]
 
     def __str__(self) -> str:
-        """The keys for people."""
+        """Return the keys for people."""
         return "\n".join(
             f"{title:14}{', '.join(keys) or '(none)'}"
             for title, keys in (
@@ -77,7 +77,7 @@ class CallExplanation:
     table: DispatchTable
 
     def __str__(self) -> str:
-        """The chain for people."""
+        """Return the chain for people."""
         lines = [f"{self.operator}: {', '.join(self.keys)}", "computed from the dispatch table:"]
         lines += [f"  {one.key:24}{one.kind.value:20}{one.source}" for one in self.chain]
         return "\n".join(lines)
@@ -134,7 +134,7 @@ def _operator_name(torch: Any, what: Any, args: Sequence[Any], kwargs: Mapping[s
 
 
 def _resolved(torch: Any, packet: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """The overload that torch chooses for these arguments."""
+    """Return the overload that torch chooses for these arguments."""
     name: str = packet._qualified_op_name
     overloads = packet.overloads()
     if len(overloads) == 1:
@@ -166,7 +166,7 @@ def _explain_call(
 def _bound(
     torch: Any, table: DispatchTable, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, tuple[Any, bool]]:
-    """The arguments by name, each with whether the schema wants tensors there."""
+    """Return the arguments by name, each with whether the schema wants tensors there."""
     if not table.schema:
         raise DeviceError(
             f"explain({table.operator}): the operator has no schema, so arguments mean nothing"
@@ -193,8 +193,8 @@ def _bound(
 
 
 def _key_sets(torch: Any, value: Any, is_tensor: bool) -> Iterator[Any]:
-    """The key sets of what torch's dispatcher looks at: tensors, also in lists, and generators. A
-    number where the schema has a tensor becomes a tensor on cpu.
+    """Yield the key sets of what torch's dispatcher looks at: tensors, also in lists, and
+    generators. A number where the schema has a tensor becomes a tensor on cpu.
     """
     if isinstance(value, torch.Tensor):
         yield torch._C._dispatch_keys(value)
@@ -214,7 +214,9 @@ def _device_type(torch: Any, device: Any) -> str:
 
 
 def _factory_key(torch: Any, given: Mapping[str, Any]) -> str:
-    """The key of the device and layout that a call asks for, as BackendSelect's kernel takes it."""
+    """Return the key of the device and layout that a call asks for, as BackendSelect's kernel takes
+    it.
+    """
     device = given.get("device")
     kind = "cpu" if device is None else _device_type(torch, device)
     base: str = torch._C._dispatch_key_for_device(kind)

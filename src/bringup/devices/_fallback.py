@@ -88,7 +88,7 @@ class FallbackReport:
         return sum(row.calls for row in self.native)
 
     def __str__(self) -> str:
-        """A table for people."""
+        """Return a table for people."""
         if not self.rows:
             return "no operator ran on the host" + self._native_line("; ")
         lines = [f"{'operator':48}{'calls':>10}{'ms':>12}{'share':>8}{'MiB down':>11}{'MiB up':>9}"]
@@ -183,7 +183,7 @@ def fallback_policy(
 
 
 def apply_setting() -> None:
-    """Takes `BRINGUP_FALLBACK` where nothing was set yet."""
+    """Take `BRINGUP_FALLBACK` where nothing was set yet."""
     if _policy == ("allow", {}):
         default, operators = settings.fallback()
         set_fallback_policy(default, operators)  # type: ignore[arg-type]

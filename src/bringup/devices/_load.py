@@ -119,7 +119,7 @@ def load_driver(
 def _open(
     native: ModuleType, source: Path | PythonDriver, name: str | None, policy: Float64Policy
 ) -> DriverInfo:
-    """Opens a driver that is still to be installed; refused, it is closed again."""
+    """Open a driver that is still to be installed; refused, it is closed again."""
     path = source.path if isinstance(source, PythonDriver) else source
     probed = "" if isinstance(source, PythonDriver) else require_probed(source)
     try:
@@ -147,7 +147,7 @@ def _open(
 
 
 def _set_trace(native: ModuleType) -> None:
-    """Traces the driver that is opened next, if the settings say so."""
+    """Trace the driver that is opened next, if the settings say so."""
     asked = settings.driver_trace()
     if asked is not None:
         native.set_driver_trace(str(asked.file), asked.payload, asked.limit or 0)
@@ -249,7 +249,7 @@ def _install(native: ModuleType, name: str) -> None:
 
 
 def _name_dlpack_device(torch: ModuleType, name: str) -> None:
-    """Lets `Tensor.__dlpack_device__` know the device: torch compares its type with a name that no
+    """Let `Tensor.__dlpack_device__` know the device: torch compares its type with a name that no
     renamed PrivateUse1 device has, so that `torch.from_dlpack(tensor)` would raise.
     """
     original = torch.Tensor.__dlpack_device__
@@ -265,7 +265,7 @@ def _name_dlpack_device(torch: ModuleType, name: str) -> None:
 
 
 def _print_without_float64(torch: ModuleType, name: str, module: Any) -> None:
-    """Lets tensors be printed on a device that has no float64, in which torch would choose the
+    """Let tensors be printed on a device that has no float64, in which torch would choose the
     form of their numbers.
     """
     printing: Any = importlib.import_module("torch._tensor_str")
@@ -282,7 +282,7 @@ def _print_without_float64(torch: ModuleType, name: str, module: Any) -> None:
 
 
 def _offer_random_state(name: str) -> None:
-    """Lets a compiled forward and its recomputation in the backward draw the same numbers: torch
+    """Let a compiled forward and its recomputation in the backward draw the same numbers: torch
     keeps a state for both only of devices that it knows to have one.
     """
     utils = importlib.import_module("torch._functorch._aot_autograd.utils")
@@ -290,7 +290,7 @@ def _offer_random_state(name: str) -> None:
 
 
 def _await_autograd_threads(native: ModuleType, name: str) -> None:
-    """Lets autograd's new threads take the GIL once each. A thread that first asks for it while the
+    """Let autograd's new threads take the GIL once each. A thread that first asks for it while the
     interpreter shuts down would end the process with an abort.
     """
     torch = importlib.import_module("torch")
@@ -305,7 +305,7 @@ class _Mark:
 
 
 def _await_autograd_release(native: ModuleType, name: str) -> None:
-    """Waits until autograd's threads hold nothing of Python's any more.
+    """Wait until autograd's threads hold nothing of Python's any more.
 
     backward() returns before the device's thread has let go of the graph, and with it of an object
     that torch keeps for each backward. Letting go takes the GIL, and a thread that asks for it
@@ -333,7 +333,7 @@ def _await_autograd_release(native: ModuleType, name: str) -> None:
 
 
 def _has_autograd_threads() -> bool:
-    """Whether a backward ever ran for a device: by the names that torch gives its threads."""
+    """Return whether a backward ever ran for a device: by the names that torch gives its threads."""
     for comm in Path("/proc/self/task").glob("*/comm"):
         with contextlib.suppress(OSError):  # the thread may just have ended
             if comm.read_text().startswith("pt_autograd"):
@@ -342,7 +342,7 @@ def _has_autograd_threads() -> bool:
 
 
 def _drain(native: ModuleType, name: str) -> None:
-    """Waits while Python still runs, as host functions may need it and failures must be told, and
+    """Wait while Python still runs, as host functions may need it and failures must be told, and
     ends the driver.
     """
     if native.in_forked_child():
@@ -376,7 +376,7 @@ def _library(driver: str | Path | None) -> Path:
 
 
 def _chosen_library() -> Path:
-    """The library of the driver that `BRINGUP_DRIVER` names."""
+    """Return the library of the driver that `BRINGUP_DRIVER` names."""
     try:
         return driver_library(settings.driver())
     except DriverError as error:

@@ -29,7 +29,7 @@ _Memo = dict[str, Any]
 
 
 def require_probed(library: Path) -> str:
-    """Probes a driver unless it was probed before; what it says its version is.
+    """Probe a driver unless it was probed before; what it says its version is.
 
     Raises:
         DriverError: it breaks the contract of `bringup/driver.h`, crashes or hangs, with the first
@@ -44,7 +44,7 @@ def require_probed(library: Path) -> str:
 
 
 def require_version(library: Path, probed: str, version: str) -> None:
-    """Probes a driver once more where the version that it says now is not the one that was probed:
+    """Probe a driver once more where the version that it says now is not the one that was probed:
     what its libraries find on the device has changed. Raises `DriverError` as `require_probed`.
     """
     if settings.driver_probe() and version != probed:
@@ -75,7 +75,7 @@ def _record_file(library: Path) -> Path:
 
 
 def _known(record: Path) -> str | None:
-    """The version of the driver that was probed, if every file of it is what it was."""
+    """Return the version of the driver that was probed, if every file of it is what it was."""
     try:
         text = json.loads(record.read_text())
         version: str = text["driver_version"]

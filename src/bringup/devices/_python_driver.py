@@ -78,29 +78,29 @@ class _SynchronousDriver:
         """Called once at the end of the process; no call follows."""
 
     def device_count(self) -> int:
-        """Number of devices."""
+        """Return number of devices."""
         return 1
 
     def stream_create(self, device: int, priority: int) -> int:
-        """A handle that differs from every live one."""
+        """Return a handle that differs from every live one."""
         return next(self._handles)
 
     def stream_destroy(self, stream: int) -> None:
-        """Ends a stream without pending work."""
+        """End a stream without pending work."""
 
     def stream_synchronize(self, device: int, stream: int | None) -> None:
-        """Waits for the stream's work and raises what failed in it."""
+        """Wait for the stream's work and raises what failed in it."""
 
     def stream_query(self, device: int, stream: int | None) -> bool:
-        """Whether the stream's work is done."""
+        """Return whether the stream's work is done."""
         return True
 
     def event_create(self, device: int, timing: bool) -> int:
-        """A handle that differs from every live one."""
+        """Return a handle that differs from every live one."""
         return next(self._handles)
 
     def event_destroy(self, event: int) -> None:
-        """Ends an event without pending work."""
+        """End an event without pending work."""
 
     def event_record(self, event: int, device: int, stream: int | None) -> None:
         """The event stands for the stream's work until here."""
@@ -109,7 +109,7 @@ class _SynchronousDriver:
         """Later work of the stream waits for the event."""
 
     def event_query(self, event: int) -> bool:
-        """Whether the event's work is done."""
+        """Return whether the event's work is done."""
         return True
 
 
@@ -176,7 +176,7 @@ class PythonDriver(_SynchronousDriver, ABC):
 
     @property
     def path(self) -> Path:
-        """What messages call it, where they name another driver's library."""
+        """Return what messages call it, where they name another driver's library."""
         kind = type(self)
         return Path(f"<{kind.__module__}.{kind.__qualname__}>")
 

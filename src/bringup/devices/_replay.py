@@ -236,7 +236,7 @@ class Replay:
         return arguments
 
     def _here(self, call: Call, name: str) -> int | None:
-        """What stands for an address or a handle of the trace."""
+        """Return what stands for an address or a handle of the trace."""
         value = call.arguments[name]
         if value == 0:
             return None
@@ -303,7 +303,9 @@ class Replay:
         return {"records": records}
 
     def _ends_of_graph_copy(self, call: Call) -> dict[str, Any]:
-        """The host's side of a graph's copy is memory that stays; its bytes are not recorded."""
+        """Return the host's side of a graph's copy is memory that stays; its bytes are not
+        recorded.
+        """
         given = call.arguments
         self._memory.write(given["dst"], given["bytes"], Content.UNKNOWN)
         if given["kind"] == _DEVICE_TO_DEVICE:
@@ -346,7 +348,7 @@ class Replay:
         return True
 
     def _anywhere(self, address: int, size: int) -> int | None:
-        """An end of a copy whose bytes are not followed: where it was, or memory that stays."""
+        """Return an end of a copy whose bytes are not followed: where it was, or memory that stays."""
         if address == 0:
             return None
         place = self._memory.place(address) or self._host_memory.place(address)

@@ -41,11 +41,11 @@ class Launches:
 
     @property
     def nothing(self) -> Any:
-        """A host function that does nothing."""
+        """Return a host function that does nothing."""
         return c.cast(self._nothing, c.c_void_p)
 
     def reason_to_leave_out(self, call: Call) -> str | None:
-        """Why a call cannot be made because its device code is not what it was; or None."""
+        """Return why a call cannot be made because its device code is not what it was; or None."""
         if call.function == "module_load":
             return self._check_module(call)
         if call.function == "module_load_data" and "payload" not in call.facts:
@@ -81,7 +81,7 @@ class Launches:
         return reason
 
     def structure(self, call: Call) -> Any:
-        """The launch of a call; it stays until the driver releases it."""
+        """Return the launch of a call; it stays until the driver releases it."""
         while self._released:
             self._kept.pop(self._released.popleft(), None)
         given = call.arguments["launch"]
@@ -192,7 +192,7 @@ class Launches:
     # --- what a launch does to memory
 
     def _content_after(self, given: dict[str, Any]) -> Content:
-        """A kernel may write each of its tensors, from all of them."""
+        """Return a kernel may write each of its tensors, from all of them."""
         contents = [self._memory.content(at, size) for at, size in self._spans(given)]
         return Content.UNKNOWN if Content.UNKNOWN in contents else Content.KNOWN
 
@@ -203,8 +203,8 @@ class Launches:
             self._memory.write(at, size if exact else 1, content)
 
     def _spans(self, given: dict[str, Any]) -> list[tuple[int, int]]:
-        """The device memory that a launch's arguments may reach: from a plain address to the end of
-        its allocation.
+        """Return the device memory that a launch's arguments may reach: from a plain address to the
+        end of its allocation.
         """
         if "values" in given:
             addresses = (x["address"] for x in given["values"] if x["kind"] == _ADDRESS)

@@ -115,7 +115,7 @@ def replay_trace(file: str | Path, driver: str | Path, timeout: float = 30.0) ->
 
 
 def _watch(process: subprocess.Popen[bytes], progress: Path, limit: float) -> bool:
-    """Waits for the end; True: one call took longer than the limit, and the process was ended."""
+    """Wait for the end; True: one call took longer than the limit, and the process was ended."""
     former, since = b"", time.monotonic()
     while True:
         try:
@@ -134,7 +134,7 @@ def _watch(process: subprocess.Popen[bytes], progress: Path, limit: float) -> bo
 
 
 def _end(code: int, is_in_driver: int) -> str:
-    """How a process that could not say anything itself has ended."""
+    """Return how a process that could not say anything itself has ended."""
     how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
     where = "in the call" if is_in_driver else "between this call and the next"
     return f"the process ended with {how} {where}"

@@ -55,7 +55,7 @@ _KINDS = ("current", "peak", "allocated", "freed")
 
 
 def add_submodules(module: ModuleType, device: str) -> None:
-    """Gives the device module its submodules, importable under `torch.<device>`."""
+    """Give the device module its submodules, importable under `torch.<device>`."""
     _add(module, "amp", _amp(device))
     _add(module, "random", {name: getattr(module, name) for name in _RANDOM})
     memory = {name: getattr(module, name) for name in _MEMORY}
@@ -170,7 +170,7 @@ def _snapshot(module: Any, device: int | str | torch.device | None = None) -> di
 
 
 def memory_summary(stats: dict[str, Any], device: str, free: int, total: int) -> str:
-    """A table of the allocator's statistics, in bytes."""
+    """Return a table of the allocator's statistics, in bytes."""
     lines = [
         f"memory of {device}: {free:,} of {total:,} bytes free on the device",
         f"{'bytes':24}" + "".join(f"{kind:>18}" for kind in _KINDS),

@@ -20,7 +20,7 @@ _MOST_LEAVES = 1000  # of an object that a queue is given; what lies behind fail
 
 
 def refuse_handing_over(name: str) -> None:
-    """Refuses to share tensors of the device of this name, in queues, pipes and arguments."""
+    """Refuse to share tensors of the device of this name, in queues, pipes and arguments."""
     reducers: Any = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
     for kind in (torch.Tensor, torch.nn.Parameter, torch.UntypedStorage):
         ForkingPickler.register(kind, _reducer(name, reducers[kind]))
@@ -83,7 +83,7 @@ def _put(name: str, original: Callable[..., None]) -> Callable[..., None]:
 
 
 def _tensors(obj: Any) -> Iterator[torch.Tensor | None]:
-    """The tensors in containers and modules; None for each other object."""
+    """Yield the tensors in containers and modules; None for each other object."""
     if isinstance(obj, torch.Tensor):
         yield obj
     elif isinstance(obj, torch.nn.Module):

@@ -17,7 +17,7 @@ __all__ = ["register_for_compilers"]
 
 
 def register_for_compilers(name: str, module: Any) -> None:
-    """Tells Dynamo and Inductor of the device when they are imported; nothing imports them here.
+    """Tell Dynamo and Inductor of the device when they are imported; nothing imports them here.
 
     Args:
         name: of the device.
@@ -36,7 +36,7 @@ def _register_interface(name: str, module: Any) -> None:
 
 
 def _interface(base: Any, name: str, module: Any) -> Any:
-    """A DeviceInterface is a class of static functions: those of `torch.<name>`."""
+    """Return a DeviceInterface is a class of static functions: those of `torch.<name>`."""
     worker = {
         function: staticmethod(getattr(module, function))
         for function in ("set_device", "current_device", "get_device_properties")

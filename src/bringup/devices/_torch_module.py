@@ -94,7 +94,7 @@ class ExternalStream(torch.Stream):  # type: ignore[misc]
     """
 
     def __new__(cls, stream_ptr: int, device: DeviceLike = None) -> ExternalStream:
-        """The stream."""
+        """Return the stream."""
         if stream_ptr == 0:
             raise DeviceError("no stream has the handle 0: the default stream is default_stream()")
         module: Any = torch.get_device_module(torch._C._get_privateuse1_backend_name())
@@ -161,11 +161,11 @@ class DeviceModule(ModuleType):
     # --- devices
 
     def is_available(self) -> bool:
-        """Whether there is a device: always, once a driver is loaded."""
+        """Return whether there is a device: always, once a driver is loaded."""
         return self.device_count() > 0
 
     def is_initialized(self) -> bool:
-        """Whether the devices are ready: once a driver is loaded, but not in a forked child."""
+        """Return whether the devices are ready: once a driver is loaded, but not in a forked child."""
         return not self._is_in_bad_fork()
 
     @property
@@ -174,7 +174,7 @@ class DeviceModule(ModuleType):
         return self.is_initialized()
 
     def init(self) -> None:
-        """Does nothing: loading the driver made the devices ready.
+        """Do nothing: loading the driver made the devices ready.
 
         Raises:
             DeviceError: in a forked child, where they are not and cannot be.
@@ -192,7 +192,7 @@ class DeviceModule(ModuleType):
         return bool(self._native.in_forked_child())
 
     def device_count(self) -> int:
-        """Number of devices."""
+        """Return number of devices."""
         return int(self._native.device_count())
 
     def current_device(self) -> int:
@@ -200,15 +200,15 @@ class DeviceModule(ModuleType):
         return int(torch.accelerator.current_device_index())
 
     def set_device(self, device: DeviceLike) -> None:
-        """Makes `device` this thread's current device."""
+        """Make `device` this thread's current device."""
         torch.accelerator.set_device_index(self._index(device))
 
     def device(self, device: DeviceLike) -> AbstractContextManager[Any]:
-        """A context in which `device` is this thread's current device."""
+        """Return a context in which `device` is this thread's current device."""
         return torch.accelerator.device_index(self._index(device))  # type: ignore[no-any-return]
 
     def get_device_properties(self, device: DeviceLike = None) -> DeviceProperties:
-        """What the driver says about a device."""
+        """Return what the driver says about a device."""
         facts = self._native.device_props(self._index(device))
         dtypes, uuid = facts.pop("dtypes"), facts.pop("uuid")
         return DeviceProperties(
@@ -218,11 +218,12 @@ class DeviceModule(ModuleType):
         )
 
     def get_device_name(self, device: DeviceLike = None) -> str:
-        """The device's name for people."""
+        """Return the device's name for people."""
         return self.get_device_properties(device).name
 
     def can_device_access_peer(self, device: DeviceLike, peer_device: DeviceLike) -> bool:
-        """Whether a kernel of one device reaches the memory of another: no driver can say so yet.
+        """Return whether a kernel of one device reaches the memory of another: no driver can say so
+        yet.
 
         Copies between devices work all the same.
         """
@@ -230,13 +231,15 @@ class DeviceModule(ModuleType):
         return False
 
     def get_device_capability(self, device: DeviceLike = None) -> dict[str, Any]:
-        """What a device can do, as `torch.accelerator` tells it: `{"supported_dtypes": {...}}`."""
+        """Return what a device can do, as `torch.accelerator` tells it: `{"supported_dtypes":
+        {...}}`.
+        """
         return torch.accelerator.get_device_capability(self._index(device))  # type: ignore[no-any-return]
 
     # --- streams
 
     def synchronize(self, device: DeviceLike = None) -> None:
-        """Waits for all work of a device.
+        """Wait for all work of a device.
 
         Raises:
             KernelError: a kernel failed; the text names operator and stream.
@@ -250,7 +253,7 @@ class DeviceModule(ModuleType):
             raise DeviceError(f"waiting for device '{self._name}:{index}' failed: {message}")
 
     def reset_device(self, device: DeviceLike = None) -> None:
-        """Makes a device usable again after a failure that it does not get over by itself.
+        """Make a device usable again after a failure that it does not get over by itself.
 
         Pending work is dropped, failures that nobody was told of are forgotten, and events that
         were pending are done. Tensors, streams, events, generators and captured graphs stay valid;
@@ -268,7 +271,8 @@ class DeviceModule(ModuleType):
             raise DeviceError(f"resetting device '{self._name}:{index}' failed: {message}")
 
     def stream_priority_range(self, device: DeviceLike = None) -> tuple[int, int]:
-        """The least and the greatest priority of a stream, as `torch.cuda.Stream.priority_range`.
+        """Return the least and the greatest priority of a stream, as
+        `torch.cuda.Stream.priority_range`.
 
         `torch.Stream(device, priority=...)` takes a number beyond them as the nearer of the two.
         """
@@ -280,7 +284,7 @@ class DeviceModule(ModuleType):
         return torch.accelerator.current_stream(torch.device(self._name, self._index(device)))
 
     def default_stream(self, device: DeviceLike = None) -> torch.Stream:
-        """The stream that is current unless another was chosen."""
+        """Return the stream that is current unless another was chosen."""
         return torch.Stream(
             stream_id=0,
             device_index=self._index(device),
@@ -288,11 +292,11 @@ class DeviceModule(ModuleType):
         )
 
     def set_stream(self, stream: torch.Stream) -> None:
-        """Makes `stream` this thread's current stream, and its device the current device."""
+        """Make `stream` this thread's current stream, and its device the current device."""
         torch.accelerator.set_stream(stream)
 
     def stream(self, stream: torch.Stream | None) -> AbstractContextManager[torch.Stream | None]:
-        """A context in which `stream` is current; None changes nothing."""
+        """Return a context in which `stream` is current; None changes nothing."""
         return StreamContext(stream)
 
     # --- random numbers
@@ -303,47 +307,47 @@ class DeviceModule(ModuleType):
     _get_generator = _generator  # torch's name for it
 
     def manual_seed(self, seed: int) -> None:
-        """Seeds the current device."""
+        """Seed the current device."""
         self._generator(None).manual_seed(int(seed))
 
     def manual_seed_all(self, seed: int) -> None:
-        """Seeds every device."""
+        """Seed every device."""
         for generator in self.default_generators:
             generator.manual_seed(int(seed))
 
     def seed(self) -> None:
-        """Seeds the current device with a number that nobody knows."""
+        """Seed the current device with a number that nobody knows."""
         self._generator(None).seed()
 
     def seed_all(self) -> None:
-        """Seeds every device with the same number that nobody knows."""
+        """Seed every device with the same number that nobody knows."""
         self.manual_seed_all(self._generator(None).seed())
 
     def initial_seed(self) -> int:
-        """The seed of the current device."""
+        """Return the seed of the current device."""
         return int(self._generator(None).initial_seed())
 
     def get_rng_state(self, device: DeviceLike = None) -> torch.Tensor:
-        """The state of a device's random numbers: a ByteTensor on cpu."""
+        """Return the state of a device's random numbers: a ByteTensor on cpu."""
         return self._generator(device).get_state()
 
     def get_rng_state_all(self) -> list[torch.Tensor]:
-        """The state of every device."""
+        """Return the state of every device."""
         return [generator.get_state() for generator in self.default_generators]
 
     def set_rng_state(self, new_state: torch.Tensor, device: DeviceLike = None) -> None:
-        """Puts a state of `get_rng_state` back."""
+        """Put a state of `get_rng_state` back."""
         self._generator(device).set_state(new_state)
 
     def set_rng_state_all(self, new_states: list[torch.Tensor]) -> None:
-        """Puts the states of `get_rng_state_all` back."""
+        """Put the states of `get_rng_state_all` back."""
         for generator, state in zip(self.default_generators, new_states, strict=True):
             generator.set_state(state)
 
     # --- memory, in bytes
 
     def empty_cache(self) -> None:
-        """Gives unused cached memory back to the driver."""
+        """Give unused cached memory back to the driver."""
         torch.accelerator.empty_cache()
 
     def mem_get_info(self, device: DeviceLike = None) -> tuple[int, int]:
@@ -352,27 +356,27 @@ class DeviceModule(ModuleType):
         return int(free), int(total)
 
     def memory_stats(self, device: DeviceLike = None) -> dict[str, Any]:
-        """The allocator's statistics, with the keys of `torch.accelerator.memory_stats`."""
+        """Return the allocator's statistics, with the keys of `torch.accelerator.memory_stats`."""
         return dict(torch.accelerator.memory_stats(self._index(device)))
 
     def memory_allocated(self, device: DeviceLike = None) -> int:
-        """Bytes that tensors hold."""
+        """Return bytes that tensors hold."""
         return int(torch.accelerator.memory_allocated(self._index(device)))
 
     def max_memory_allocated(self, device: DeviceLike = None) -> int:
-        """The most bytes that tensors held since the peak was reset."""
+        """Return the most bytes that tensors held since the peak was reset."""
         return int(torch.accelerator.max_memory_allocated(self._index(device)))
 
     def memory_reserved(self, device: DeviceLike = None) -> int:
-        """Bytes that the allocator holds, used or cached."""
+        """Return bytes that the allocator holds, used or cached."""
         return int(torch.accelerator.memory_reserved(self._index(device)))
 
     def max_memory_reserved(self, device: DeviceLike = None) -> int:
-        """The most bytes that the allocator held since the peak was reset."""
+        """Return the most bytes that the allocator held since the peak was reset."""
         return int(torch.accelerator.max_memory_reserved(self._index(device)))
 
     def memory_summary(self, device: DeviceLike = None, abbreviated: bool = False) -> str:
-        """The allocator's statistics as a table for people; `abbreviated` changes nothing."""
+        """Return the allocator's statistics as a table for people; `abbreviated` changes nothing."""
         index = self._index(device)
         free, total = self.mem_get_info(index)
         return _submodules.memory_summary(
@@ -380,7 +384,8 @@ class DeviceModule(ModuleType):
         )
 
     def memory_snapshot(self) -> list[dict[str, Any]]:
-        """The allocator's segments of all devices, in the form of `torch.cuda.memory_snapshot`.
+        """Return the allocator's segments of all devices, in the form of
+        `torch.cuda.memory_snapshot`.
 
         Returns:
             For each segment a dict with `device`, `address`, `stream`, `segment_type` ("small" or
@@ -391,20 +396,20 @@ class DeviceModule(ModuleType):
         return list(self._native.memory_snapshot())
 
     def reset_peak_memory_stats(self, device: DeviceLike = None) -> None:
-        """Makes the present the new peak."""
+        """Make the present the new peak."""
         torch.accelerator.reset_peak_memory_stats(self._index(device))
 
     def reset_accumulated_memory_stats(self, device: DeviceLike = None) -> None:
-        """Sets the sums and counters back to 0."""
+        """Set the sums and counters back to 0."""
         torch.accelerator.reset_accumulated_memory_stats(self._index(device))
 
     # --- autocast
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
-        """The dtypes that autocast may use."""
+        """Return the dtypes that autocast may use."""
         has = self.get_device_capability()["supported_dtypes"]
         return [dtype for dtype in (torch.float16, torch.bfloat16) if dtype in has]
 
     def is_bf16_supported(self) -> bool:
-        """Whether bfloat16 works, through the fallback at least."""
+        """Return whether bfloat16 works, through the fallback at least."""
         return torch.bfloat16 in self.get_amp_supported_dtype()

@@ -14,7 +14,7 @@ __all__ = ["complete"]
 
 
 def complete(device: str) -> None:
-    """Completes them for `device`, now or when torch imports them."""
+    """Complete them for `device`, now or when torch imports them."""
     after_import("torch.nested._internal.ops", functools.partial(_complete_attention, device))
     after_import("torch._meta_registrations", _complete_cells)
 

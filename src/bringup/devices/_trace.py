@@ -50,7 +50,7 @@ class Call:
 
     @property
     def was_accepted(self) -> bool:
-        """Whether it succeeded, or had not returned when the trace ended."""
+        """Return whether it succeeded, or had not returned when the trace ended."""
         return not self.status
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ class Trace:
     end: str
 
     def payload(self, facts: dict[str, Any], size: int) -> bytes | None:
-        """The bytes that a call or a finished copy kept, or None.
+        """Return the bytes that a call or a finished copy kept, or None.
 
         Raises:
             DriverError: they should be in the payload file, and are not.
@@ -101,7 +101,7 @@ class Trace:
 
 
 def read_trace(file: Path) -> Trace:
-    """Reads a trace; a last line that is cut is left out and told.
+    """Read a trace; a last line that is cut is left out and told.
 
     Raises:
         DriverError: it cannot be read, or is none; with the line.
@@ -189,7 +189,7 @@ def _shown(value: Any) -> str:
 
 
 def file_sha256(path: Path) -> str:
-    """The digest of a file, or "" when it cannot be read."""
+    """Return the digest of a file, or "" when it cannot be read."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:

@@ -48,12 +48,12 @@ class InjectedFaults:
 
     @property
     def count(self) -> int:
-        """How many calls were made to fail."""
+        """Return how many calls were made to fail."""
         return sum(one.injected for one in self.functions.values())
 
     @property
     def calls(self) -> int:
-        """How many calls there were."""
+        """Return how many calls there were."""
         return sum(one.calls for one in self.functions.values())
 
     def _freeze(self) -> None:
@@ -86,7 +86,7 @@ def faults(
     reorder: Literal["eager", "random", "late"] | None = None,
     seed: int | None = None,
 ) -> Iterator[InjectedFaults]:
-    """Makes the simulated NPU fail within a `with` block, in all threads.
+    """Make the simulated NPU fail within a `with` block, in all threads.
 
     Blocks may lie within each other or overlap in different threads: each counts for itself, and
     ends for itself. All numbers count from the begin of the block.

@@ -49,7 +49,7 @@ class AcceleratorGraph:
         self._graph.reset()
 
     def pool(self) -> int:
-        """The number of the graph's memory."""
+        """Return the number of the graph's memory."""
         return self._pool.number
 
     def debug_dump(self, path: str) -> None:
@@ -58,7 +58,7 @@ class AcceleratorGraph:
 
 
 def _frame_outside_torch() -> FrameType:
-    """The innermost frame of those that called `capture_begin` that is not of torch."""
+    """Return the innermost frame of those that called `capture_begin` that is not of torch."""
     frame = sys._getframe(2)
     while frame.f_back is not None and _is_torchs(frame):
         frame = frame.f_back
@@ -66,7 +66,7 @@ def _frame_outside_torch() -> FrameType:
 
 
 def _block_raised(frame: FrameType | None) -> bool:
-    """Whether the frame is of `torch.accelerator.Graph.__exit__` after an exception."""
+    """Return whether the frame is of `torch.accelerator.Graph.__exit__` after an exception."""
     if frame is None or frame.f_code.co_name != "__exit__" or not _is_torchs(frame):
         return False
     return frame.f_locals.get("exc_info", (None,))[0] is not None

@@ -32,20 +32,20 @@ class Given:
         self._optimizers: dict[int, torch.optim.Optimizer] = {}
 
     def add(self, found: Sequence[Found]) -> None:
-        """Remembers what the captured code can reach, as it is now."""
+        """Remember what the captured code can reach, as it is now."""
         self.held.add(found)
         for name, value, _ in found:
             self.gradients.see(name, value)
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Remembers one that is about to step."""
+        """Remember one that is about to step."""
         self._optimizers[id(optimizer)] = optimizer
         self.gradients.see_optimizer(optimizer)
 
     def settle(
         self, native: Any, watch: Any, ran: Iterable[torch.nn.Module]
     ) -> list[GivenOptimizer]:
-        """Tells the captured graph everything; returns the optimizers, for `refresh`.
+        """Tell the captured graph everything; returns the optimizers, for `refresh`.
 
         Raises:
             CaptureError: the run has put another tensor in the place of one that it reads.
@@ -75,7 +75,7 @@ class HeldTensors:
         self._held: dict[int, Found] = {}
 
     def add(self, found: Sequence[Found]) -> None:
-        """Remembers what is held now, of what was not remembered before."""
+        """Remember what is held now, of what was not remembered before."""
         of_the_run: set[int] = set()  # to keep them would keep results of the run
         kept: list[Found] = []
         for name, value, all_held in reversed(found):
@@ -96,7 +96,7 @@ class HeldTensors:
         return issubclass(type(value), torch.Tensor) and not self._predates(value)
 
     def check(self, watch: Any) -> None:
-        """Raises `CaptureError` for a tensor that the graph reads and in whose place the run has
+        """Raise `CaptureError` for a tensor that the graph reads and in whose place the run has
         put another one.
         """
         compared: set[tuple[int, int]] = set()
@@ -132,7 +132,7 @@ class HeldTensors:
 def watch_modules(
     watch: Any, ran: Iterable[torch.nn.Module], known: Iterable[torch.nn.Module] = ()
 ) -> None:
-    """Adds what the graph reads and modules hold: parameters, buffers and other tensors,
+    """Add what the graph reads and modules hold: parameters, buffers and other tensors,
     random generators, the submodules on the way to them, and whether a module that ran is in
     training mode.
 
@@ -149,7 +149,7 @@ def watch_modules(
 
 
 def _with_compiled(ran: Iterable[torch.nn.Module]) -> dict[torch.nn.Module, None]:
-    """The modules in order; a compiled one stands for everything in it, which runs unseen."""
+    """Return the modules in order; a compiled one stands for everything in it, which runs unseen."""
     called: dict[torch.nn.Module, None] = {}
     for module in ran:
         original = dict(vars(module).get("_modules", {}).items()).get("_orig_mod")
@@ -165,7 +165,7 @@ def _watch_tree(
     called: dict[torch.nn.Module, None],
     seen: set[torch.nn.Module],
 ) -> bool:
-    """Whether anything in the module is watched."""
+    """Return whether anything in the module is watched."""
     seen.add(module)
     used = module in called
     if isinstance(module, torch.jit.ScriptModule):
@@ -205,8 +205,8 @@ def _read_slots(
 
 
 def _watch_script(watch: Any, script: Any, path: str, root: str, called: bool) -> bool:
-    """Whether anything in the TorchScript module is watched. It runs in C++, where it keeps what it
-    holds, and stands for everything in it.
+    """Return whether anything in the TorchScript module is watched. It runs in C++, where it keeps
+    what it holds, and stands for everything in it.
     """
     rows = []
     for below, module in script.named_modules():

@@ -125,7 +125,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         return self._begin(sys._getframe(1))
 
     def _begin(self, caller: FrameType) -> CapturedGraph:
-        """Starts the capture; what the caller's variables lead to is remembered."""
+        """Start the capture; what the caller's variables lead to is remembered."""
         _end_lost()
         graph = self._graph()
         assert graph is not None
@@ -239,8 +239,8 @@ CapturedGraph._capture = capture  # for capture_begin
 
 
 def rehearsal(note: Callable[[CaptureError], None]) -> capture:
-    """A capture that makes no graph: what a capture would refuse is given to `note`, and goes on
-    where it can.
+    """Return a capture that makes no graph: what a capture would refuse is given to `note`, and
+    goes on where it can.
     """
     block = capture(CapturedGraph())
     block._note = note
@@ -289,7 +289,7 @@ def _captured_nodes() -> int | None:
 
 
 def keep_in_graph(call: Any) -> None:
-    """Keeps an object for as long as the graph that is being captured, and calls its `arm()` when
+    """Keep an object for as long as the graph that is being captured, and calls its `arm()` when
     the capture is over. Needs one.
     """
     assert _session.kept is not None
@@ -312,7 +312,7 @@ def _scopes() -> ScopeTracker:
 
 
 def current_recorder() -> Any:
-    """The native recorder of this thread's capture, or None."""
+    """Return the native recorder of this thread's capture, or None."""
     return _session.recorder
 
 
@@ -324,7 +324,9 @@ def begin_task_group(node: int) -> None:
 
 
 def end_task_group() -> tuple[CapturedGraph, int]:
-    """The graph that this thread captures and the first node. CaptureError when none has begun."""
+    """Return the graph that this thread captures and the first node. CaptureError when none has
+    begun.
+    """
     begun, _session.task_group = _session.task_group, None
     graph = _session.graph()
     if begun is None or graph is None:
@@ -348,7 +350,7 @@ def constant(tensor: torch.Tensor) -> torch.Tensor:
 def _remember(
     recorder: Any, given: Given, found: Iterable[Found], most: int
 ) -> list[torch.Generator]:
-    """Remembers what the captured code can reach: the content of tensors, up to `most` bytes, and
+    """Remember what the captured code can reach: the content of tensors, up to `most` bytes, and
     what holds them; returns the random generators.
     """
     found = list(found)
@@ -361,7 +363,7 @@ def _remember(
 
 @contextmanager
 def _in_stream(stream: Any) -> Iterator[None]:
-    """Runs the block in `stream`, after the work of the stream around it and before what follows
+    """Run the block in `stream`, after the work of the stream around it and before what follows
     there: to put tensors back, too.
     """
     outer = torch.accelerator.current_stream(stream.device)

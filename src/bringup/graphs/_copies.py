@@ -28,8 +28,8 @@ _PLAIN = (
 
 
 def copied(tensor: Any) -> Any:
-    """A tensor of its own memory and the same strides, without gradient; also of one that overlaps
-    itself.
+    """Return a tensor of its own memory and the same strides, without gradient; also of one that
+    overlaps itself.
     """
     return torch_library("copying a tensor of a captured graph").graphs.copied(tensor)
 
@@ -42,15 +42,17 @@ def repeated_dims(tensor: torch.Tensor) -> list[int]:
 
 
 def shares_memory(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether the storages of two tensors overlap: NumPy's arrays may through storages of their
-    own.
+    """Return whether the storages of two tensors overlap: NumPy's arrays may through storages of
+    their own.
     """
     native = torch_library("comparing tensors of a captured graph")
     return bool(native.graphs.share_memory(tensor, other))
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Whether elements may share memory, apart from `repeated_dims`: the windows of `unfold`."""
+    """Return whether elements may share memory, apart from `repeated_dims`: the windows of
+    `unfold`.
+    """
     reach = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1 and stride != 0:
@@ -61,7 +63,7 @@ def overlaps_itself(tensor: torch.Tensor) -> bool:
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
-    """Whether it is strided, over memory of its own or of another tensor."""
+    """Return whether it is strided, over memory of its own or of another tensor."""
     try:
         tensor.untyped_storage().data_ptr()
     except (RuntimeError, NotImplementedError):
@@ -70,7 +72,7 @@ def has_memory(tensor: torch.Tensor) -> bool:
 
 
 def storage_address(tensor: torch.Tensor) -> int:
-    """Where its storage lies, 0 when it has none."""
+    """Return where its storage lies, 0 when it has none."""
     return int(tensor.untyped_storage().data_ptr()) if has_memory(tensor) else 0
 
 
@@ -109,7 +111,7 @@ class ResultNest:
             self.tensors = [tensor.detach() for tensor in self.tensors]
 
     def filled(self, copies: Sequence[torch.Tensor]) -> Any:
-        """The same nest with these in the place of `tensors`."""
+        """Return the same nest with these in the place of `tensors`."""
         return copies[0] if self._is_tensor else self._take(iter(copies))
 
     def _take(self, copies: Iterator[torch.Tensor]) -> Any:
@@ -143,7 +145,7 @@ class _Record:
 
 
 def _of_class(kind: type, copy: torch.Tensor) -> torch.Tensor:
-    """A class of tensors that the user made stays; a parameter becomes a tensor."""
+    """Return a class of tensors that the user made stays; a parameter becomes a tensor."""
     plain = kind is torch.Tensor or issubclass(kind, torch.nn.Parameter)
     return copy if plain else copy.as_subclass(kind)
 

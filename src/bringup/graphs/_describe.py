@@ -127,7 +127,7 @@ class GraphMemory:
 
 
 def shown(value: HostValue) -> object:
-    """A slot's value as JSON has it."""
+    """Return a slot's value as JSON has it."""
     plain = not isinstance(value, (torch.Tensor, torch.dtype, complex))
     return value if plain else value_words(value)
 
@@ -137,7 +137,7 @@ def chrome_trace(
     times: Sequence[tuple[int, int]],
     slots: Mapping[int, Mapping[str, Slot]],
 ) -> str:
-    """The run of a graph in Chrome's trace format.
+    """Return the run of a graph in Chrome's trace format.
 
     Args:
         nodes: the nodes, in replay order.
@@ -176,14 +176,14 @@ def _scopes(
 
 
 def value_words(value: HostValue) -> str:
-    """A slot's value as text; of a tensor its dtype and shape."""
+    """Return a slot's value as text; of a tensor its dtype and shape."""
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
     return str(value)
 
 
 def named_nodes(nodes: Iterable[NodeInfo], accesses: Iterable[Sequence[Access]]) -> dict[str, str]:
-    """What each node does, in words, by the node's name and in replay order."""
+    """Return what each node does, in words, by the node's name and in replay order."""
     ordinals: dict[tuple[str, str], int] = {}
     named: dict[str, str] = {}
     for node, touched in zip(nodes, accesses, strict=True):
@@ -202,7 +202,7 @@ def diff_graphs(
     slots: Mapping[str, str],
     other_slots: Mapping[str, str],
 ) -> GraphDiff:
-    """Compares nodes and slots, each as words by name."""
+    """Compare nodes and slots, each as words by name."""
     common = [name for name in nodes if name in other_nodes]
     return GraphDiff(
         *_compared(nodes, other_nodes),
@@ -230,7 +230,7 @@ def dot_text(
     accesses: Sequence[Sequence[Access]],
     slots: Mapping[int, Mapping[str, Slot]],
 ) -> str:
-    """The graph in the DOT language.
+    """Return the graph in the DOT language.
 
     Args:
         nodes: the nodes, in replay order.
@@ -250,7 +250,7 @@ def dot_text(
 
 
 def _memory_lines(accesses: Sequence[Sequence[Access]]) -> list[str]:
-    """A line for each memory that predates the capture, labelled as it was used first."""
+    """Return a line for each memory that predates the capture, labelled as it was used first."""
     labels: dict[int, str] = {}
     for touched in accesses:
         for access in touched:

@@ -66,7 +66,7 @@ class HandledCalls:
         self.calls: list[HandledCall] = []
 
     def handle(self, name: str, overload: str, values: list[Any]) -> tuple[bool, Any]:
-        """Runs one call as its handler says; (False, None) when the handler has nothing to do
+        """Run one call as its handler says; (False, None) when the handler has nothing to do
         with it.
         """
         func = _overload(name, overload)
@@ -96,8 +96,9 @@ class HandledCalls:
 def handled_nodes(
     calls: Sequence[HandledCall], ops: Sequence[str]
 ) -> dict[int, tuple[DispatchRecord, type[GraphOpHandler]]]:
-    """The node of each call, among those that it became. Raises `CaptureError` for a call that
-    became no single node of its operator: an update would not reach what it was taken apart into.
+    """Return the node of each call, among those that it became. Raises `CaptureError` for a call
+    that became no single node of its operator: an update would not reach what it was taken apart
+    into.
 
     Args:
         calls: the handled calls.
@@ -142,8 +143,8 @@ def _handler_of(handler: type[GraphOpHandler], func: Any, actual: Any) -> type[G
 def _of_operator(
     record: DispatchRecord, handler: type[GraphOpHandler], ops: Sequence[str]
 ) -> tuple[DispatchRecord, type[GraphOpHandler]]:
-    """The record of a function's call as one of the operator with a handler that it called, and
-    that handler.
+    """Return the record of a function's call as one of the operator with a handler that it called,
+    and that handler.
     """
     found = {name: of_op[0] for name in ops if (of_op := handler_for(name))}
     if len(found) != 1:
@@ -190,7 +191,7 @@ def _is_default(argument: Any, value: Any) -> bool:
 def _record(
     handler: type[GraphOpHandler], func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> DispatchRecord:
-    """What was called, completed by the schema's defaults."""
+    """Return what was called, completed by the schema's defaults."""
     if not isinstance(func, torch._ops.OpOverload):
         named = {key: wrapped(value) for key, value in kwargs.items()}
         return DispatchRecord(func, [wrapped(value) for value in args], named)
@@ -206,7 +207,7 @@ def _record(
 def _completed(
     func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The positional and the keyword-only arguments by name, defaults too."""
+    """Return the positional and the keyword-only arguments by name, defaults too."""
     positional: dict[str, Any] = {}
     keywords: dict[str, Any] = {}
     given = list(args)
@@ -268,11 +269,11 @@ class HandledRecord:
 
     @property
     def op(self) -> str:
-        """The operator's name."""
+        """Return the operator's name."""
         return _full_name(self.captured.op_cache_entry)
 
     def record(self) -> DispatchRecord:
-        """The call with the values that the next replay will see."""
+        """Return the call with the values that the next replay will see."""
         now, values = self.captured.staged(), self.values()
         for index, argument in enumerate(now.op_cache_entry._schema.arguments):
             name = argument.name
@@ -287,7 +288,8 @@ class HandledRecord:
         return now
 
     def stage(self, given: Mapping[str, Any]) -> tuple[list[tuple[int, Any]], set[str]]:
-        """The slots to write with their values, as `given` makes them, and the keys that it took.
+        """Return the slots to write with their values, as `given` makes them, and the keys that it
+        took.
 
         The caller makes sure that nobody updates the graph until these are written.
         """
@@ -319,8 +321,8 @@ class HandledRecord:
 
 
 def _now(known: Sequence[Any], value: Any) -> Any:
-    """A slot's value in a record. Of a tensor the reference that is known, which leads to the
-    user's object; lists in the type that was captured.
+    """Return a slot's value in a record. Of a tensor the reference that is known, which leads to
+    the user's object; lists in the type that was captured.
     """
     if isinstance(value, torch.Tensor):
         for ref in known:

@@ -27,12 +27,12 @@ MOST_VALUES = 1000
 
 
 def same_value(left: Any, right: Any) -> bool:
-    """Whether they are one plain value of one type, to the bit."""
+    """Return whether they are one plain value of one type, to the bit."""
     return isinstance(left, PLAIN) and same_number(left, right)
 
 
 def same_view(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether they are the same elements in memory."""
+    """Return whether they are the same elements in memory."""
     if left is right:
         return True
     return (
@@ -49,7 +49,7 @@ def same_view(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def value_text(value: Any) -> str:
-    """What it is, for an error."""
+    """Return what it is, for an error."""
     if isinstance(value, torch.Tensor):
         return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)} on {value.device}"
     return f"{value!r} ({type(value).__name__})"
@@ -105,7 +105,9 @@ class Snapshot:
                 self._found[path] = _Unread(value_text(value))
 
     def difference(self, value: Any) -> tuple[str, str, str] | None:
-        """The first path at which another object differs, what was there and what is, as text."""
+        """Return the first path at which another object differs, what was there and what is, as
+        text.
+        """
         now = dict(_walk("", value))
         for path, was in self._found.items():
             if path not in now:
@@ -130,7 +132,7 @@ def snapshots(values: Any) -> dict[int, Snapshot]:
 
 
 def _has_parts(value: Any) -> bool:
-    """Whether it holds something, or can."""
+    """Return whether it holds something, or can."""
     kind = type(value)
     if issubclass(kind, _WHOLE):
         return False
@@ -172,8 +174,8 @@ def _walk(
 
 
 def _shows_all(kind: type, parts: dict[str, Any]) -> bool:
-    """Whether its items and attributes are all there is: classes made in C have a `__new__` of
-    their own, and where there are none nothing can be compared.
+    """Return whether its items and attributes are all there is: classes made in C have a `__new__`
+    of their own, and where there are none nothing can be compared.
     """
     if issubclass(kind, _CONTAINERS):
         return True

@@ -89,7 +89,7 @@ class ExternalEvent:
 
     @property
     def ahead(self) -> int:
-        """How many records no wait has taken; negative, how many waits have none yet."""
+        """Return how many records no wait has taken; negative, how many waits have none yet."""
         return int(self._native.ahead)
 
     def _do(self, stream: Any, *, wait: bool) -> None:

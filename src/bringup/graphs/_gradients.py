@@ -36,7 +36,7 @@ class GivenGradients:
         self._stepped: set[int] = set()
 
     def see(self, name: str, tensor: torch.Tensor) -> None:
-        """Remembers the gradient of a tensor that the captured code can reach, when it is the first
+        """Remember the gradient of a tensor that the captured code can reach, when it is the first
         time.
         """
         kind = type(tensor)
@@ -59,7 +59,7 @@ class GivenGradients:
 
     @contextmanager
     def backwards_seen(self, node_count: Callable[[], int | None]) -> Iterator[None]:
-        """Sees what gets a gradient from a backward in the block. `node_count`: how many nodes the
+        """See what gets a gradient from a backward in the block. `node_count`: how many nodes the
         capture of this thread has, or None when there is none.
         """
 
@@ -83,7 +83,7 @@ class GivenGradients:
             yield
 
     def hand_to(self, native: Any, watch: Any) -> None:
-        """Tells the graph, after the capture, what it has to find and to leave."""
+        """Tell the graph, after the capture, what it has to find and to leave."""
         touched = self._stepped.union(*(of for _, of in self._backwards))
         kinds = torch_library("a captured graph").graphs.Former
         befores = [one.before for one in self._leaves.values() if one.before is not None]
@@ -112,8 +112,8 @@ class GivenGradients:
 
 
 def leaves_behind(roots: Iterable[Any], since: int = 0) -> list[torch.Tensor]:
-    """The tensors that a backward from these would give gradients to. `since`: autograd's number of
-    the first node that may be on the way.
+    """Return the tensors that a backward from these would give gradients to. `since`: autograd's
+    number of the first node that may be on the way.
 
     Raises:
         CaptureError: an older one is: the captured code uses a tensor that has a history.

@@ -129,13 +129,13 @@ class Content:
             self.table = table
 
     def places_of(self, node: int) -> list[SlotPlace]:
-        """The slots of one node."""
+        """Return the slots of one node."""
         first = bisect.bisect_left(self.places, node, key=lambda place: place.node)
         after = bisect.bisect_right(self.places, node, key=lambda place: place.node)
         return self.places[first:after]
 
     def accesses(self) -> list[list[Access]]:
-        """What every node reads and writes, in replay order."""
+        """Return what every node reads and writes, in replay order."""
         return [[Access(*row) for row in rows] for rows in self.native.accesses()]
 
 
@@ -194,7 +194,7 @@ class CapturedGraph:
         self._taken_block().__exit__(None, None, None)
 
     def _taken_block(self) -> Any:
-        """The capture that `capture_begin` started, or None: whoever takes it ends it."""
+        """Return the capture that `capture_begin` started, or None: whoever takes it ends it."""
         block, self._block = self._block, None
         if block is not None:
             self._keep_block()
@@ -236,14 +236,14 @@ class CapturedGraph:
 
     @property
     def inputs(self) -> dict[str, torch.Tensor]:
-        """The tensors that `run` copies into, by name."""
+        """Return the tensors that `run` copies into, by name."""
         self._captured("inputs")
         return dict(self._run_unit().inputs.tensors)
 
     @property
     def outputs(self) -> Any:
-        """The graph's own results, which `run` copies and replays overwrite. Set it inside the
-        `with` block, or later, to any nest of the block's tensors.
+        """Return the graph's own results, which `run` copies and replays overwrite. Set it inside
+        the `with` block, or later, to any nest of the block's tensors.
 
         Raises:
             CaptureError: nothing is captured; what was set cannot be copied, or holds a tensor that
@@ -353,7 +353,7 @@ class CapturedGraph:
 
     @property
     def slots(self) -> dict[str, Slot]:
-        """Every argument that `update` can write, by name, with its value now."""
+        """Return every argument that `update` can write, by name, with its value now."""
         content = self._captured("slots")
         found: dict[str, Slot] = {}
         for place in content.places:
@@ -364,15 +364,15 @@ class CapturedGraph:
 
     @property
     def dispatch_records(self) -> tuple[DispatchRecord, ...]:
-        """The captured calls whose handler took part, in order, with the arguments that they have
-        now. For reading; `update` writes.
+        """Return the captured calls whose handler took part, in order, with the arguments that they
+        have now. For reading; `update` writes.
         """
         records = self._captured("dispatch_records").records
         return tuple(one.record() for one in records if isinstance(one, HandledRecord))
 
     @property
     def nodes(self) -> tuple[NodeInfo, ...]:
-        """What one replay does, in order. Views need no node."""
+        """Return what one replay does, in order. Views need no node."""
         return tuple(NodeInfo(*row) for row in self._captured("nodes").native.nodes())
 
     def to_dot(self) -> str:
@@ -464,12 +464,12 @@ class CapturedGraph:
 
     @property
     def memory(self) -> GraphMemory:
-        """The memory that the graph holds, in bytes by kind."""
+        """Return the memory that the graph holds, in bytes by kind."""
         return GraphMemory(*self._captured("memory").native.memory_use)
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that the graph holds for results: outputs and intermediates, not captured
+        """Return bytes that the graph holds for results: outputs and intermediates, not captured
         inputs.
         """
         return int(self._captured("memory_bytes").native.reserved_bytes)

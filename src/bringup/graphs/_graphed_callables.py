@@ -85,8 +85,8 @@ def make_graphed_callables(
 def _graphed(
     callables: tuple[Any, ...], samples: tuple[Any, ...], allow_unused: bool, pool: object | None
 ) -> tuple[Any, ...]:
-    """All forwards are captured before the first backward, so that no backward is in the memory of
-    what another one reads.
+    """Return all forwards are captured before the first backward, so that no backward is in the
+    memory of what another one reads.
     """
     if pool is not None:
         pool = pool_of(pool)
@@ -341,7 +341,7 @@ def _signature_of(function: Any) -> inspect.Signature | None:
 def _by_position(
     what: str, signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, ...]:
-    """The arguments of a call, of which some are given by name."""
+    """Return the arguments of a call, of which some are given by name."""
     bound = None if signature is None else signature.bind(*args, **kwargs)
     if bound is None or bound.kwargs:
         names = ", ".join(kwargs if bound is None else bound.kwargs)

@@ -129,7 +129,7 @@ def _first_specs(handler: type[GraphOpHandler], names: Sequence[str]) -> Sequenc
 
 
 def _spellings(base: str, overload: str) -> tuple[str, ...]:
-    """The names under which an operator may be registered, the most exact one first."""
+    """Return the names under which an operator may be registered, the most exact one first."""
     bare = base.partition("::")[2]
     return f"{base}.{overload}", base, f"{bare}.{overload}", bare
 
@@ -139,14 +139,14 @@ _logger = logging.getLogger(__name__)
 
 
 def hook_of(handler: type[GraphOpHandler], name: str) -> Any:
-    """A hook of a handler, which may be a class without the base."""
+    """Return a hook of a handler, which may be a class without the base."""
     if hasattr(handler, name):
         return getattr(handler, name)
     return inspect.getattr_static(GraphOpHandler, name).__get__(None, handler)
 
 
 def variable_length(handler: type[GraphOpHandler]) -> frozenset[str]:
-    """The keys of lists that may get another length."""
+    """Return the keys of lists that may get another length."""
     return getattr(handler, "VARIABLE_LENGTH", frozenset())
 
 
@@ -259,7 +259,9 @@ def _check_handler(handler: object, names: Sequence[str]) -> None:
 
 
 def _schemas_of(name: str) -> list[Any]:
-    """The schemas of the overload of this name, if it exists and is one: `"ns::op.overload"`."""
+    """Return the schemas of the overload of this name, if it exists and is one:
+    `"ns::op.overload"`.
+    """
     base, _, overload = name.partition(".")
     if "::" not in base or not overload:
         return []
@@ -282,7 +284,7 @@ def _check_place(handler: type[GraphOpHandler], name: str, spec: Spec, schema: A
 
 
 def takes_part(handler: type[GraphOpHandler]) -> bool:
-    """Whether a handler has a part in the capture or in updates beyond its specs."""
+    """Return whether a handler has a part in the capture or in updates beyond its specs."""
     own = (inspect.getattr_static(handler, hook, None) for hook in _HOOKS)
     ours = [inspect.getattr_static(GraphOpHandler, hook) for hook in _HOOKS]
     changed = any(hook not in (None, base) for hook, base in zip(own, ours, strict=True))
@@ -290,7 +292,7 @@ def takes_part(handler: type[GraphOpHandler]) -> bool:
 
 
 def hooked_names() -> list[str]:
-    """Every operator name whose handler takes part in captures."""
+    """Return every operator name whose handler takes part in captures."""
     return [name for name, handler in _registry.items() if takes_part(handler)]
 
 
@@ -321,18 +323,18 @@ def handlers_of_block() -> Iterator[None]:
 
 
 def registered_names() -> list[str]:
-    """Every operator name that has a handler, or whose operator `ops.adopt` has a handle on."""
+    """Return every operator name that has a handler, or whose operator `ops.adopt` has a handle on."""
     return [*_registry, *adopted_names()]
 
 
 def gives_all_arguments(op: str) -> bool:
-    """Whether all host arguments of an operator without a handler can be updated."""
+    """Return whether all host arguments of an operator without a handler can be updated."""
     return op in adopted_names()
 
 
 def handler_for(op: str) -> tuple[type[GraphOpHandler], Sequence[Spec]] | None:
-    """The handler of an operator named as torch does (`"ns::op"` or `"ns::op.overload"`), and its
-    specs.
+    """Return the handler of an operator named as torch does (`"ns::op"` or `"ns::op.overload"`),
+    and its specs.
     """
     base, _, overload = op.partition(".")
     names = _spellings(base, overload or "default")

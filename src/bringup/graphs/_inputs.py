@@ -93,7 +93,7 @@ class Inputs:
                 self._kept[name] = "shares memory with another input"
 
     def check_known(self, native: Any, results: Sequence[torch.Tensor]) -> None:
-        """Raises CaptureError for a tensor that the graph does not know, and that is no result."""
+        """Raise CaptureError for a tensor that the graph does not know, and that is no result."""
         for name, tensor in self.tensors.items():
             if not self._may_be_unread and is_foreign(tensor, native, results):
                 raise CaptureError(
@@ -113,7 +113,7 @@ class Inputs:
             snapshot.settle(native)
 
     def match(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Copies:
-        """What has to be copied."""
+        """Return what has to be copied."""
         form: tuple[int | str, ...] = (len(args), *kwargs)
         if form not in self._plans:
             self._plans[form] = self._plan(args, kwargs)
@@ -122,8 +122,8 @@ class Inputs:
         return self._by_name(args, kwargs) if copies is None else copies
 
     def _plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Place, ...] | None:
-        """The places of such a call, None when one is a nest or an object that has to be looked
-        into, or a tensor is missing.
+        """Return the places of such a call, None when one is a nest or an object that has to be
+        looked into, or a tensor is missing.
         """
         count = len(args) + len(kwargs)
         numbers = dict(zip(kwargs, range(len(args), count), strict=True))
@@ -165,7 +165,7 @@ class Inputs:
         return f"It takes {', '.join(self._captured) or 'nothing'}, as when it was captured"
 
     def _differs(self, name: str, expected: Any, value: Any) -> bool:
-        """Whether `value` is another tensor than the captured one and may be."""
+        """Return whether `value` is another tensor than the captured one and may be."""
         if name not in self.tensors:
             self._check_value(name, expected, value)
             return False
@@ -191,7 +191,7 @@ class Inputs:
         return True
 
     def _check_value(self, name: str, expected: Any, value: Any) -> None:
-        """Raises ContractError when what is no tensor is not what it was."""
+        """Raise ContractError when what is no tensor is not what it was."""
         snapshot = self._snapshots.get(name)
         if snapshot is not None:
             difference = snapshot.difference(value)
@@ -209,7 +209,7 @@ class Inputs:
 
 
 def _planned(plan: tuple[_Place, ...], values: tuple[Any, ...]) -> Copies | None:
-    """None when a value is no plain tensor that fits its place."""
+    """Return None when a value is no plain tensor that fits its place."""
     targets, sources = [], []
     gradients = torch.is_grad_enabled()
     for place, value in zip(plan, values, strict=True):
@@ -295,7 +295,7 @@ def declared_inputs(inputs: Any) -> Inputs:
 
 
 def inputs_of(call: ModuleCall) -> Inputs:
-    """What a module was called with."""
+    """Return what a module was called with."""
     signature = _signature(call.module.forward)
 
     def bind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
@@ -330,7 +330,7 @@ def _leaves(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_foreign(tensor: torch.Tensor, native: Any, related: Sequence[torch.Tensor]) -> bool:
-    """Whether neither the graph nor one of the related tensors has the tensor's memory."""
+    """Return whether neither the graph nor one of the related tensors has the tensor's memory."""
     if tensor.numel() == 0 or native.knows(tensor):
         return False
     return not any(shares_memory(tensor, other) for other in related)

@@ -14,7 +14,7 @@ _RECORDER = torch._C._parse_dispatch_key("DeferredInit")
 
 
 def show_to_recorder() -> None:
-    """Lets a capture see what operators on jagged nested tensors call."""
+    """Let a capture see what operators on jagged nested tensors call."""
     nested: Any = importlib.import_module("torch.nested._internal.nested_tensor")
     original = nested.NestedTensor.__torch_dispatch__.__func__
 

@@ -31,7 +31,7 @@ class GivenOptimizer:
         }
 
     def hand_to(self, watch: Any) -> None:
-        """Tells the graph's watch where it is."""
+        """Tell the graph's watch where it is."""
         held = vars(self._optimizer)
         for key in ("state", "param_groups"):
             if key in held:
@@ -54,7 +54,7 @@ class GivenOptimizer:
                     watch.name_tensor(value, what)
 
     def refresh(self) -> Callable[[], None]:
-        """Compares with what the optimizer has now; returns what takes it over: copies the state
+        """Compare with what the optimizer has now; returns what takes it over: copies the state
         into the captured tensors, which the optimizer has again then.
 
         Raises:
@@ -127,7 +127,7 @@ class GivenOptimizer:
 def steps_seen(
     capturing: Callable[[], bool], began_to_step: Callable[[Any], None]
 ) -> Iterator[None]:
-    """Sees which optimizers step in the block. An optimizer makes its state in its first step,
+    """See which optimizers step in the block. An optimizer makes its state in its first step,
     which is refused: replays would make it anew each time.
     """
     before: dict[int, dict[Any, Any]] = {}

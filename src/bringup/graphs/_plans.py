@@ -81,7 +81,7 @@ class UpdatePlan:
 
     @property
     def inputs(self) -> frozenset[int]:
-        """The positions of all inputs that some call gets."""
+        """Return the positions of all inputs that some call gets."""
         return frozenset(
             one.index
             for call in self.calls
@@ -210,7 +210,7 @@ class BoundPlan:
 
 
 def _slots_by_key(content: Content, node: int) -> dict[str, str]:
-    """The slots of one call, by the keys of its handler and the names of its arguments."""
+    """Return the slots of one call, by the keys of its handler and the names of its arguments."""
     arguments = {index: name for index, name, _, _ in content.native.host_values(node)}
     places = content.places_of(node)
     slots = {arguments[place.argument]: place.name for place in places}
@@ -285,6 +285,6 @@ def _base(op: str) -> str:
 
 
 def _is_same(planned: str, captured: str) -> bool:
-    """A handler may capture the out overload of what was planned."""
+    """Return a handler may capture the out overload of what was planned."""
     ours, theirs = (op.partition(".")[2] or "default" for op in (planned, captured))
     return _base(planned) == _base(captured) and (ours == theirs or theirs == "out")

@@ -32,7 +32,7 @@ class GraphPool:
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that the pool has taken, for all of its graphs."""
+        """Return bytes that the pool has taken, for all of its graphs."""
         return int(self._native.reserved_bytes)
 
     def describe(self) -> str:
@@ -58,7 +58,7 @@ def graph_pool_handle() -> GraphPool:
 
 
 def pool_of(pool: object | None) -> GraphPool:
-    """The pool that a capture is given, or a new one for None.
+    """Return the pool that a capture is given, or a new one for None.
 
     Raises:
         TypeError: it is no `GraphPool`.
@@ -74,7 +74,7 @@ def pool_of(pool: object | None) -> GraphPool:
 
 
 def numbered_pool(number: int) -> GraphPool | None:
-    """The pool of this number, None for 0.
+    """Return the pool of this number, None for 0.
 
     Raises:
         CaptureError: there is none, or it is gone.

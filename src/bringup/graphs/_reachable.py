@@ -46,7 +46,7 @@ Found = tuple[str, Any, dict[str, Any]]
 
 
 def frame_values(frame: types.FrameType) -> dict[str, Any]:
-    """The variables that code in this frame can name: locals, and globals that it mentions."""
+    """Return the variables that code in this frame can name: locals, and globals that it mentions."""
     while frame.f_back is not None and frame.f_globals.get("__name__") == "contextlib":
         frame = frame.f_back
     values = _mentioned_globals(frame.f_code, frame.f_globals)
@@ -56,7 +56,7 @@ def frame_values(frame: types.FrameType) -> dict[str, Any]:
 
 
 def local_variables(frame: types.FrameType) -> dict[str, Any]:
-    """A copy of the variables of a function that runs."""
+    """Return a copy of the variables of a function that runs."""
     variables = frame.f_locals
     copy = dict(variables)
     # Until 3.13 the frame keeps a dictionary, and with it what the function deletes. The function
@@ -67,8 +67,8 @@ def local_variables(frame: types.FrameType) -> dict[str, Any]:
 
 
 def reachable(values: Mapping[str, Any]) -> Iterator[Found]:
-    """Every tensor, module and random generator behind these values, and everything on the way that
-    can hold one; nearest first, each once.
+    """Yield every tensor, module and random generator behind these values, and everything on the
+    way that can hold one; nearest first, each once.
     """
     seen: set[int] = set()
     waiting = deque((name, value, 0) for name, value in values.items())
@@ -87,7 +87,7 @@ def reachable(values: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def held_by(value: Any) -> dict[str, Any]:
-    """What a module, container or object holds in places that can be given another value, as
+    """Return what a module, container or object holds in places that can be given another value, as
     `{".weight": ...}` or `{"[0]": ...}`. Runs no code of the value's class.
     """
     kind = type(value)
@@ -105,13 +105,13 @@ def held_by(value: Any) -> dict[str, Any]:
 
 
 def can_hold_tensors(kind: type) -> bool:
-    """Whether such a value is a tensor or something that `held_by` looks into."""
+    """Return whether such a value is a tensor or something that `held_by` looks into."""
     known = (torch.Tensor, torch.nn.Module, *_CONTAINERS)
     return issubclass(kind, known) or has_open_attributes(kind)
 
 
 def has_open_attributes(kind: type) -> bool:
-    """Whether `held_by` looks at the attributes of such an object."""
+    """Return whether `held_by` looks at the attributes of such an object."""
     closed = issubclass(kind, (type, types.ModuleType, types.FunctionType))
     return not closed and not _is_closed(kind)
 
@@ -134,8 +134,8 @@ _NO_SLOTS = ("__dict__", "__weakref__")
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """The object's own, in slots and in its dictionary, without asking its class, which may be a
-    proxy for something.
+    """Return the object's own, in slots and in its dictionary, without asking its class, which may
+    be a proxy for something.
     """
     held: dict[str, Any] = {}
     for owner in reversed(type(value).__mro__):
@@ -156,7 +156,7 @@ def _key_text(key: Any) -> str:
 
 
 def _linked(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """What is reached through a value that keeps it for good."""
+    """Yield what is reached through a value that keeps it for good."""
     kind = type(value)
     if issubclass(kind, (set, frozenset)):
         iterate = set.__iter__ if issubclass(kind, set) else frozenset.__iter__

@@ -53,8 +53,8 @@ def _there(value: Any) -> Any:
 
 
 def wrapped_keyword(key: str, value: Any, tensor_names: Collection[str]) -> Any:
-    """A keyword-only argument as torch_npu keeps it: tensors on a device by reference where the
-    operator takes tensors there, everything else as a copy.
+    """Return a keyword-only argument as torch_npu keeps it: tensors on a device by reference where
+    the operator takes tensors there, everything else as a copy.
     """
     if isinstance(value, torch.Tensor):
         by_reference = key in tensor_names and value.device.type != "cpu"
@@ -65,8 +65,8 @@ def wrapped_keyword(key: str, value: Any, tensor_names: Collection[str]) -> Any:
 
 
 def wrapped(value: Any) -> Any:
-    """A value as a record keeps it: tensors by reference, lists and tuples element by element,
-    everything else as a deep copy.
+    """Return a value as a record keeps it: tensors by reference, lists and tuples element by
+    element, everything else as a deep copy.
     """
     if isinstance(value, torch.Tensor):
         return TensorRef(value)

@@ -29,7 +29,7 @@ _HOW = (
 
 
 def _without_memory(call: ModuleCall) -> str | None:
-    """Why the call's tensors cannot be copied in or out, if they cannot."""
+    """Return why the call's tensors cannot be copied in or out, if they cannot."""
     for tensor in _pytree.tree_leaves((call.args, call.kwargs, call.result)):
         if isinstance(tensor, torch.Tensor) and not has_memory(tensor):
             return (
@@ -122,7 +122,7 @@ class RunUnit:
 
     @property
     def inputs(self) -> Inputs:
-        """Raises CaptureError when they are not known."""
+        """Raise CaptureError when they are not known."""
         if self._inputs is None:
             self._refuse()
         assert self._inputs is not None
@@ -130,7 +130,7 @@ class RunUnit:
 
     @property
     def outputs(self) -> ResultNest:
-        """Raises CaptureError when they are not known."""
+        """Raise CaptureError when they are not known."""
         if self._outputs is None or self._obstacle:
             self._refuse()
         assert self._outputs is not None
@@ -143,7 +143,7 @@ class RunUnit:
         kwargs: dict[str, Any],
         update: Callable[[], object] | None,
     ) -> Any:
-        """One call: see `CapturedGraph.run`."""
+        """Return one call: see `CapturedGraph.run`."""
         outputs = self.outputs
         targets, sources = self.inputs.match(args, kwargs)
         if forward_ad._current_level >= 0:

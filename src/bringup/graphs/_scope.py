@@ -61,7 +61,7 @@ def _call_watch() -> Any:
 
 @contextmanager
 def steps_followed(began: Callable[[Any], None], ended: Callable[[Any], None]) -> Iterator[None]:
-    """Tells of the steps of optimizers on this thread, while a tracker follows it."""
+    """Tell of the steps of optimizers on this thread, while a tracker follows it."""
     _current.steps = (began, ended)
     try:
         yield
@@ -117,7 +117,7 @@ class OutermostCalls:
             )
 
     def only(self) -> ModuleCall | str:
-        """The call, when it was all that the block did, or why there is no such call."""
+        """Return the call, when it was all that the block did, or why there is no such call."""
         call = self._call
         if self._count == 0:
             return "no module was called in the captured block"
@@ -157,18 +157,18 @@ class ScopeTracker:
         """Every module whose forward ran, outer ones first."""
 
     def start(self) -> None:
-        """Follows module calls of this thread from now on."""
+        """Follow module calls of this thread from now on."""
         _current.tracker = self
         self._watch.start()
 
     def stop(self) -> None:
-        """Follows them no more."""
+        """Follow them no more."""
         self._watch.stop()
         _current.tracker = None
 
     @contextmanager
     def named(self, name: str) -> Iterator[None]:
-        """Adds segments for the time of a `with` block."""
+        """Add segments for the time of a `with` block."""
         depth = len(self._stack)
         self._push(None, self._join(name))
         try:
@@ -177,7 +177,7 @@ class ScopeTracker:
             self._pop_to(depth)
 
     def pause(self, paused: bool) -> None:
-        """Follows nothing while a compiler works, which calls much and slowly then."""
+        """Follow nothing while a compiler works, which calls much and slowly then."""
         (self._watch.stop if paused else self._watch.start)()
 
     def enter_module(

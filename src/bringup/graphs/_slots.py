@@ -137,7 +137,7 @@ class Record:
 def name_slots(
     calls: Sequence[UpdatableCall],
 ) -> tuple[list[SlotPlace], list[Record | HandledRecord]]:
-    """All slots of a graph and its records, in capture order.
+    """Return all slots of a graph and its records, in capture order.
 
     Raises:
         CaptureError: a handler declares an argument that the operator does not have, or that is no
@@ -181,7 +181,7 @@ def name_slots(
 
 
 def keyword_only_of(op: str) -> frozenset[str]:
-    """The keyword-only arguments of an operator: an update may name them without a spec."""
+    """Return the keyword-only arguments of an operator: an update may name them without a spec."""
     return frozenset(one.name for one in _schema_of(op).arguments if one.kwarg_only)
 
 
@@ -203,7 +203,7 @@ def _schema_of(op: str) -> Any:
 def _declared(
     call: UpdatableCall, handler: type[GraphOpHandler], specs: Sequence[Spec]
 ) -> dict[int, str]:
-    """Which argument index has which key, by the handler."""
+    """Return which argument index has which key, by the handler."""
     keys: dict[int, str] = {}
     for kind, place, key in specs:
         matching = [i for i, name, _, _ in call.values if place == (i if kind == "arg" else name)]
@@ -221,7 +221,7 @@ def _declared(
 
 
 def check_become_nodes(ops: Iterable[str]) -> None:
-    """Raises `CaptureError` where one of these operators has a handler with specs.
+    """Raise `CaptureError` where one of these operators has a handler with specs.
 
     Args:
         ops: operators that ran and became no node of their own.
@@ -238,7 +238,7 @@ def check_become_nodes(ops: Iterable[str]) -> None:
 
 
 def resolve(key: str, names: Sequence[str]) -> list[int]:
-    """Which slots `key` means.
+    """Return which slots `key` means.
 
     `*` stands for one segment, `**` for any number. The ordinal may be left out.
 

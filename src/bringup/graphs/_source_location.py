@@ -46,7 +46,7 @@ def _user_frame() -> FrameType | None:
 
 
 def _expression(frame: FrameType) -> str:
-    """What the frame is evaluating, as it stands in the source, or ""."""
+    """Return what the frame is evaluating, as it stands in the source, or ""."""
     code = frame.f_code
     if not hasattr(code, "co_positions"):  # Python 3.10
         return ""
@@ -79,8 +79,8 @@ def _condition_of(text: str) -> str:
 
 
 def host_read_error(op: str, tensor: str) -> CaptureError:
-    """The error to raise when `op` reads the value of a tensor on the host; names what the user
-    wrote. Called by the native recorder.
+    """Return the error to raise when `op` reads the value of a tensor on the host; names what the
+    user wrote. Called by the native recorder.
     """
     frame = _user_frame()
     written = _expression(frame) if frame is not None else ""
@@ -92,6 +92,6 @@ def host_read_error(op: str, tensor: str) -> CaptureError:
 
 
 def capture_error(message: str) -> CaptureError:
-    """The error to raise for `message`, with the user's line. Called by the native recorder."""
+    """Return the error to raise for `message`, with the user's line. Called by the native recorder."""
     line = user_line()
     return CaptureError(f"{message}\n  at {line}" if line else message)

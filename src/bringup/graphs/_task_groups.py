@@ -43,7 +43,7 @@ class TaskGroup:
 
     @property
     def graph(self) -> CapturedGraph | None:
-        """The graph that was captured, as long as somebody else has it."""
+        """Return the graph that was captured, as long as somebody else has it."""
         return self._graph()
 
     def arm(self) -> None:
@@ -229,7 +229,9 @@ def _tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def _results_given(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """What an operator returns that writes into its arguments; None for one that makes results."""
+    """Return what an operator returns that writes into its arguments; None for one that makes
+    results.
+    """
     schema = func._schema
     written = [
         _value_of(argument, index, args, kwargs)

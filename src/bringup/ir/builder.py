@@ -35,12 +35,12 @@ class TensorHolder:
 
     @property
     def value(self) -> Value:
-        """The value that this holder stands for."""
+        """Return the value that this holder stands for."""
         return self._value
 
     @property
     def builder(self) -> GraphBuilder:
-        """The builder that made this holder."""
+        """Return the builder that made this holder."""
         return self._builder
 
     def get_owner_builder(self) -> GraphBuilder:
@@ -73,8 +73,8 @@ class TensorHolder:
         return self
 
     def _infix(self, name: str, left: object, right: object) -> TensorHolder:
-        """An infix operator, which the graph's dialect names; what is no holder may be a number, or
-        a list or an array, which becomes a constant.
+        """Return an infix operator, which the graph's dialect names; what is no holder may be a
+        number, or a list or an array, which becomes a constant.
         """
         table = self._builder.infix
         op_type = table.get(name)
@@ -191,7 +191,7 @@ class GraphBuilder:
         return self._graph
 
     def _with_inputs(self) -> Graph:
-        """The graph, to be given one more input."""
+        """Return the graph, to be given one more input."""
         if self._edits_graph:
             raise ValueError("a builder over a live graph cannot give it new inputs")
         return self._live()
@@ -265,18 +265,20 @@ class GraphBuilder:
 
     @property
     def name(self) -> str:
-        """What the graph is called."""
+        """Return what the graph is called."""
         return self._live().name
 
     @property
     def infix(self) -> Mapping[str, str]:
-        """The operators behind `+`, `@`, ...: those of the dialect, ATen's where it has none."""
+        """Return the operators behind `+`, `@`, ...: those of the dialect, ATen's where it has
+        none.
+        """
         dialect = self._live().dialect
         return ATEN_INFIX if dialect is None else dialect.infix
 
     @property
     def takes_numbers(self) -> bool:
-        """Whether numbers may be operands of infix operators as they are."""
+        """Return whether numbers may be operands of infix operators as they are."""
         return self.infix is ATEN_INFIX
 
     @property
@@ -398,7 +400,9 @@ class GraphBuilder:
         return TensorHolder(self, node.output)
 
     def _held(self, argument: object) -> object:
-        """The argument with holders, which must be this builder's, exchanged for their values."""
+        """Return the argument with holders, which must be this builder's, exchanged for their
+        values.
+        """
         if isinstance(argument, TensorHolder):
             if argument._builder._graph is not self._graph:
                 raise ValueError(

@@ -25,8 +25,8 @@ _NUMPY_DTYPES = (
 
 
 def constant_payload(values: object, dtype: str | None = None) -> object:
-    """What a constant holds, by value: integers are int64, other numbers float32, unless `dtype`
-    says otherwise. A tensor of a framework (anything with `detach`) stays what it is.
+    """Return what a constant holds, by value: integers are int64, other numbers float32, unless
+    `dtype` says otherwise. A tensor of a framework (anything with `detach`) stays what it is.
 
     Raises `TypeError` for values that make no array, `ValueError` for a dtype there is none of.
     """
@@ -53,7 +53,7 @@ def constant_payload(values: object, dtype: str | None = None) -> object:
 
 
 def _bfloat16(array: object) -> bytes:
-    """The upper halves of float32 numbers, rounded to nearest even; NaN stays NaN."""
+    """Return the upper halves of float32 numbers, rounded to nearest even; NaN stays NaN."""
     import numpy as np
 
     numbers = np.ascontiguousarray(array, dtype=np.float32)

@@ -57,7 +57,7 @@ class TensorConstraint:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of sizes in the shape."""
+        """Return the names of sizes in the shape."""
         return tuple(dim for dim in self.shape or () if isinstance(dim, str))
 
     def joined(self, other: TensorConstraint) -> TensorConstraint:

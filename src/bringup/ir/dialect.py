@@ -72,7 +72,7 @@ class Dialect(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """The vocabulary, e.g. `aten`."""
+        """Return the vocabulary, e.g. `aten`."""
 
     @abstractmethod
     def bind(
@@ -217,7 +217,7 @@ class VerifiableDialect(Dialect, own=("sample", "distance", "vary")):
 
     @abstractmethod
     def sample(self, meta: object, seed: int, draw: int) -> object:
-        """Random data for a value of this meta. `seed` decides the elements; symbolic sizes
+        """Return random data for a value of this meta. `seed` decides the elements; symbolic sizes
         depend on `draw` alone, so that values sampled with the same `draw` fit together.
         """
 

@@ -126,7 +126,7 @@ def _edit(
     arguments: tuple[Any, ...],
     keywords: Mapping[str, object],
 ) -> Edit:
-    """An edit from what the engine says about it."""
+    """Return an edit from what the engine says about it."""
     if kind is EditKind.INSERT:
         return Insert(node, before, arguments, keywords)
     if kind is EditKind.ERASE:

@@ -29,7 +29,7 @@ class AliasAnalysis:
 
     @property
     def quiet(self) -> bool:
-        """Whether nothing in the graph writes memory, as far as anybody knows."""
+        """Return whether nothing in the graph writes memory, as far as anybody knows."""
         return self.core.quiet
 
     def root(self, value: ValueBase) -> NodeBase:
@@ -56,8 +56,8 @@ class AliasAnalysis:
 
 
 def later_writer(old: ValueBase, new: ValueBase) -> NodeBase | None:
-    """What writes the memory of `new` behind both values, so that readers of `old` that read `new`
-    instead would see it; None where nothing does.
+    """Return what writes the memory of `new` behind both values, so that readers of `old` that read
+    `new` instead would see it; None where nothing does.
     """
     graph = old.graph
     aliases = AliasAnalysis(graph)

@@ -84,7 +84,7 @@ class Graph(GraphTree):
 
     @property
     def core(self) -> GraphCore:
-        """The graph of the native engine, for other parts of bringup that are native too."""
+        """Return the graph of the native engine, for other parts of bringup that are native too."""
         self._live()
         return self._core
 
@@ -92,7 +92,7 @@ class Graph(GraphTree):
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """All nodes in order, as they are now: editing while walking the tuple is safe."""
+        """Return all nodes in order, as they are now: editing while walking the tuple is safe."""
         self._live()
         return self._core.nodes()
 
@@ -107,19 +107,19 @@ class Graph(GraphTree):
 
     @property
     def inputs(self) -> tuple[Value, ...]:
-        """The values the graph is called with."""
+        """Return the values the graph is called with."""
         self._live()
         return self._core.inputs()
 
     @property
     def output_node(self) -> Node:
-        """The node that returns the graph's results."""
+        """Return the node that returns the graph's results."""
         self._live()
         return self._core.output_node()
 
     @property
     def outputs(self) -> tuple[Value, ...]:
-        """Every value that the graph returns, flattened."""
+        """Return every value that the graph returns, flattened."""
         return self.output_node.inputs
 
     def find(self, op_type: str) -> tuple[Node, ...]:
@@ -363,7 +363,7 @@ class Graph(GraphTree):
 
     @property
     def has_control_edges(self) -> bool:
-        """Whether there is any control edge."""
+        """Return whether there is any control edge."""
         self._live()
         return self._core.has_control_edges()
 
@@ -462,7 +462,7 @@ class Graph(GraphTree):
 
     @property
     def is_edited(self) -> bool:
-        """Whether the open transaction has edits."""
+        """Return whether the open transaction has edits."""
         return bool(self._journal)
 
     def owns(self, node: Node | None) -> bool:
@@ -498,7 +498,7 @@ class Graph(GraphTree):
 
     @property
     def is_bound(self) -> bool:
-        """Whether somebody knows more about its operators than their schemas."""
+        """Return whether somebody knows more about its operators than their schemas."""
         return self.dialect is not None and not self.dialect.provisional
 
     def expire(self) -> None:
@@ -529,7 +529,9 @@ class Graph(GraphTree):
     def _metas_of(
         self, node: Node, output_count: int | None, instead_of: Value | None = None
     ) -> tuple[object, ...]:
-        """What the dialect infers for each output of a new node; Nones where nothing is known."""
+        """Return what the dialect infers for each output of a new node; Nones where nothing is
+        known.
+        """
         declared = node.operator.output_count
         count = output_count if declared is None else declared
         if count is None and node.operator.optional_outputs:
@@ -638,7 +640,9 @@ def _unknown_count(node: Node) -> ValueError:
 
 
 def _with_outputs(operator: Operator, count: int) -> Operator:
-    """The operator as a call with `count` outputs has it; `ValueError` if there is no such call."""
+    """Return the operator as a call with `count` outputs has it; `ValueError` if there is no such
+    call.
+    """
     least = operator.output_count or 1
     most = (operator.output_count or 0) + operator.optional_outputs
     if operator.parameters and not least <= count <= most:
@@ -647,5 +651,5 @@ def _with_outputs(operator: Operator, count: int) -> Operator:
 
 
 def _first_line(error: Exception) -> str:
-    """What an operator says; the rest of torch's messages is for those who build torch."""
+    """Return what an operator says; the rest of torch's messages is for those who build torch."""
     return str(error).partition("\n")[0]

@@ -14,8 +14,8 @@ __all__ = ["infer_shapes", "needs_shapes", "shapes_withheld"]
 
 
 def needs_shapes(graph: Graph) -> bool:
-    """Whether shapes can be inferred and are not: the graph was built without them, and all its
-    inputs are described.
+    """Return whether shapes can be inferred and are not: the graph was built without them, and all
+    its inputs are described.
     """
     if not graph.shapes_pending or not graph.is_bound:
         return False

@@ -33,7 +33,7 @@ class Expectation:
 
     @classmethod
     def of(cls, value: Value, meta: object, read: Value) -> Expectation:
-        """What the readers of `read`, which `value` is or stands for, count on."""
+        """Return what the readers of `read`, which `value` is or stands for, count on."""
         outputs = read.graph.outputs
         results = tuple(index for index, item in enumerate(outputs) if item is read)
         return cls(value, value.node, meta, read.users, results)
@@ -126,7 +126,7 @@ class _Settling:
         return node.operator.opaque or self._dialect.reads_strides(node)
 
     def _is_returned(self, value: Value) -> bool:
-        """Whether a result of the graph is this value, or may be a view of it."""
+        """Return whether a result of the graph is this value, or may be a view of it."""
         if self._aliases is None:
             self._aliases = AliasAnalysis(self._graph, track_views=True)
             self._returned = {self._aliases.root(item) for item in self._graph.outputs}
@@ -157,7 +157,7 @@ class _Settling:
 
 
 def _behind(node: Node) -> Node:
-    """The first node behind this one in front of which an operator may stand."""
+    """Return the first node behind this one in front of which an operator may stand."""
     following = node.next
     while following is not None and following.op_type in (INPUT, CONSTANT):
         following = following.next

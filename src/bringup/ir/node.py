@@ -41,14 +41,14 @@ ONE_OF = "ir::one_of"
 
 
 def plain(argument: object) -> object:
-    """The argument with holders exchanged for the values they hold."""
+    """Return the argument with holders exchanged for the values they hold."""
     if isinstance(argument, (tuple, list)):
         return tuple(plain(item) for item in argument)
     return getattr(argument, "_held_value", argument)
 
 
 def values_in(argument: object) -> Iterator[Value]:
-    """Every value in an argument, which may be nested in tuples, lists, slices and dicts."""
+    """Yield every value in an argument, which may be nested in tuples, lists, slices and dicts."""
     if isinstance(argument, Value):
         yield argument
     elif isinstance(argument, (tuple, list)):
@@ -62,7 +62,9 @@ def values_in(argument: object) -> Iterator[Value]:
 
 
 def map_argument(argument: object, replace: Mapping[Any, object]) -> object:
-    """The argument with every value, and every symbolic size, that `replace` knows exchanged."""
+    """Return the argument with every value, and every symbolic size, that `replace` knows
+    exchanged.
+    """
     if isinstance(argument, (Value, SymbolicDim)):
         return replace.get(argument, argument)
     if isinstance(argument, (tuple, list)):
@@ -88,7 +90,7 @@ class Value(ValueBase):
 
     @property
     def desc(self) -> TensorDesc | None:
-        """Shape and dtype by value; None when unknown or when this is not a tensor.
+        """Return shape and dtype by value; None when unknown or when this is not a tensor.
 
         Raises `PassError` in a pass that runs before shapes are inferred, where this one will be.
         """
@@ -102,14 +104,14 @@ class Value(ValueBase):
 
     @property
     def size(self) -> Dim | None:
-        """The number that this value is, where it is a size; None where it is anything else."""
+        """Return the number that this value is, where it is a size; None where it is anything else."""
         dialect = self.graph.dialect
         return None if dialect is None else dialect.as_size(self.meta)
 
     @property
     def known_desc(self) -> TensorDesc | None:
-        """The same, but None also where shapes are not inferred yet; of an input, what it was
-        declared with.
+        """Return the same, but None also where shapes are not inferred yet; of an input, what it
+        was declared with.
         """
         dialect, meta = self.graph.dialect, self.meta
         if meta is None or dialect is None:
@@ -139,7 +141,7 @@ class Node(NodeBase):
 
     @property
     def attributes(self) -> Mapping[str, object]:
-        """The host arguments (those without a value in them) by schema name."""
+        """Return the host arguments (those without a value in them) by schema name."""
         names = [parameter.name for parameter in self.operator.parameters]
         found = {
             name: argument
@@ -221,7 +223,7 @@ class Node(NodeBase):
 
     @property
     def type(self) -> str:
-        """The same as `op_type`."""
+        """Return the same as `op_type`."""
         return self.op_type
 
     def get_inputs_size(self) -> int:
@@ -257,7 +259,7 @@ class Node(NodeBase):
 
 
 def as_called(node: Node) -> tuple[tuple[object, ...], dict[str, object]]:
-    """The arguments of a node as they would be given to its operator."""
+    """Return the arguments of a node as they would be given to its operator."""
     named = dict(node.keywords)
     given = []
     parameters = node.operator.parameters
@@ -278,12 +280,12 @@ class InAnchor:
 
     @property
     def value(self) -> Value:
-        """What is read here."""
+        """Return what is read here."""
         return self.node.inputs[self.index]
 
     @property
     def peer(self) -> OutAnchor:
-        """Where the value comes from."""
+        """Return where the value comes from."""
         return OutAnchor(self.value.node, self.value.index)
 
 
@@ -296,12 +298,12 @@ class OutAnchor:
 
     @property
     def value(self) -> Value:
-        """What goes out here."""
+        """Return what goes out here."""
         return self.node.outputs[self.index]
 
     @property
     def peers(self) -> tuple[InAnchor, ...]:
-        """Where the value is read, in graph order."""
+        """Return where the value is read, in graph order."""
         return tuple(
             InAnchor(user, index)
             for user in self.value.users
@@ -311,9 +313,9 @@ class OutAnchor:
 
 
 def _control_inputs(node: Node) -> tuple[Node, ...]:
-    """The nodes that must run before `node` for another reason than that it reads their values: a
-    control edge, or because one of the two writes memory that the other uses, or its effects are
-    unknown. In graph order.
+    """Return the nodes that must run before `node` for another reason than that it reads their
+    values: a control edge, or because one of the two writes memory that the other uses, or its
+    effects are unknown. In graph order.
     """
     order = _ordered_by_memory(node)
     found = [other for other in order if other.is_before(node) and node not in other.users]
@@ -321,7 +323,9 @@ def _control_inputs(node: Node) -> tuple[Node, ...]:
 
 
 def _control_outputs(node: Node) -> tuple[Node, ...]:
-    """The nodes that must run after `node` for another reason than that they read its values."""
+    """Return the nodes that must run after `node` for another reason than that they read its
+    values.
+    """
     order = _ordered_by_memory(node)
     found = [other for other in order if node.is_before(other) and other not in node.users]
     return _sorted(found, node.control_users)
@@ -349,7 +353,7 @@ def _ordered_by_memory(node: Node) -> list[Node]:
 
 
 def _memory_of(node: Node, aliases: AliasAnalysis) -> tuple[set[NodeBase], set[NodeBase]]:
-    """The storages that a node uses, and those it writes, each as its root value."""
+    """Return the storages that a node uses, and those it writes, each as its root value."""
     uses = {aliases.root(value) for value in (*node.inputs, *node.outputs)}
     writes = {
         aliases.root(value)

@@ -50,7 +50,9 @@ class Operator:
 
     @property
     def pure(self) -> bool:
-        """Whether a call only computes its outputs: it may be moved, merged, folded or dropped."""
+        """Return whether a call only computes its outputs: it may be moved, merged, folded or
+        dropped.
+        """
         return not (self.mutates or self.random or self.kept or self.opaque)
 
     def index_of(self, name: str) -> int:

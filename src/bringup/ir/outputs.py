@@ -33,8 +33,8 @@ def replace_output(graph: EditableGraph, index: int, new: Value) -> None:
 
 
 def on_copies(graph: EditableGraph, results: Sequence[Value], copy_operator: str) -> list[Value]:
-    """What `results` are on copies, at the end of the graph: of what they are views of together,
-    or of themselves. Views of one value stay views of one copy.
+    """Return what `results` are on copies, at the end of the graph: of what they are views of
+    together, or of themselves. Views of one value stay views of one copy.
 
     Args:
         graph: the graph; it is changed.
@@ -61,7 +61,7 @@ def on_copies(graph: EditableGraph, results: Sequence[Value], copy_operator: str
 
 
 def _path(graph: EditableGraph, value: Value) -> list[Value]:
-    """What a value is a view of, from where the memory begins, and the value itself."""
+    """Return what a value is a view of, from where the memory begins, and the value itself."""
     path = [value]
     while (base := _viewed(graph, path[-1])) is not None:
         path.append(base)
@@ -69,7 +69,7 @@ def _path(graph: EditableGraph, value: Value) -> list[Value]:
 
 
 def _viewed(graph: EditableGraph, value: Value) -> Value | None:
-    """The value that another is a view of whatever its strides are; None where it is none."""
+    """Return the value that another is a view of whatever its strides are; None where it is none."""
     operator, node = value.node.operator, value.node
     if len(operator.aliases) != 1 or operator.mutates or operator.opaque:
         return None

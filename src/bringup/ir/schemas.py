@@ -77,13 +77,13 @@ class _OverloadParameter:
     symbolic: bool
 
     def takes(self, argument: object, numbers: bool) -> bool:
-        """Whether torch would take this argument here."""
+        """Return whether torch would take this argument here."""
         if isinstance(argument, str) and self.name.endswith("dtype"):
             return True
         return _fits(self.type, argument, bool(self.size) and not self.symbolic, numbers)
 
     def canonical(self, argument: object) -> object:
-        """One form per meaning: tuples for lists, floats for float parameters."""
+        """Return one form per meaning: tuples for lists, floats for float parameters."""
         if isinstance(argument, (tuple, list)):
             return tuple(argument)
         is_list = "List[" in self.type
@@ -172,7 +172,7 @@ class AtenSchemas(AtenOperators):
 
 @cache
 def aten_schemas() -> AtenSchemas:
-    """The schemas that are shipped: `ir.GraphBuilder("g", ir.aten_schemas())`."""
+    """Return the schemas that are shipped: `ir.GraphBuilder("g", ir.aten_schemas())`."""
     return AtenSchemas()
 
 
@@ -282,7 +282,7 @@ def _fits(kind: str, argument: object, repeats: bool, numbers: bool) -> bool:
 
 
 def _is_open(argument: object) -> bool:
-    """Whether it stands for arguments of a pattern: anything that is no argument itself."""
+    """Return whether it stands for arguments of a pattern: anything that is no argument itself."""
     plain = (Value, bool, int, float, complex, str, tuple, list, type(None))
     return not isinstance(argument, plain)
 
@@ -290,7 +290,9 @@ def _is_open(argument: object) -> bool:
 def _in_order(
     overload: _Overload, arguments: Sequence[object], keywords: Mapping[str, object]
 ) -> tuple[object, ...]:
-    """All arguments in schema order, defaults filled in. Raises `SchemaError` that do not match."""
+    """Return all arguments in schema order, defaults filled in. Raises `SchemaError` that do not
+    match.
+    """
     kind = overload.operator.type
     if len(arguments) > overload.by_position:
         raise SchemaError(

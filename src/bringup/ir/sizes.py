@@ -22,7 +22,8 @@ use_symbolic_type(SymbolicDim, str)
 def computed_sizes(
     graph: EditableGraph, arguments: tuple[Any, ...], before: Node
 ) -> tuple[Any, ...]:
-    """The arguments of a node in front of `before`, each symbolic size a value that is this size.
+    """Return the arguments of a node in front of `before`, each symbolic size a value that is this
+    size.
 
     Such a value is looked for among the inputs and the sizes of tensors; nodes that compute it are
     made where there is none. A graph that is being built may know no such size: then it stays, and
@@ -79,7 +80,7 @@ class _Sizes:
         return size
 
     def _computed(self, size: SymbolicDim) -> Value | None:
-        """The value that its parts make; None where a part is not to be had."""
+        """Return the value that its parts make; None where a part is not to be had."""
         parts: dict[SymbolicDim, Value] = {}
 
         def part(dim: SymbolicDim) -> None:
@@ -103,7 +104,7 @@ class _Sizes:
         return self._graph.insert(op_type, arguments, before=self._before).output
 
     def _known(self, size: SymbolicDim) -> Value | None:
-        """A value that is this size, or is computed here from a tensor of this size."""
+        """Return a value that is this size, or is computed here from a tensor of this size."""
         graph, before = self._graph, self._before
         inputs = graph.inputs
         found = next((value for value in inputs if _is(value.size, size)), None)
@@ -131,7 +132,7 @@ def _is(given: Dim | None, size: SymbolicDim) -> bool:
 
 
 def _dim_of(value: Value, size: SymbolicDim) -> int | None:
-    """The dimension of a tensor that has this size."""
+    """Return the dimension of a tensor that has this size."""
     desc = value.known_desc
     dims = () if desc is None else desc.shape.dims
     return next((index for index, dim in enumerate(dims) if same_size(dim, size)), None)

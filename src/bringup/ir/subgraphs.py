@@ -43,29 +43,29 @@ class GraphTree:
         raise NotImplementedError
 
     def owns(self, node: Node | None) -> bool:
-        """Whether the node is one of this graph."""
+        """Return whether the node is one of this graph."""
         raise NotImplementedError
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """All nodes of the graph, in order."""
+        """Return all nodes of the graph, in order."""
         raise NotImplementedError
 
     # Attributes
 
     @property
     def attributes(self) -> Mapping[str, object]:
-        """All attributes of the graph."""
+        """Return all attributes of the graph."""
         self._live()
         return MappingProxyType(self._attributes)
 
     def has_attr(self, name: str) -> bool:
-        """Whether the graph has this attribute."""
+        """Return whether the graph has this attribute."""
         self._live()
         return name in self._attributes
 
     def get_attr(self, name: str) -> object:
-        """An attribute of the graph; `KeyError` that lists them when there is none."""
+        """Return an attribute of the graph; `KeyError` that lists them when there is none."""
         self._live()
         if name not in self._attributes:
             raise KeyError(
@@ -81,12 +81,12 @@ class GraphTree:
     # Subgraphs
 
     def get_parent_graph(self) -> Self | None:
-        """The graph whose node calls this one; None for a root graph."""
+        """Return the graph whose node calls this one; None for a root graph."""
         self._live()
         return None if self._parent is None else self._parent[0]
 
     def get_parent_node(self) -> Node | None:
-        """The node that calls this graph; None for a root graph, or when the node is gone."""
+        """Return the node that calls this graph; None for a root graph, or when the node is gone."""
         self._live()
         if self._parent is None or self._parent[1] is None:
             return None
@@ -94,17 +94,17 @@ class GraphTree:
         return node if graph.owns(node) else None
 
     def get_all_subgraphs(self) -> tuple[Self, ...]:
-        """The subgraphs of this graph (not theirs), in the order in which they were added."""
+        """Return the subgraphs of this graph (not theirs), in the order in which they were added."""
         self._live()
         return tuple(subgraph for subgraph, _ in self._subgraphs.values())
 
     def has_subgraph(self, name: str) -> bool:
-        """Whether the graph has a subgraph of this name."""
+        """Return whether the graph has a subgraph of this name."""
         self._live()
         return name in self._subgraphs
 
     def get_subgraph(self, name: str) -> Self:
-        """The subgraph of this name; `KeyError` that lists them when there is none."""
+        """Return the subgraph of this name; `KeyError` that lists them when there is none."""
         self._live()
         if name not in self._subgraphs:
             raise KeyError(
@@ -169,7 +169,7 @@ class GraphTree:
 
     @property
     def is_in_transaction(self) -> bool:
-        """Whether a transaction is open: a pass edits it."""
+        """Return whether a transaction is open: a pass edits it."""
         return self._journal is not None
 
     def set_entry(self, table: dict[str, T], name: str, value: T) -> None:

@@ -58,7 +58,7 @@ class SymbolicDim:
 
     @property
     def bounds(self) -> Bounds:
-        """The least and the largest value it may have, as far as that is known."""
+        """Return the least and the largest value it may have, as far as that is known."""
         least = most = 0.0
         for product, factor in self._terms.items():
             low, high = _product_bounds(product, factor)
@@ -207,7 +207,9 @@ class SymbolicDim:
     __repr__ = __str__
 
     def _minus(self, other: float | SymbolicDim) -> float | Dim:
-        """The difference to another one; a number that is none of a size is far from all sizes."""
+        """Return the difference to another one; a number that is none of a size is far from all
+        sizes.
+        """
         if isinstance(other, float):
             if not other.is_integer():
                 return math.nan
@@ -256,7 +258,7 @@ Leaf: TypeAlias = Callable[[SymbolicDim], object]
 
 
 def as_dim(size: DimLike) -> Dim:
-    """A dimension from how it was declared."""
+    """Return a dimension from how it was declared."""
     return SymbolicDim.named(size) if isinstance(size, str) else size
 
 
@@ -316,7 +318,7 @@ def _quotient(left: Dim, right: Dim) -> Dim:
 
 
 def _exact(product: _Product, factor: int, divisor: Dim) -> tuple[_Product, int] | None:
-    """What one summand is divided by the divisor, if it is a multiple of it."""
+    """Return what one summand is divided by the divisor, if it is a multiple of it."""
     if isinstance(divisor, int):
         return (product, factor // divisor) if factor % divisor == 0 else None
     if len(divisor._terms) != 1 or divisor.bounds[0] < 1:

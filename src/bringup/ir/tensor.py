@@ -27,17 +27,17 @@ class Shape:
 
     @property
     def rank(self) -> int:
-        """The number of dimensions."""
+        """Return the number of dimensions."""
         return len(self.dims)
 
     @property
     def is_static(self) -> bool:
-        """Whether every size is a number."""
+        """Return whether every size is a number."""
         return all(isinstance(dim, int) for dim in self.dims)
 
     @property
     def numel(self) -> int:
-        """The number of elements; `ValueError` when a size is symbolic."""
+        """Return the number of elements; `ValueError` when a size is symbolic."""
         numbers = [dim for dim in self.dims if isinstance(dim, int)]
         if len(numbers) != len(self.dims):
             raise ValueError(
@@ -105,7 +105,7 @@ class TensorDesc:
 
     @property
     def data_type(self) -> str:
-        """The same as `dtype`, as GE calls it."""
+        """Return the same as `dtype`, as GE calls it."""
         return self.dtype
 
     def get_shape(self) -> Shape:

@@ -13,7 +13,7 @@ __all__ = ["check_platform"]
 
 
 def check_platform() -> None:
-    """Raises `NativeLibraryError` on anything but Linux."""
+    """Raise `NativeLibraryError` on anything but Linux."""
     system: str = sys.platform
     if system != "linux":
         machine = os.uname().machine if hasattr(os, "uname") else "this machine"

@@ -15,5 +15,5 @@ UNROLLED = ("-O1", "-fexpensive-optimizations")
 
 
 def kernel_source(name: str, kind: Literal["host", "device"] = "device") -> jit.Source:
-    """The C++ source `csrc/<name>.cpp`."""
+    """Return the C++ source `csrc/<name>.cpp`."""
     return jit.Source(Path(__file__).parent / "csrc" / f"{name}.cpp", kind=kind)

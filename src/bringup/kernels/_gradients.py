@@ -77,14 +77,14 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _columns(tensor: Tensor) -> Tensor:
-    """The sum over all dimensions but the last."""
+    """Return the sum over all dimensions but the last."""
     return tensor.flatten(0, -2).sum(0) if tensor.dim() > 1 else tensor
 
 
 def _rms(
     total: Tensor, weight: Tensor | None, eps: Any, grad: Tensor, wants_weight: bool
 ) -> Gradients:
-    """Gradients of total, weight and, where that is a tensor, eps."""
+    """Return gradients of total, weight and, where that is a tensor, eps."""
     scale = torch.rsqrt(total.square().mean(-1, keepdim=True) + eps)
     normalized = total * scale
     inner = grad if weight is None else grad * _wide(weight)

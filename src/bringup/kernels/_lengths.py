@@ -121,7 +121,7 @@ class _Calls:
 
 
 def _checked_kind(model: Any) -> str:
-    """The attention implementation of a model that may be run."""
+    """Return the attention implementation of a model that may be run."""
     from transformers import PreTrainedModel
 
     name = type(model).__name__

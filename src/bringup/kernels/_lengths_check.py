@@ -33,7 +33,7 @@ Tensors = dict[str, torch.Tensor]
 def check(
     model: Any, example_inputs: Mapping[str, torch.Tensor] | None, tolerance: float, kind: str
 ) -> None:
-    """Raises `BringupError` with the cause where `model` does not take lengths; leaves it with
+    """Raise `BringupError` with the cause where `model` does not take lengths; leaves it with
     another attention implementation than `kind`, which it had.
     """
     inputs = dict(example_inputs) if example_inputs is not None else _random_inputs(model)
@@ -54,7 +54,9 @@ def _random_inputs(model: Any) -> Tensors:
 
 
 def _token_ids(model: Any, shape: tuple[int, ...], seed: int) -> torch.Tensor:
-    """Random ids of tokens that are no padding and no other special ones, where that is known."""
+    """Return random ids of tokens that are no padding and no other special ones, where that is
+    known.
+    """
     config = model.config.get_text_config()
     special = {
         value
@@ -86,7 +88,7 @@ class _Patterns:
         return token
 
     def compare(self, module: Any, token: Any, options: Mapping[str, Any]) -> None:
-        """Raises when attention with these options sees other keys than its mask says."""
+        """Raise when attention with these options sees other keys than its mask says."""
         self.calls += 1
         if token is None:
             return
@@ -194,7 +196,7 @@ class _Check:
         return self._model.forward(**arguments)
 
     def _changed(self, where: Callable[[int, int], bool]) -> Tensors:
-        """The inputs with others at some places."""
+        """Return the inputs with others at some places."""
         places = torch.tensor(
             [[where(b, i) for i in range(self._length)] for b in range(self._batch)],
             device=self._model.device,
@@ -238,7 +240,7 @@ class _Check:
         return math.inf if any(map(math.isnan, errors)) else max(errors)
 
     def _first_module(self, run: Callable[[], Tensors], first: int) -> str:
-        """The innermost module whose rows that count differ first."""
+        """Return the innermost module whose rows that count differ first."""
         former = self._outputs_of_modules(lambda: self._with_lengths(self._inputs))
         now = self._outputs_of_modules(run)
         for (name, ours), (_, theirs) in zip(now, former, strict=False):
@@ -293,7 +295,7 @@ def _register_checked(patterns: _Patterns) -> None:
 
 
 def _tensors(result: Any) -> Tensors:
-    """The outputs that are numbers, by name."""
+    """Return the outputs that are numbers, by name."""
     named = result.items() if hasattr(result, "items") else enumerate(result)
     return {
         str(name): value

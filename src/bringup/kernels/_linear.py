@@ -151,8 +151,8 @@ def _empty_panels(operator: str, weight: torch.Tensor, dtype: torch.dtype) -> to
 
 @ops.custom_op("bringup::pack_weight")
 def pack_weight(weight: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A linear layer's weight [n, k] as `packed_linear` takes it: panels of 16 columns, contiguous,
-    what is behind column n and depth k zeros.
+    """Return a linear layer's weight [n, k] as `packed_linear` takes it: panels of 16 columns,
+    contiguous, what is behind column n and depth k zeros.
 
     Args:
         weight: [n, k], float32 or float64, any strides.
@@ -176,8 +176,9 @@ def _(weight: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
 
 @ops.custom_op("bringup::pack_weight_int8")
 def pack_weight_int8(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """A linear layer's weight [n, k] as `packed_linear_int8` and `packed_linear_w8a8` take it. The
-    largest magnitude of a row of the weight becomes 127, the others are rounded to nearest even.
+    """Return a linear layer's weight [n, k] as `packed_linear_int8` and `packed_linear_w8a8` take
+    it. The largest magnitude of a row of the weight becomes 127, the others are rounded to nearest
+    even.
 
     Args:
         weight: [n, k], float32, any strides.

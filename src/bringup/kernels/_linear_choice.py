@@ -74,15 +74,15 @@ def best_layout(
 
 
 def _is_trusted(table: Mapping[str, float]) -> bool:
-    """Whether something was measured, and not on a machine whose processors were busy: then threads
-    wait for each other and the figures say nothing. They are kept all the same, so that the next
-    run decides, and computes, as this one did.
+    """Return whether something was measured, and not on a machine whose processors were busy: then
+    threads wait for each other and the figures say nothing. They are kept all the same, so that the
+    next run decides, and computes, as this one did.
     """
     return bool(table) and table[PANELS] <= _BUSY * table[_ONE_THREAD]
 
 
 def _never_bad(tables: list[Mapping[str, float]], ways: list[str]) -> str:
-    """The way whose worst ratio to the best is the smallest; panels if they are near that."""
+    """Return the way whose worst ratio to the best is the smallest; panels if they are near that."""
     worst = {
         way: max(table[way] / min(map(table.__getitem__, ways)) for table in tables) for way in ways
     }
@@ -119,7 +119,7 @@ def _seconds(rows: int, depth: int, width: int, dtype: torch.dtype) -> Mapping[s
 def products_to_measure(
     rows: int, depth: int, width: int, dtype: torch.dtype
 ) -> dict[str, Callable[[], object]]:
-    """What runs the product, over one weight after the other."""
+    """Return what runs the product, over one weight after the other."""
     copies = min(_MOST_COPIES, math.ceil(_COLD_BYTES / (width * depth * dtype.itemsize)))
     x, weights = torch.ones(rows, depth, dtype=dtype), torch.ones(copies, width, depth, dtype=dtype)
     columns = weights.view(copies, depth, width)  # all elements are 1

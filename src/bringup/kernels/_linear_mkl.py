@@ -89,7 +89,7 @@ def _mkl() -> _Mkl | None:
 
 
 def has_mkl() -> bool:
-    """Whether this build of torch has an MKL that packs weights."""
+    """Return whether this build of torch has an MKL that packs weights."""
     return _mkl() is not None
 
 
@@ -113,7 +113,8 @@ def _bytes(weight: torch.Tensor, rows: int) -> int:
 
 @ops.custom_op("bringup::pack_weight_mkl")
 def pack_weight_mkl(weight: torch.Tensor, rows: int) -> torch.Tensor:
-    """A linear layer's weight [n, k] as `mkl_linear` takes it. Only this machine's MKL reads it.
+    """Return a linear layer's weight [n, k] as `mkl_linear` takes it. Only this machine's MKL reads
+    it.
 
     Args:
         weight: [n, k], float32, any strides; n and k at least 1.

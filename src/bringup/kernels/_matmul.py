@@ -300,7 +300,7 @@ _batched_matmul.register_backward("bringup::batched_matmul_backward", save=("a",
 
 
 def _out_dtype(operator: str, given: str | torch.dtype | None) -> torch.dtype | None:
-    """The dtype that a caller named. Raises `ValueError` listing the allowed ones."""
+    """Return the dtype that a caller named. Raises `ValueError` listing the allowed ones."""
     if given is None:
         return None
     dtype = OUT_DTYPES.get(given) if isinstance(given, str) else given
@@ -387,7 +387,7 @@ def nz_matmul(
 
 
 def _matrix_sizes(name: str, operand: torch.Tensor) -> tuple[int, int]:
-    """Rows and columns of a matrix, or those that its nz blocks hold."""
+    """Return rows and columns of a matrix, or those that its nz blocks hold."""
     if operand.dim() == 2:
         return operand.shape[0], operand.shape[1]
     if operand.dim() == 4:

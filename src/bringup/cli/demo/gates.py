@@ -15,7 +15,7 @@ COSINE_BOUND = 0.9999
 
 
 def cosine_failures(rows: Sequence[Row]) -> list[str]:
-    """The rows whose embeddings do not agree with eager; NaN does not agree."""
+    """Return the rows whose embeddings do not agree with eager; NaN does not agree."""
     return [
         f"{row.mode} on {row.device}, {row.bucket} sentences: "
         f"cosine {row.min_cosine:.7f} to eager, expected at least {COSINE_BOUND}"
@@ -25,8 +25,8 @@ def cosine_failures(rows: Sequence[Row]) -> list[str]:
 
 
 def padding_failures(candidates: Sequence[ModelRunner], sentences: Sequence[Sentence]) -> list[str]:
-    """The candidates to which it matters what stands in the padded rows: with other token ids there
-    the embedding must be the same to the bit.
+    """Return the candidates to which it matters what stands in the padded rows: with other token
+    ids there the embedding must be the same to the bit.
     """
     failures = []
     longest = max(sentence.tokens for sentence in sentences)

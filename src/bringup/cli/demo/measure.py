@@ -70,7 +70,9 @@ def time_all(
     timed: Sequence[int],
     rounds: int,
 ) -> Timings:
-    """Median milliseconds of every candidate on the sentences number `timed`; they take turns."""
+    """Return median milliseconds of every candidate on the sentences number `timed`; they take
+    turns.
+    """
     calls = {
         (c, s): candidate.call_on(sentences[s])
         for s in timed
@@ -84,7 +86,7 @@ def time_all(
 
 
 def embed_all(candidate: ModelRunner, sentences: Sequence[Sentence]) -> torch.Tensor:
-    """The embeddings of all sentences, [N, D] on cpu."""
+    """Return the embeddings of all sentences, [N, D] on cpu."""
     embeddings = (candidate.call(candidate.prepare(sentence)) for sentence in sentences)
     return torch.cat([embedding.to("cpu", copy=True) for embedding in embeddings])
 
@@ -119,7 +121,9 @@ def count_host_ops(candidate: ModelRunner, sentence: Sentence) -> int:
 def nearest_pairs(
     sentences: Sequence[Sentence], embeddings: torch.Tensor, count: int = 3
 ) -> list[Pair]:
-    """The `count` pairs of sentences with the largest cosine similarity, if there are so many."""
+    """Return the `count` pairs of sentences with the largest cosine similarity, if there are so
+    many.
+    """
     cosines = (embeddings @ embeddings.T).triu(diagonal=1)
     cosines[torch.ones_like(cosines).tril().bool()] = -2.0
     available = len(sentences) * (len(sentences) - 1) // 2
@@ -139,7 +143,8 @@ def rows_of(
     embeddings: Sequence[torch.Tensor],
     reference: torch.Tensor,
 ) -> list[Row]:
-    """The table's lines for candidates of one device, over the length classes that were timed.
+    """Return the table's lines for candidates of one device, over the length classes that were
+    timed.
 
     `embeddings` are those of each candidate, `reference` those of eager on cpu, for all sentences.
     """

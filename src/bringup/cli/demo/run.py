@@ -204,6 +204,6 @@ def _warm_up(candidate: ModelRunner, sentences: Sequence[Sentence]) -> None:
 
 
 def _extremes(sentences: Sequence[Sentence]) -> tuple[Sentence, Sentence]:
-    """The shortest and the longest sentence, by which a compiler sees that lengths vary."""
+    """Return the shortest and the longest sentence, by which a compiler sees that lengths vary."""
     ordered = sorted(sentences, key=lambda sentence: sentence.tokens)
     return ordered[0], ordered[-1]

@@ -37,7 +37,7 @@ def _times(factor: float | None) -> str:
 
 
 def result_table(rows: Sequence[Row], notes: Sequence[str]) -> report.Table:
-    """The demo's table: every mode on every device for short, middle and long sentences."""
+    """Return the demo's table: every mode on every device for short, middle and long sentences."""
     table = report.Table("all-MiniLM-L6-v2, one sentence at a time", _COLUMNS, notes=list(notes))
     for row in rows:
         table.add(
@@ -59,7 +59,7 @@ def _shortened(text: str, width: int = 70) -> str:
 
 
 def pair_table(pairs: Sequence[Pair]) -> report.Table:
-    """The nearest sentence pairs, to be judged by eye."""
+    """Return the nearest sentence pairs, to be judged by eye."""
     table = report.Table(
         "The nearest sentences (by the captured model): do they mean the same?",
         (report.Column("cosine", number=True), report.Column("one"), report.Column("other")),
@@ -70,7 +70,7 @@ def pair_table(pairs: Sequence[Pair]) -> report.Table:
 
 
 def _about_inductor(shown: set[str]) -> tuple[str, ...]:
-    """What the table does not say of Inductor, where it has rows of it."""
+    """Return what the table does not say of Inductor, where it has rows of it."""
     if Mode.INDUCTOR.value not in shown or Mode.FROZEN_INDUCTOR.value in shown:
         return ()
     return _INDUCTOR_NOTE

@@ -34,7 +34,7 @@ class LengthClass(Enum):
 
     @property
     def range_text(self) -> str:
-        """The class's range of tokens, for people."""
+        """Return the class's range of tokens, for people."""
         return {
             LengthClass.SHORT: f"up to {_SHORT} tokens",
             LengthClass.MIDDLE: f"{_SHORT + 1} to {_MIDDLE} tokens",
@@ -52,7 +52,7 @@ class Sentence:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens, [CLS] and [SEP] included."""
+        """Return number of tokens, [CLS] and [SEP] included."""
         return len(self.ids)
 
     @property
@@ -64,7 +64,7 @@ class Sentence:
 
 
 def examples_dir() -> Path:
-    """The shipped examples: in an installed package, or beside `src` in the sources.
+    """Return the shipped examples: in an installed package, or beside `src` in the sources.
 
     Raises `FileNotFoundError` naming both places when there are none.
     """
@@ -80,7 +80,8 @@ def examples_dir() -> Path:
 
 
 def read_texts(file: Path | None, text: str | None) -> list[str]:
-    """One text per line of `file`, or `text`, or the shipped sentences. Empty lines are left out.
+    """Return one text per line of `file`, or `text`, or the shipped sentences. Empty lines are left
+    out.
 
     Raises `ValueError` when nothing is left, `OSError` when the file cannot be read.
     """
@@ -98,7 +99,7 @@ def read_texts(file: Path | None, text: str | None) -> list[str]:
 
 
 def encode(texts: Sequence[str], tokenizer: Any, longest: int) -> list[Sentence]:
-    """The texts as token ids, cut to `longest` tokens."""
+    """Return the texts as token ids, cut to `longest` tokens."""
     tokenizer.no_padding()
     tokenizer.enable_truncation(longest)
     encodings = [(text, tokenizer.encode(text)) for text in texts]
@@ -106,8 +107,8 @@ def encode(texts: Sequence[str], tokenizer: Any, longest: int) -> list[Sentence]
 
 
 def spread(sentences: Sequence[Sentence], count: int) -> list[int]:
-    """The numbers of `count` sentences evenly spread over the lengths, shortest and longest among
-    them; of all when there are no more.
+    """Return the numbers of `count` sentences evenly spread over the lengths, shortest and longest
+    among them; of all when there are no more.
     """
     ordered = sorted(range(len(sentences)), key=lambda s: sentences[s].tokens)
     if len(ordered) <= count:

@@ -32,12 +32,12 @@ def show_list(console: Console, rows: Sequence[dict[str, object]]) -> None:
 
 
 def as_json_of(rows: Sequence[dict[str, object]], errors: Sequence[str]) -> dict[str, object]:
-    """The registered passes and the plugins that could not be loaded."""
+    """Return the registered passes and the plugins that could not be loaded."""
     return {"passes": list(rows), "plugin_errors": list(errors)}
 
 
 def registered_rows() -> list[dict[str, object]]:
-    """The registered passes with whether each is switched on."""
+    """Return the registered passes with whether each is switched on."""
     switches = settings.pass_switch()
     return [
         {**row, "on": passes.is_enabled(str(row["pass_name"]), switches)}

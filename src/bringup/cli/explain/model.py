@@ -35,17 +35,17 @@ class Model(Protocol):
         """Raise what the model itself raises."""
 
     def expected(self) -> list[Leaf]:
-        """The tensors that it returns without any pass."""
+        """Return the tensors that it returns without any pass."""
 
     def rewritten(self, names: Sequence[str] | None, options: Mapping[str, object]) -> Rewritten:
-        """A fresh run of these passes over it, and of the result."""
+        """Return a fresh run of these passes over it, and of the result."""
 
     def graphs(self) -> Sequence[fx.GraphModule | ir.Graph]:
-        """The graphs that passes are given for it, as they are before any pass."""
+        """Return the graphs that passes are given for it, as they are before any pass."""
 
 
 def load_model(target: str) -> Model:
-    """The model behind `target`: what `bringup try` takes, a `.pt2` or an `.onnx` file.
+    """Return the model behind `target`: what `bringup try` takes, a `.pt2` or an `.onnx` file.
 
     Raises `SubjectError` that says what was expected and what came.
     """
@@ -153,7 +153,7 @@ class _Exported:
 
 
 def _cause(error: Exception) -> Exception:
-    """What a pass raised, where Dynamo wrapped it."""
+    """Return what a pass raised, where Dynamo wrapped it."""
     inner = getattr(error, "inner_exception", None) or error.__cause__
     if type(error).__module__.startswith("torch.") and isinstance(inner, Exception):
         return inner

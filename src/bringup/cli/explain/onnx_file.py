@@ -42,12 +42,12 @@ class OnnxFile:
         """Nothing: reading the file has looked at all of it."""
 
     def expected(self) -> list[Leaf]:
-        """The results without any pass; from now on those of `rewritten` are computed too."""
+        """Return the results without any pass; from now on those of `rewritten` are computed too."""
         self._is_run = True
         return self._outputs(self._proto)
 
     def rewritten(self, names: Sequence[str] | None, options: Mapping[str, object]) -> Rewritten:
-        """A fresh run of these passes over the model."""
+        """Return a fresh run of these passes over the model."""
         found = Rewritten()
         model = self._onnx.from_proto(self._proto, self._folder)
         before = compiler.last_report()
@@ -64,7 +64,7 @@ class OnnxFile:
         return found
 
     def graphs(self) -> list[ir.Graph]:
-        """The model's graph, its functions, and the graphs that their nodes call."""
+        """Return the model's graph, its functions, and the graphs that their nodes call."""
         found: list[ir.Graph] = list(self._onnx.from_proto(self._proto, self._folder).graphs)
         for graph in found:
             found.extend(graph.get_all_subgraphs())

@@ -43,7 +43,9 @@ def show_reports(console: Console, model: str, reports: Sequence[PassReport]) ->
 
 
 def _place(number: int, graph: PassReport, result: PassResult) -> str:
-    """Which graph a result is about: the number of the report, and the name of an inner graph."""
+    """Return which graph a result is about: the number of the report, and the name of an inner
+    graph.
+    """
     return str(number) if result.graph == graph.graph else f"{number} {result.graph}"
 
 
@@ -54,7 +56,7 @@ def _lines(result: PassResult) -> list[str]:
 
 
 def reports_as_json(reports: Sequence[PassReport]) -> list[dict[str, object]]:
-    """The reports as values that `report.to_json` takes."""
+    """Return the reports as values that `report.to_json` takes."""
     return [
         {
             "graph": graph.graph,

@@ -29,26 +29,26 @@ class Explanation:
 
     @property
     def results(self) -> list[PassResult]:
-        """All passes on all graphs."""
+        """Return all passes on all graphs."""
         return [result for report in self.reports for result in report.results]
 
     @property
     def unmatched(self) -> list[str]:
-        """The passes that rewrote nothing anywhere, in running order."""
+        """Return the passes that rewrote nothing anywhere, in running order."""
         totals: dict[str, int] = {}
         for result in self.results:
             totals[result.name] = totals.get(result.name, 0) + result.matches
         return [name for name, matches in totals.items() if not matches]
 
     def has_rewritten(self, *, every: bool) -> bool:
-        """Whether passes rewrote something: one of them, or every one of them."""
+        """Return whether passes rewrote something: one of them, or every one of them."""
         if every:
             return bool(self.results) and not self.unmatched
         return any(result.matches for result in self.results)
 
     @property
     def has_failed(self) -> bool:
-        """Whether a pass failed, or what it made cannot be run."""
+        """Return whether a pass failed, or what it made cannot be run."""
         failed = any(result.status is PassStatus.FAILED for result in self.results)
         return bool(self.error) or failed
 

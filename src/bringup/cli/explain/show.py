@@ -23,7 +23,7 @@ def show_explanation(console: Console, found: Explanation) -> None:
 
 
 def explanation_as_json(found: Explanation) -> dict[str, object]:
-    """The explanation as values that `report.to_json` takes."""
+    """Return the explanation as values that `report.to_json` takes."""
     return {
         "model": found.model,
         "error": found.error,
@@ -45,5 +45,5 @@ def show_bisection(console: Console, found: Bisection) -> None:
 
 
 def bisection_as_json(model: str, found: Bisection) -> dict[str, object]:
-    """The bisection as values that `report.to_json` takes."""
+    """Return the bisection as values that `report.to_json` takes."""
     return {"model": model, **asdict(found)}

@@ -32,7 +32,7 @@ class GraphBreak:
 
 @contextmanager
 def graph_breaks() -> Iterator[list[GraphBreak]]:
-    """Collects the breaks of what is compiled in this block; the list is filled at its end."""
+    """Collect the breaks of what is compiled in this block; the list is filled at its end."""
     from torch._dynamo.output_graph import graph_break_reasons
 
     before = len(graph_break_reasons)
@@ -51,6 +51,6 @@ def graph_breaks() -> Iterator[list[GraphBreak]]:
 
 
 def _short(name: str) -> str:
-    """A file as it is reached from the current folder, where it lies below it."""
+    """Return a file as it is reached from the current folder, where it lies below it."""
     path = Path(name)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else name

@@ -28,7 +28,7 @@ class Prints:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Redirects `sys.stdout` in this block."""
+        """Redirect `sys.stdout` in this block."""
         if not self.silent:
             with redirect_stdout(sys.stderr):
                 yield
@@ -50,7 +50,7 @@ class _Collected(logging.Handler):
 
 @contextmanager
 def logged_warnings(name: str) -> Iterator[list[str]]:
-    """Collects what the logger `name` warns of in this block, each text once."""
+    """Collect what the logger `name` warns of in this block, each text once."""
     handler = _Collected()
     logger = logging.getLogger(name)
     logger.addHandler(handler)

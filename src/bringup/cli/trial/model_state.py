@@ -81,8 +81,8 @@ class State:
         return container.members()
 
     def changes(self) -> list[str]:
-        """The paths of what differs from when this was made; `restore` puts these back from now
-        on.
+        """Return the paths of what differs from when this was made; `restore` puts these back from
+        now on.
         """
         found: dict[str, None] = {}
         for item in self._items:
@@ -96,7 +96,7 @@ class State:
 
     @property
     def lasting(self) -> list[str]:
-        """The parameters among what `changes` has found, which are not put back."""
+        """Return the parameters among what `changes` has found, which are not put back."""
         return [item.path for item in self._mutable if isinstance(item, _Tensor) and item.is_weight]
 
     def restore(self) -> None:
@@ -190,7 +190,7 @@ def _version(tensor: torch.Tensor) -> int:
 
 
 def _equal(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether two tensors of one shape hold the same, NaN being NaN."""
+    """Return whether two tensors of one shape hold the same, NaN being NaN."""
     if left.is_quantized or left.layout != torch.strided:
         return _version(left) == 0
     equal = left == right

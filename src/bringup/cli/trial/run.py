@@ -94,7 +94,7 @@ class Trial:
     is_interrupted: bool = False
 
     def tolerance_of(self, mode: str) -> float:
-        """The absolute difference up to which outputs of this mode agree with eager's."""
+        """Return the absolute difference up to which outputs of this mode agree with eager's."""
         return self.narrow_tolerance if mode == "max" else self.tolerance
 
 
@@ -163,7 +163,7 @@ class _Trying:
             self._try("inductor", self._inductor, tuple(self._works))
 
     def lines(self) -> list[Line]:
-        """What is known by now."""
+        """Return what is known by now."""
         modes = (*self._compared, *(mode for mode in self._failures if mode not in self._compared))
         return [self._line(mode) for mode in modes]
 
@@ -259,7 +259,9 @@ class _Trying:
                 self._on_line(self._line(mode))
 
     def _compiled(self, mode: str) -> Callable[[], Any]:
-        """The model in one of the backend's modes, compiled; what it says once becomes a note."""
+        """Return the model in one of the backend's modes, compiled; what it says once becomes a
+        note.
+        """
         subject, trial = self._subject, self._trial
         reports: list[PassReport] = []
         compiled = _compiled(subject, mode, reports)
@@ -286,7 +288,9 @@ def _tensors(*nests: Any) -> list[torch.Tensor]:
 
 
 def _tolerance(values: Sequence[Leaf]) -> float:
-    """The absolute difference up to which outputs agree: by the largest value and the dtypes."""
+    """Return the absolute difference up to which outputs agree: by the largest value and the
+    dtypes.
+    """
     dtypes = {leaf.value.dtype for leaf in values if isinstance(leaf.value, torch.Tensor)}
     coarse = any(dtype.is_floating_point and dtype.itemsize < 4 for dtype in dtypes)
     return (_NARROW if coarse else _FLOAT32) * _scale_of(values)
@@ -297,7 +301,7 @@ def _scale_of(values: Sequence[Leaf]) -> float:
 
 
 def _compiled(subject: Subject, mode: str, reports: list[PassReport]) -> Any:
-    """The model through our backend, what the passes did collected in `reports`."""
+    """Return the model through our backend, what the passes did collected in `reports`."""
 
     def backend(module: Any, inputs: Sequence[Any]) -> Any:
         run = compiler.dynamo_backend(module, inputs, mode=mode)

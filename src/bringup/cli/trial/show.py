@@ -21,7 +21,7 @@ _SHIPPED = frozenset(f"Library{item.__name__}" for item in LIBRARY)
 
 
 def line_text(line: Line) -> str:
-    """A mode as soon as it is measured."""
+    """Return a mode as soon as it is measured."""
     if line.ms is None:
         return f"{line.mode}: {line.reason}"
     ratio = line.speedup
@@ -122,8 +122,8 @@ def _print(console: Console, text: str) -> None:
 
 
 def as_json(trial: Trial) -> dict[str, object]:
-    """The trial as values that `report.write_json` takes; what no JSON number says (NaN, infinity)
-    becomes null.
+    """Return the trial as values that `report.write_json` takes; what no JSON number says (NaN,
+    infinity) becomes null.
     """
     return {
         "name": trial.name,

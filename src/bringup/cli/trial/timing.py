@@ -77,16 +77,16 @@ class Rounds:
                 return
 
     def ratio(self, numerator: str, denominator: str) -> Ratio:
-        """How many times as long a call of the one takes as one of the other."""
+        """Return how many times as long a call of the one takes as one of the other."""
         return paired_ratio(self._samples(numerator), self._samples(denominator))
 
     @property
     def names(self) -> frozenset[str]:
-        """What was timed; nothing before the first round is whole."""
+        """Return what was timed; nothing before the first round is whole."""
         return frozenset(self.taken[0]) if self.taken else frozenset()
 
     def milliseconds(self, name: str) -> float:
-        """The median time of a call that was timed."""
+        """Return the median time of a call that was timed."""
         return statistics.median(self._samples(name)) / 1e6
 
     def _samples(self, name: str) -> list[float]:

@@ -46,8 +46,8 @@ def load_subject(target: str) -> Subject:
 
 
 def load_model(target: str) -> Subject:
-    """The subject behind `target`: a folder with a config.json, or `module:factory`. The model is
-    as its factory made it; one of a folder is in evaluation mode.
+    """Return the subject behind `target`: a folder with a config.json, or `module:factory`. The
+    model is as its factory made it; one of a folder is in evaluation mode.
 
     A factory takes no arguments and returns `(model, example_inputs)`; the inputs are a tensor, a
     tuple of positional arguments or a dict of keyword arguments. Raises `SubjectError` that says

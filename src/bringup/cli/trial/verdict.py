@@ -14,7 +14,7 @@ _QUOTABLE = 0.25
 
 
 def spread(ratio: Ratio) -> str:
-    """A ratio with its interval, the interval alone where it is wide, or why there is none."""
+    """Return a ratio with its interval, the interval alone where it is wide, or why there is none."""
     if ratio.high == float("inf"):
         return f"too few rounds to say ({ratio.rounds})"
     interval = f"({ratio.low:.2f} to {ratio.high:.2f})"
@@ -26,7 +26,7 @@ def spread(ratio: Ratio) -> str:
 
 
 def verdict(trial: Trial) -> str:
-    """The sentence: what to use, or why nothing helps, or that the machine is too noisy."""
+    """Return the sentence: what to use, or why nothing helps, or that the machine is too noisy."""
     ours = [line for line in trial.lines if line.mode in MODES]
     wrong = [line for line in ours if _is_wrong(line, trial.tolerance_of(line.mode))]
     if wrong:
@@ -48,7 +48,7 @@ def verdict(trial: Trial) -> str:
 
 
 def _fastest(lines: Sequence[Line]) -> Line:
-    """The fastest; rounded weights only where they are faster than all else beyond doubt."""
+    """Return the fastest; rounded weights only where they are faster than all else beyond doubt."""
     exact = [line for line in lines if line.mode != "max"]
     fastest = max(lines, key=lambda line: _median(line.speedup))
     if fastest in exact or not exact:

@@ -115,7 +115,7 @@ class ProtoValue:
 
 
 def round32(number: float) -> float:
-    """A number as an attribute keeps it: in single precision."""
+    """Return a number as an attribute keeps it: in single precision."""
     try:
         (rounded,) = struct.unpack("<f", struct.pack("<f", number))
     except OverflowError:
@@ -124,7 +124,7 @@ def round32(number: float) -> float:
 
 
 def attribute_kind(proto: Any) -> int:
-    """The type of an attribute; models of the first IR versions do not state it."""
+    """Return the type of an attribute; models of the first IR versions do not state it."""
     if proto.type != _KIND.UNDEFINED:
         return int(proto.type)
     for kind, field in _FIELDS.items():
@@ -135,7 +135,7 @@ def attribute_kind(proto: Any) -> int:
 
 
 def value_of(proto: Any, body: Callable[[Any], Body]) -> object:
-    """The argument that an attribute is; `body` makes the graphs in it."""
+    """Return the argument that an attribute is; `body` makes the graphs in it."""
     kind = attribute_kind(proto)
     if proto.ref_attr_name:
         return AttributeReference(proto.ref_attr_name, kind)
@@ -162,7 +162,7 @@ def _plain(kind: int, given: Any, body: Callable[[Any], Body]) -> object:
 
 
 def bodies_of(node: ir.Node) -> list[Body]:
-    """The graphs that a node calls."""
+    """Return the graphs that a node calls."""
     found: list[Body] = []
     agenda: list[object] = [*node.arguments]
     while agenda:
@@ -177,7 +177,7 @@ def bodies_of(node: ir.Node) -> list[Body]:
 
 
 def canonical(where: str, kind: int, given: object) -> object:
-    """The one form of an attribute's value; `SchemaError` when it is not of the kind.
+    """Return the one form of an attribute's value; `SchemaError` when it is not of the kind.
 
     Args:
         where: operator and attribute, for the error.
@@ -249,7 +249,7 @@ _CANONICAL: dict[int, Callable[[object], object]] = {
 
 
 def _rounded_pattern(item: ArgumentPattern) -> ArgumentPattern:
-    """An open argument whose numbers are as an attribute keeps them."""
+    """Return an open argument whose numbers are as an attribute keeps them."""
     if isinstance(item, Constant) and item.values:
         return dataclasses.replace(item, values=tuple(round32(value) for value in item.values))
     if isinstance(item, AnyValue) and item.among is not None:
@@ -265,7 +265,7 @@ def _rounded(item: object) -> object:
 
 
 def guessed_kind(value: object) -> int:
-    """The kind of an attribute that no schema describes; an empty list is one of integers.
+    """Return the kind of an attribute that no schema describes; an empty list is one of integers.
 
     Raises `SchemaError` for a value that is none.
     """

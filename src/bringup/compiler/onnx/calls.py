@@ -27,8 +27,8 @@ _KEEPS_NAMES = 10
 
 
 def infer(dialect: ModelOperators, node: ir.Node, count: int) -> list[object]:
-    """The description of each of `count` outputs; None where nothing is known. Raises what onnx
-    raises.
+    """Return the description of each of `count` outputs; None where nothing is known. Raises what
+    onnx raises.
     """
     signature = dialect.signature_of(node.operator)
     is_known = signature is not None or dialect.function_of(node.op_type) is not None
@@ -49,7 +49,7 @@ def infer(dialect: ModelOperators, node: ir.Node, count: int) -> list[object]:
 
 
 def _node_types(call: _Call, constants: Mapping[ir.Value, ConstantTensor | None]) -> list[Any]:
-    """The type of every output of a node that calls no graph; None where nothing is known."""
+    """Return the type of every output of a node that calls no graph; None where nothing is known."""
     tensors = {}
     for value, name in call.names.items():
         constant = constants.get(value)
@@ -88,7 +88,7 @@ def _key(
     count: int,
     constants: Mapping[ir.Value, ConstantTensor | None],
 ) -> tuple[object, ...]:
-    """What the types of the outputs depend on: calls of one key have the same."""
+    """Return what the types of the outputs depend on: calls of one key have the same."""
     looks = []
     for value in inputs_of(node, signature):
         constant = None if value is None else constants[value]
@@ -99,14 +99,14 @@ def _key(
 
 
 def _without_unknown(look: object) -> object:
-    """The look with all unknown sizes alike: onnx is not told their names."""
+    """Return the look with all unknown sizes alike: onnx is not told their names."""
     if not isinstance(look, ir.TensorDesc) or look.shape.is_static:
         return look
     return look.dtype, tuple("?" if is_unknown(dim) else dim for dim in look.shape)
 
 
 def _small_constant(value: ir.Value) -> ConstantTensor | None:
-    """The constant behind a value if shapes may depend on its elements, and these are known."""
+    """Return the constant behind a value if shapes may depend on its elements, and these are known."""
     payload = value.node.payload
     if value.node.op_type != ir.CONSTANT or payload is None:
         return None
@@ -119,7 +119,7 @@ def _small_constant(value: ir.Value) -> ConstantTensor | None:
 def evaluate(
     dialect: ModelOperators, node: ir.Node, data: Mapping[ir.Value, object]
 ) -> tuple[object, ...]:
-    """What the reference implementation of onnx computes. Raises what it raises."""
+    """Return what the reference implementation of onnx computes. Raises what it raises."""
     from onnx.reference import ReferenceEvaluator
 
     call = _Call(dialect, node, len(node.outputs))
@@ -131,7 +131,7 @@ def evaluate(
 
 
 def as_data(payload: object) -> Any:
-    """What a constant holds as an array; anything else, data of a value, as it is."""
+    """Return what a constant holds as an array; anything else, data of a value, as it is."""
     if isinstance(payload, ConstantTensor):
         return payload.numpy()
     return array_of(payload) if isinstance(payload, ir.ConstantData) else payload
@@ -159,7 +159,7 @@ class _Call:
         self.outputs = [f"output_{i}" for i in range(count)]
 
     def proto(self) -> Any:
-        """The node."""
+        """Return the node."""
         node = self._node
         captured = [self.names[value] for value in captures_of(node)]
         taken = {*self.names.values(), *self.outputs}
@@ -168,7 +168,7 @@ class _Call:
         return node_proto(node, self.signature, names, self.outputs, write_body)
 
     def model(self, looks: Mapping[ir.Value, object]) -> Any:
-        """A model of this node alone, whose inputs look like this."""
+        """Return a model of this node alone, whose inputs look like this."""
         dialect = self.dialect
         inputs = [_value_info(name, looks[value]) for value, name in self.names.items()]
         outputs = [onnx.ValueInfoProto(name=name) for name in self.outputs]

@@ -31,7 +31,8 @@ Vector: TypeAlias = "tuple[int, Elements]"
 
 
 def computed_look(node: ir.Node, look: object) -> object:
-    """The description of the output of a node whose shape is an input that other nodes compute.
+    """Return the description of the output of a node whose shape is an input that other nodes
+    compute.
 
     Args:
         node: `Reshape`, `Expand` or `ConstantOfShape`; of any other nothing is known here.
@@ -77,8 +78,8 @@ def _with_rank(rank: int, dtype: str) -> ir.TensorDesc:
 
 
 def _reshaped(node: ir.Node, elements: Elements) -> Elements | None:
-    """A size with a name may be 0, which stands for the size that is there: it counts where that is
-    the same size.
+    """Return a size with a name may be 0, which stands for the size that is there: it counts where
+    that is the same size.
     """
     known = _sizes(node.inputs[0])
     source = known or ()
@@ -103,7 +104,7 @@ def _is_rest(element: Element) -> bool:
 
 
 def _rest(source: Sequence[Element], taken: list[ir.Dim]) -> int | None:
-    """What -1 stands for: the number of elements by the other sizes; names must cancel."""
+    """Return what -1 stands for: the number of elements by the other sizes; names must cancel."""
     names = [str(size) for size in taken if not isinstance(size, int)]
     count = 1
     for size in source:
@@ -160,7 +161,7 @@ class _Reader:
         self._left = _MOST_NODES
 
     def read(self, value: ir.Value) -> Vector | None:
-        """The elements of a tensor of at most one dimension; None of any other."""
+        """Return the elements of a tensor of at most one dimension; None of any other."""
         self._left -= 1
         rule = _READERS.get(value.node.op_type)
         found = None if rule is None or self._left < 0 else rule(self, value.node)
@@ -174,7 +175,7 @@ class _Reader:
         return (1, (None,) * sizes[0]) if sizes[0] <= _MOST_ELEMENTS else None
 
     def numbers(self, argument: object) -> tuple[int, ...] | None:
-        """An attribute or input of integers; None where one is not known."""
+        """Return an attribute or input of integers; None where one is not known."""
         read = self.read(argument) if isinstance(argument, ir.Value) else (1, argument)
         items = None if read is None else read[1]
         if not isinstance(items, tuple):
@@ -198,7 +199,7 @@ class _Reader:
         return array.ndim, tuple(int(item) for item in array.reshape(-1))
 
     def shape(self, node: ir.Node) -> Vector | None:
-        """The sizes of a tensor, or some of them."""
+        """Return the sizes of a tensor, or some of them."""
         sizes = _sizes(node.inputs[0])
         start, end = _argument(node, "start"), _argument(node, "end")
         is_plain = all(item is None or isinstance(item, int) for item in (start, end))
@@ -228,17 +229,17 @@ class _Reader:
         return 1, tuple(elements)
 
     def unsqueeze(self, node: ir.Node) -> Vector | None:
-        """A number as a shape."""
+        """Return a number as a shape."""
         data, axes = self.read(node.inputs[0]), self.numbers(_argument(node, "axes"))
         return (1, data[1]) if data is not None and data[0] == 0 and axes in ((0,), (-1,)) else None
 
     def squeeze(self, node: ir.Node) -> Vector | None:
-        """A shape of one element as a number."""
+        """Return a shape of one element as a number."""
         data = self.read(node.inputs[0])
         return (0, data[1]) if data is not None and data[0] == len(data[1]) == 1 else None
 
     def slice(self, node: ir.Node) -> Vector | None:
-        """The elements of a part."""
+        """Return the elements of a part."""
         data = self.read(node.inputs[0])
         ends = [self.numbers(_argument(node, name)) for name in ("starts", "ends")]
         rest = [_argument(node, name) for name in ("axes", "steps")]
@@ -252,7 +253,7 @@ class _Reader:
         return 1, data[1][starts[0] : stops[0]]  # type: ignore[index]
 
     def same(self, node: ir.Node) -> Vector | None:
-        """What is not changed."""
+        """Return what is not changed."""
         return self.read(node.inputs[0])
 
     def cast(self, node: ir.Node) -> Vector | None:
@@ -301,7 +302,7 @@ _READERS: dict[str, Callable[[_Reader, ir.Node], Vector | None]] = {
 
 
 def _sizes(value: ir.Value) -> Elements | None:
-    """The sizes of a tensor, None for those of which nothing is known."""
+    """Return the sizes of a tensor, None for those of which nothing is known."""
     desc = value.known_desc
     if desc is None:
         return None
@@ -309,5 +310,5 @@ def _sizes(value: ir.Value) -> Elements | None:
 
 
 def _argument(node: ir.Node, name: str) -> Any:
-    """None where this version of the operator has no such argument."""
+    """Return None where this version of the operator has no such argument."""
     return node.argument(name) if node.has_attr(name) else None

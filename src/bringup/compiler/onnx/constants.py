@@ -38,27 +38,27 @@ class ConstantTensor:
 
     @classmethod
     def of_array(cls, array: Any) -> ConstantTensor:
-        """A constant with these elements; `TypeError` for what ONNX has no tensor for."""
+        """Return a constant with these elements; `TypeError` for what ONNX has no tensor for."""
         return cls(numpy_helper.from_array(np.asarray(array)))
 
     @classmethod
     def of_data(cls, data: ir.ConstantData) -> ConstantTensor:
-        """The same of data by value."""
+        """Return the same of data by value."""
         return cls.of_array(array_of(data))
 
     @property
     def name(self) -> str:
-        """What the tensor is called in its model; "" when it has no name."""
+        """Return what the tensor is called in its model; "" when it has no name."""
         return str((self.proto.values if self.is_sparse else self.proto).name)
 
     @property
     def is_external(self) -> bool:
-        """Whether the elements lie in a file beside the model."""
+        """Return whether the elements lie in a file beside the model."""
         return not self.is_sparse and external_data_helper.uses_external_data(self.proto)
 
     def tensor(self) -> Any:
-        """The dense `onnx.TensorProto` with its elements in it; `ModelError` when their file cannot
-        be read.
+        """Return the dense `onnx.TensorProto` with its elements in it; `ModelError` when their file
+        cannot be read.
         """
         if self.is_sparse:
             return numpy_helper.from_array(self.numpy())
@@ -82,7 +82,7 @@ class ConstantTensor:
         return loaded
 
     def numpy(self) -> Any:
-        """The elements as an array of the tensor's shape."""
+        """Return the elements as an array of the tensor's shape."""
         if not self.is_sparse:
             return numpy_helper.to_array(self.tensor())
         values = numpy_helper.to_array(self.proto.values)
@@ -93,8 +93,8 @@ class ConstantTensor:
         return dense
 
     def data(self) -> ir.ConstantData | None:
-        """The elements by value; None for text, for sparse tensors, and where the file with the
-        elements cannot be read: what needs them says so (`numpy`), shape and dtype do not.
+        """Return the elements by value; None for text, for sparse tensors, and where the file with
+        the elements cannot be read: what needs them says so (`numpy`), shape and dtype do not.
         """
         if self.is_sparse or self.desc.dtype == "string":
             return None
@@ -115,8 +115,8 @@ def array_of(data: ir.ConstantData) -> Any:
 
 
 def as_constant(payload: object) -> ConstantTensor:
-    """The payload of a constant in this dialect's form: from an array, data by value, or a tensor
-    of a framework (anything with `detach`). `TypeError` for anything else.
+    """Return the payload of a constant in this dialect's form: from an array, data by value, or a
+    tensor of a framework (anything with `detach`). `TypeError` for anything else.
     """
     if isinstance(payload, ConstantTensor):
         return payload

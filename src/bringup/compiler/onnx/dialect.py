@@ -54,7 +54,7 @@ class OnnxDialect(ModelOperators, ir.VerifiableDialect):
 
     @property
     def name(self) -> str:
-        """The vocabulary with its versions: patterns are looked up again for another one."""
+        """Return the vocabulary with its versions: patterns are looked up again for another one."""
         versions = (f"{domain or 'ai.onnx'} {n}" for domain, n in sorted(self._versions.items()))
         return f"onnx ({', '.join(versions)})"
 
@@ -113,7 +113,7 @@ class OnnxDialect(ModelOperators, ir.VerifiableDialect):
         return name not in _DETERMINISTIC
 
     def _is_random_function(self, op_type: str) -> bool:
-        """Whether anything in a function may draw numbers."""
+        """Return whether anything in a function may draw numbers."""
         function = self.function_of(op_type)
         if function is None:
             return False
@@ -207,8 +207,9 @@ class OnnxDialect(ModelOperators, ir.VerifiableDialect):
         return calls.evaluate(self, node, constants)
 
     def can_fold(self, node: ir.Node) -> bool:
-        """Whether a node on constants may be computed once: its schema is known, it returns tensors
-        that are not large, or not much larger than what they are made of, and calls no graph.
+        """Return whether a node on constants may be computed once: its schema is known, it returns
+        tensors that are not large, or not much larger than what they are made of, and calls no
+        graph.
         """
         signature = self.signature_of(node.operator)
         return (
@@ -312,7 +313,7 @@ _DETERMINISTIC = frozenset({"AffineGrid"})
 
 
 def _trains(node: ir.Node) -> bool:
-    """Whether a dropout may be in training mode."""
+    """Return whether a dropout may be in training mode."""
     if not any(parameter.name == "training_mode" for parameter in node.operator.parameters):
         return node.has_attr("is_test") and node.argument("is_test") == 0
     mode = node.argument("training_mode")
@@ -323,7 +324,7 @@ def _trains(node: ir.Node) -> bool:
 
 
 def _settled(inferred: object, known: object) -> object:
-    """What is known after inference; where the two contradict each other, what was inferred."""
+    """Return what is known after inference; where the two contradict each other, what was inferred."""
     if inferred is None or known is None:
         return known if inferred is None else inferred
     together = joined(inferred, known)

@@ -73,16 +73,16 @@ class OnnxModel:
 
     @property
     def functions(self) -> Mapping[str, ir.Graph]:
-        """The graphs of the model's own functions, by operator type."""
+        """Return the graphs of the model's own functions, by operator type."""
         return MappingProxyType(self._functions)
 
     @property
     def graphs(self) -> tuple[ir.Graph, ...]:
-        """The model's graph, then those of its functions."""
+        """Return the model's graph, then those of its functions."""
         return (self.graph, *self._functions.values())
 
     def to_proto(self) -> Any:
-        """A new `onnx.ModelProto` of the model as it is now. External data stay references.
+        """Return a new `onnx.ModelProto` of the model as it is now. External data stay references.
 
         Raises `ModelError` for what the model's opsets do not have, or when an imported version
         contradicts another.
@@ -143,7 +143,7 @@ def load(path: str | os.PathLike[str]) -> OnnxModel:
 
 
 def from_proto(proto: Any, folder: str | os.PathLike[str] | None = None) -> OnnxModel:
-    """The model of an `onnx.ModelProto`; `folder` is where its external data lie."""
+    """Return the model of an `onnx.ModelProto`; `folder` is where its external data lie."""
     return OnnxModel(proto, None if folder is None else Path(folder))
 
 
@@ -155,7 +155,7 @@ def _check_header(proto: Any) -> None:
 
 
 def _versions(imports: Any) -> dict[str, int]:
-    """The imported versions by domain; `ModelError` for a domain that has two."""
+    """Return the imported versions by domain; `ModelError` for a domain that has two."""
     found: dict[str, int] = {}
     for item in imports:
         domain = "" if item.domain == "ai.onnx" else item.domain
@@ -175,7 +175,7 @@ def _function_dialect(
 
 
 def _frame_of(proto: Any) -> Any:
-    """The model without its graph and functions."""
+    """Return the model without its graph and functions."""
     frame = onnx.ModelProto()
     for field, value in proto.ListFields():
         if field.name in ("graph", "functions"):

@@ -24,7 +24,7 @@ class Taken:
         self._names.add(name)
 
     def fresh(self, wanted: str) -> str:
-        """A name that nobody has: this one, or one like it."""
+        """Return a name that nobody has: this one, or one like it."""
         name, number = wanted or "value", 1
         while name in self._names:
             name = f"{wanted or 'value'}_{number}"
@@ -34,7 +34,7 @@ class Taken:
 
 
 def names_in(graph: ir.Graph, outputs: Iterable[str]) -> set[str]:
-    """The names that files gave to what is still in a graph, and to its outputs."""
+    """Return the names that files gave to what is still in a graph, and to its outputs."""
     found = set(outputs)
     for node in graph.nodes:
         origin = origin_of(node)
@@ -65,11 +65,11 @@ class Names:
         return name
 
     def has(self, value: ir.Value) -> bool:
-        """Whether a value has its name already."""
+        """Return whether a value has its name already."""
         return value in self._given
 
     def of(self, value: ir.Value) -> str:
-        """What a value is called: as the file calls it, else by its node."""
+        """Return what a value is called: as the file calls it, else by its node."""
         if value in self._given:
             return self._given[value]
         node = value.node
@@ -82,7 +82,7 @@ class Names:
         return self.give(value, name)
 
     def written(self) -> dict[str, ir.Value]:
-        """All values that have a name, by it."""
+        """Return all values that have a name, by it."""
         return {name: value for value, name in self._given.items()}
 
 

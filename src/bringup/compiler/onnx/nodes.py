@@ -69,13 +69,13 @@ class Origin:
 
 
 def origin_of(node: ir.Node) -> Origin | None:
-    """Where in a file a node comes from; None for one that a pass made."""
+    """Return where in a file a node comes from; None for one that a pass made."""
     found = node.meta.get(ORIGIN)
     return found if isinstance(found, Origin) else None
 
 
 def captures_of(node: ir.Node) -> tuple[ir.Value, ...]:
-    """The values that the graphs which a node calls read of the graph around them."""
+    """Return the values that the graphs which a node calls read of the graph around them."""
     parameters = node.operator.parameters
     if not parameters or parameters[-1].name != CAPTURES:
         return ()
@@ -83,8 +83,8 @@ def captures_of(node: ir.Node) -> tuple[ir.Value, ...]:
 
 
 def inputs_of(node: ir.Node, signature: Signature | None) -> list[ir.Value | None]:
-    """What the node proto lists as inputs; None where one is absent, without absent ones at the
-    end.
+    """Return what the node proto lists as inputs; None where one is absent, without absent ones at
+    the end.
     """
     count = 1 if signature is None else len(signature.inputs)
     found: list[ir.Value | None] = []
@@ -99,7 +99,7 @@ def inputs_of(node: ir.Node, signature: Signature | None) -> list[ir.Value | Non
 
 
 def attributes_of(node: ir.Node, signature: Signature | None) -> tuple[object, ...]:
-    """The arguments that are attributes."""
+    """Return the arguments that are attributes."""
     if signature is None:
         return node.arguments[1:2]
     count = len(signature.inputs)
@@ -113,7 +113,7 @@ def node_proto(
     outputs: Sequence[str],
     write_body: WriteBody,
 ) -> Any:
-    """The `onnx.NodeProto` of a node.
+    """Return the `onnx.NodeProto` of a node.
 
     Args:
         node: an operator.
@@ -141,7 +141,7 @@ def node_proto(
 
 
 def _absent_at_end(proto: Any) -> int:
-    """How many inputs a proto lists, if it lists absent ones at the end; else 0."""
+    """Return how many inputs a proto lists, if it lists absent ones at the end; else 0."""
     return len(proto.input) if proto.input and not proto.input[-1] else 0
 
 

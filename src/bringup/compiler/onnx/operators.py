@@ -102,7 +102,7 @@ class Signature:
     def bound(
         self, arguments: Sequence[object], keywords: Mapping[str, object]
     ) -> tuple[object, ...]:
-        """All arguments of a call in order. Raises `SchemaError` when they do not fit."""
+        """Return all arguments of a call in order. Raises `SchemaError` when they do not fit."""
         named = dict(keywords)
         ordered = [*self._inputs_of(arguments, named), *self._attributes_of(named)]
         if self.has_bodies:
@@ -114,7 +114,7 @@ class Signature:
 
     @property
     def names(self) -> list[str]:
-        """The names of all parameters."""
+        """Return the names of all parameters."""
         return [parameter.name for parameter in self.operator.parameters]
 
     def _inputs_of(self, arguments: Sequence[object], named: dict[str, object]) -> list[object]:
@@ -159,14 +159,16 @@ class Signature:
 
 
 def _as_list(given: list[object]) -> list[object]:
-    """What stands for a variadic input: a list, or values one by one."""
+    """Return what stands for a variadic input: a list, or values one by one."""
     if len(given) == 1 and isinstance(given[0], (tuple, list, Variadic)):
         return [tuple(given[0]) if isinstance(given[0], list) else given[0]]
     return [tuple(given)] if given else []
 
 
 def type_of(domain: str, name: str, overload: str = "") -> str:
-    """The operator type of a node; `SchemaError` for a domain that the graph keeps for itself."""
+    """Return the operator type of a node; `SchemaError` for a domain that the graph keeps for
+    itself.
+    """
     if domain in ("ir", DEFAULT_DOMAIN):
         raise SchemaError(f"the domain {domain!r} (of {name!r}) cannot be told from bringup's own")
     base = f"{DEFAULT_DOMAIN if domain in ('', 'ai.onnx') else domain}::{name}"
@@ -189,7 +191,9 @@ def _versions() -> dict[tuple[str, str], list[int]]:
 
 @cache
 def newest(domain: str) -> int | None:
-    """The newest version of a domain's operators that onnx knows; None for an unknown domain."""
+    """Return the newest version of a domain's operators that onnx knows; None for an unknown
+    domain.
+    """
     if domain == "":
         return int(defs.onnx_opset_version())
     known = [max(versions) for (owner, _), versions in _versions().items() if owner == domain]
@@ -198,7 +202,7 @@ def newest(domain: str) -> int | None:
 
 @cache
 def signature(domain: str, name: str, version: int) -> Signature | None:
-    """The operator in that version of its domain; None when there is none."""
+    """Return the operator in that version of its domain; None when there is none."""
     try:
         schema = defs.get_schema(name, version, domain)
     except defs.SchemaError:
@@ -269,7 +273,7 @@ def _no_body(proto: Any) -> Any:
 
 @cache
 def with_outputs(operator: ir.Operator, count: int) -> ir.Operator:
-    """The operator as a call with `count` outputs has it."""
+    """Return the operator as a call with `count` outputs has it."""
     return replace(operator, output_count=count, optional_outputs=0)
 
 
@@ -278,12 +282,12 @@ def with_outputs(operator: ir.Operator, count: int) -> ir.Operator:
 
 @cache
 def foreign(op_type: str) -> ir.Operator:
-    """An operator that no schema describes: values, attributes by name, captured values."""
+    """Return an operator that no schema describes: values, attributes by name, captured values."""
     return ir.Operator(op_type, _FOREIGN, optional_outputs=_MANY, random=True)
 
 
 def is_foreign(operator: ir.Operator) -> bool:
-    """Whether no schema describes it."""
+    """Return whether no schema describes it."""
     return operator.parameters[-len(_FOREIGN) :] == _FOREIGN
 
 
@@ -310,7 +314,7 @@ def _foreign_value(value: object) -> object:
 
 
 def absent(op_type: str, since: int) -> ir.Operator:
-    """Stands in a pattern for a call that the model's version of the domain does not have: no node
+    """Stand in a pattern for a call that the model's version of the domain does not have: no node
     is like it. A graph that keeps one cannot be written.
     """
     marker = ir.Parameter(f"opset {since}", _ABSENT)
@@ -320,7 +324,7 @@ def absent(op_type: str, since: int) -> ir.Operator:
 
 
 def absent_reason(operator: ir.Operator) -> str | None:
-    """Why a graph cannot have this operator; None when it can."""
+    """Return why a graph cannot have this operator; None when it can."""
     for parameter in operator.parameters[1:2]:
         if parameter.type == _ABSENT:
             return f"there is no {operator.type} in the version that the model imports"
@@ -330,7 +334,7 @@ def absent_reason(operator: ir.Operator) -> str | None:
 def other_version(
     domain: str, name: str, arguments: Sequence[object], keywords: Mapping[str, object]
 ) -> int | None:
-    """The newest version of the operator that takes these arguments; None when none does."""
+    """Return the newest version of the operator that takes these arguments; None when none does."""
     for version in reversed(_versions().get((domain, name), [])):
         found = signature(domain, name, version)
         try:
@@ -343,7 +347,7 @@ def other_version(
 
 
 def no_such_operator(domain: str, name: str) -> SchemaError:
-    """The error for a name that no version of a domain has."""
+    """Return the error for a name that no version of a domain has."""
     names = [known for owner, known in _versions() if owner == domain]
     close = difflib.get_close_matches(name, names, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
@@ -351,12 +355,12 @@ def no_such_operator(domain: str, name: str) -> SchemaError:
 
 
 def is_known_domain(domain: str) -> bool:
-    """Whether onnx has the schemas of a domain."""
+    """Return whether onnx has the schemas of a domain."""
     return domain in ("", "ai.onnx.ml")
 
 
 def reference_in(arguments: Sequence[object]) -> bool:
-    """Whether an argument is an attribute of the function around."""
+    """Return whether an argument is an attribute of the function around."""
     return any(
         isinstance(item, AttributeReference)
         or (isinstance(item, dict) and reference_in(list(item.values())))

@@ -43,14 +43,16 @@ class ModelOperators:
 
     @property
     def imports(self) -> list[Any]:
-        """The versions as `onnx.OperatorSetIdProto`s."""
+        """Return the versions as `onnx.OperatorSetIdProto`s."""
         versions = {**self._versions}
         for function in self._functions.values():
             versions.setdefault(function.domain, 1)
         return [helper.make_opsetid(domain, version) for domain, version in versions.items()]
 
     def version_of(self, domain: str) -> int:
-        """The version of a domain that is used: the imported one, else the newest that onnx has."""
+        """Return the version of a domain that is used: the imported one, else the newest that onnx
+        has.
+        """
         return self._versions.get(domain) or operators.newest(domain) or 1
 
     def _signature(self, domain: str, name: str) -> Signature | None:
@@ -58,19 +60,19 @@ class ModelOperators:
         return None if version is None else operators.signature(domain, name, version)
 
     def signature_of(self, operator: ir.Operator) -> Signature | None:
-        """The schema of a node's operator; None for one without."""
+        """Return the schema of a node's operator; None for one without."""
         return self.signature_named(operator.type)
 
     def signature_named(self, op_type: str) -> Signature | None:
-        """The schema of an operator type; None for one without."""
+        """Return the schema of an operator type; None for one without."""
         if op_type not in self._facts:
             self._facts[op_type] = self._signature(*operators.domain_of(op_type))
         return self._facts[op_type]
 
     def function_of(self, op_type: str) -> Any:
-        """The `onnx.FunctionProto` behind an operator type; None when it is no function."""
+        """Return the `onnx.FunctionProto` behind an operator type; None when it is no function."""
         return self._functions.get(op_type)
 
     def function_protos(self) -> list[Any]:
-        """The model's own functions."""
+        """Return the model's own functions."""
         return list(self._functions.values())

@@ -72,12 +72,12 @@ class _Scope:
 
 
 def _has_unknown_sizes(look: object) -> bool:
-    """Whether values of the same type differ all the same: an unknown size is nobody else's."""
+    """Return whether values of the same type differ all the same: an unknown size is nobody else's."""
     return isinstance(look, ir.TensorDesc) and any(map(is_unknown, look.shape))
 
 
 def read_graph(proto: Any, dialect: OnnxDialect, folder: Path | None) -> ir.Graph:
-    """The graph of a model."""
+    """Return the graph of a model."""
     reader = _Reader(dialect, folder)
     graph = reader.graph(proto, proto.name or "main", None, ())
     graph.set_attr(IMPORTS, dict(dialect.opsets))
@@ -85,7 +85,7 @@ def read_graph(proto: Any, dialect: OnnxDialect, folder: Path | None) -> ir.Grap
 
 
 def read_function(proto: Any, dialect: OnnxDialect) -> ir.Graph:
-    """The graph of a function of a model."""
+    """Return the graph of a function of a model."""
     name = operators.type_of(proto.domain, proto.name, proto.overload)
     scope = _scope_of(proto, name, dialect, None)
     for item in proto.input:
@@ -119,7 +119,7 @@ class _Reader:
     def graph(
         self, proto: Any, name: str, around: _Scope | None, captured: Sequence[str]
     ) -> ir.Graph:
-        """A graph whose inputs are its own and, after them, the `captured` values around it."""
+        """Return a graph whose inputs are its own and, after them, the `captured` values around it."""
         scope = _scope_of(proto, name, self._dialect, around)
         graph = scope.graph
         for info in proto.input:
@@ -185,7 +185,7 @@ class _Reader:
                 ) from error
 
     def _sorted(self, protos: list[Any]) -> list[Any]:
-        """The nodes behind those that they read from; what cannot be sorted stays as it is."""
+        """Return the nodes behind those that they read from; what cannot be sorted stays as it is."""
         makers = {name: at for at, proto in enumerate(protos) for name in proto.output if name}
         reads = [
             [makers[name] for name in self._read_names(proto) if name in makers] for proto in protos
@@ -237,7 +237,7 @@ class _Reader:
     def _attributes(
         self, proto: Any, path: str, scope: _Scope, captured: Sequence[str]
     ) -> tuple[dict[str, object], list[Body]]:
-        """The attributes of a node by name, and the graphs among them."""
+        """Return the attributes of a node by name, and the graphs among them."""
         bodies: list[Body] = []
 
         def body(name: str, inner: Any) -> Body:
@@ -251,7 +251,7 @@ class _Reader:
         return found, bodies
 
     def _constant_of(self, proto: Any, scope: _Scope) -> Any:
-        """The payload of a node that is a constant; None for any other."""
+        """Return the payload of a node that is a constant; None for any other."""
         if proto.op_type != "Constant" or proto.domain not in ("", "ai.onnx"):
             return None
         if len(proto.attribute) != 1 or proto.attribute[0].ref_attr_name or len(proto.output) != 1:
@@ -271,7 +271,7 @@ class _Reader:
         attributes: dict[str, object],
         captures: Sequence[ir.Value],
     ) -> tuple[ir.Operator, tuple[object, ...], tuple[object, ...]]:
-        """The operator of a node, all arguments, and those of them that are attributes."""
+        """Return the operator of a node, all arguments, and those of them that are attributes."""
         op_type = operators.type_of(proto.domain, proto.op_type, proto.overload)
         count = len(proto.output)
         is_function = self._dialect.function_of(op_type) is not None
@@ -309,7 +309,7 @@ class _Reader:
         return list(names)
 
     def _free_names(self, graph: Any) -> tuple[str, ...]:
-        """The names that a graph reads and does not define, in the order of reading."""
+        """Return the names that a graph reads and does not define, in the order of reading."""
         known = self._free.get(id(graph))
         if known is not None:
             return known[1]
@@ -356,7 +356,7 @@ def _by_parameter(
 
 
 def _tensor_of_numbers(attribute: Any) -> Any:
-    """The tensor of a constant that is given as a number, a text, or a list of these."""
+    """Return the tensor of a constant that is given as a number, a text, or a list of these."""
     data = onnx.TensorProto
     forms = {
         "value_float": (data.FLOAT, [attribute.f], ()),
@@ -373,7 +373,7 @@ def _tensor_of_numbers(attribute: Any) -> Any:
 
 
 def _free_name(graph: ir.Graph, wanted: str) -> str:
-    """A name that no subgraph of the graph has: nodes of one name may call graphs."""
+    """Return a name that no subgraph of the graph has: nodes of one name may call graphs."""
     name, number = wanted, 1
     while graph.has_subgraph(name):
         number += 1

@@ -27,7 +27,7 @@ def run(
     folder: str | os.PathLike[str] | None = None,
     seed: int = 0,
 ) -> list[Any]:
-    """The results of an `onnx.ModelProto` as arrays; items of sequences one by one.
+    """Return the results of an `onnx.ModelProto` as arrays; items of sequences one by one.
 
     Args:
         proto: not changed.
@@ -56,7 +56,7 @@ def run(
 
 
 def random_feeds(proto: Any, seed: int) -> dict[str, Any]:
-    """Random data for every input without a default; `ModelError` when its rank is unknown."""
+    """Return random data for every input without a default; `ModelError` when its rank is unknown."""
     defaults = {tensor.name for tensor in proto.graph.initializer}
     found = {}
     for number, info in enumerate(proto.graph.input):

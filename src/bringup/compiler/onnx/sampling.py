@@ -53,7 +53,7 @@ def _size(dim: ir.Dim, draw: int) -> int:
 
 
 def distance(expected: object, got: object) -> tuple[float, float]:
-    """The largest absolute difference, and what is allowed for this dtype and magnitude.
+    """Return the largest absolute difference, and what is allowed for this dtype and magnitude.
 
     NaN is equal to NaN; what differs in shape, dtype or length is infinitely far apart.
     """
@@ -88,8 +88,8 @@ def _gap(expected: Any, got: Any) -> tuple[float, float]:
 
 
 def vary(look: object, dtype: str | None, more: int) -> object:
-    """The look in another floating-point dtype, or with every size above 1 larger by `more`; the
-    same object where that changes nothing.
+    """Return the look in another floating-point dtype, or with every size above 1 larger by `more`;
+    the same object where that changes nothing.
     """
     if not isinstance(look, ir.TensorDesc):
         return look

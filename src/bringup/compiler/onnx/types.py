@@ -54,7 +54,7 @@ class OtherType:
     proto: bytes
 
     def decoded(self) -> Any:
-        """The `onnx.TypeProto`."""
+        """Return the `onnx.TypeProto`."""
         found = onnx.TypeProto()
         found.ParseFromString(self.proto)
         return found
@@ -64,26 +64,26 @@ class OtherType:
 
 
 def dtype_name(number: int) -> str:
-    """The dtype of a `TensorProto.DataType`; `ValueError` for one that does not exist."""
+    """Return the dtype of a `TensorProto.DataType`; `ValueError` for one that does not exist."""
     if number not in _NAMES:
         raise ValueError(f"ONNX has no tensor element type {number}")
     return _NAMES[number]
 
 
 def dtype_number(name: str) -> int:
-    """The `TensorProto.DataType` of a dtype; `ValueError` when ONNX has none for it."""
+    """Return the `TensorProto.DataType` of a dtype; `ValueError` when ONNX has none for it."""
     if name not in _NUMBERS:
         raise ValueError(f"ONNX has no tensor element type {name!r}; it has {sorted(_NUMBERS)}")
     return _NUMBERS[name]
 
 
 def is_unknown(dim: ir.Dim) -> bool:
-    """Whether nothing is known of a size; onnx names such sizes `unk__<number>`."""
+    """Return whether nothing is known of a size; onnx names such sizes `unk__<number>`."""
     return not isinstance(dim, int) and str(dim).startswith(("?", "unk__"))
 
 
 def look_of(proto: Any) -> object:
-    """The description of a type proto; None when it says nothing."""
+    """Return the description of a type proto; None when it says nothing."""
     kind = proto.WhichOneof("value")
     if kind is None:
         return None
@@ -110,12 +110,12 @@ def _dim(proto: Any) -> ir.DimLike:
 
 
 def unknown_size() -> str:
-    """A name for a size of which nothing is known, which nothing else has."""
+    """Return a name for a size of which nothing is known, which nothing else has."""
     return f"?{next(_FRESH)}"
 
 
 def type_proto(look: object) -> Any:
-    """The `onnx.TypeProto` of a description; an empty one for None."""
+    """Return the `onnx.TypeProto` of a description; an empty one for None."""
     if isinstance(look, OtherType):
         return look.decoded()
     proto = onnx.TypeProto()
@@ -133,7 +133,8 @@ def type_proto(look: object) -> Any:
 
 
 def joined(one: object, other: object) -> object:
-    """What two descriptions of the same value say together; None when they contradict each other.
+    """Return what two descriptions of the same value say together; None when they contradict each
+    other.
 
     Names of sizes are hints: exporters and people give one size several, so that two names never
     contradict each other, nor a name a number. Of two names the first one's stays.
@@ -160,7 +161,7 @@ def _joined_tensors(one: ir.TensorDesc, other: ir.TensorDesc) -> ir.TensorDesc |
 
 
 def _without_shapes(proto: Any) -> Any:
-    """The type without what it says of shapes, in place."""
+    """Return the type without what it says of shapes, in place."""
     kind = proto.WhichOneof("value")
     if kind in ("tensor_type", "sparse_tensor_type"):
         getattr(proto, kind).ClearField("shape")

@@ -35,7 +35,7 @@ _TRACE = "pkg.torch.onnx.stack_trace"
 
 
 def taken_names(graph: ir.Graph) -> set[str]:
-    """All names in use in a graph and those that its nodes call."""
+    """Return all names in use in a graph and those that its nodes call."""
     found = names_in(graph, _output_names(graph))
     for subgraph in graph.get_all_subgraphs():
         found |= taken_names(subgraph)
@@ -43,7 +43,7 @@ def taken_names(graph: ir.Graph) -> set[str]:
 
 
 def write_graph(graph: ir.Graph) -> Any:
-    """The `onnx.GraphProto` of a model's graph."""
+    """Return the `onnx.GraphProto` of a model's graph."""
     writer = _Writer(graph, len(graph.inputs), (), Taken(taken_names(graph)), {})
     return writer.graph_proto()
 
@@ -51,7 +51,9 @@ def write_graph(graph: ir.Graph) -> Any:
 def body_writer(
     captured: Sequence[str], taken: set[str], constants: dict[int, str] | None = None
 ) -> Callable[[Body], Any]:
-    """What writes the graphs of one node, given the names of the values that they read around."""
+    """Return what writes the graphs of one node, given the names of the values that they read
+    around.
+    """
 
     def write(body: Body) -> Any:
         names = Taken(taken | taken_names(body.graph))
@@ -61,7 +63,7 @@ def body_writer(
 
 
 def write_function(graph: ir.Graph) -> Any:
-    """The `onnx.FunctionProto` of a function's graph, without its imports."""
+    """Return the `onnx.FunctionProto` of a function's graph, without its imports."""
     writer = _Writer(graph, len(graph.inputs), (), Taken(taken_names(graph)), {})
     return writer.function_proto()
 
@@ -114,7 +116,7 @@ class _Writer:
     # Protos
 
     def graph_proto(self) -> Any:
-        """The graph as an `onnx.GraphProto`."""
+        """Return the graph as an `onnx.GraphProto`."""
         proto = onnx.GraphProto()
         origin = _origin(self._graph)
         if origin is not None:
@@ -138,7 +140,7 @@ class _Writer:
         return proto
 
     def function_proto(self) -> Any:
-        """The graph as an `onnx.FunctionProto`."""
+        """Return the graph as an `onnx.FunctionProto`."""
         origin = _origin(self._graph)
         assert origin is not None, "functions come from files"
         proto = onnx.FunctionProto()
@@ -212,7 +214,9 @@ class _Writer:
         self._initializers.append(_named_tensor(as_constant(payload), name))
 
     def _needs_a_node(self, node: ir.Node) -> bool:
-        """Whether a new constant cannot be an initializer: in old models those are inputs too."""
+        """Return whether a new constant cannot be an initializer: in old models those are inputs
+        too.
+        """
         return origin_of(node) is None and self._dialect.ir_version < _FREE_INITIALIZERS_SINCE
 
     def _constant_node(self, node: ir.Node) -> None:
@@ -258,7 +262,9 @@ class _Writer:
         self._nodes.append(proto)
 
     def _output_name(self, value: ir.Value) -> str:
-        """The name of a node's output; "" where the file leaves it out and nobody reads it now."""
+        """Return the name of a node's output; "" where the file leaves it out and nobody reads it
+        now.
+        """
         origin = origin_of(value.node)
         left_out = origin is not None and not origin.names[value.index]
         return "" if left_out and not value.users else self._names.of(value)
@@ -306,7 +312,9 @@ class _Writer:
                 proto.initializer.append(tensor)
 
     def _kept_infos(self, origin: GraphOrigin | None) -> tuple[list[Any], list[Any]]:
-        """The descriptions of values that are still there, those of new ones, and annotations."""
+        """Return the descriptions of values that are still there, those of new ones, and
+        annotations.
+        """
         written = self._names.written()
         infos = [] if origin is None else [*origin.proto.value_info]
         new = {name: value for name, value in written.items() if origin_of(value.node) is None}
@@ -331,7 +339,7 @@ def _tensor_name(tensor: Any) -> str:
 
 
 def _named_tensor(constant: ConstantTensor, name: str) -> Any:
-    """The proto of a constant under this name; itself where it has it."""
+    """Return the proto of a constant under this name; itself where it has it."""
     if _tensor_name(constant.proto) == name:
         return constant.proto
     tensor = type(constant.proto)()

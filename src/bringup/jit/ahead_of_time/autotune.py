@@ -39,7 +39,7 @@ _files: dict[tuple[Path, Machine], TuningFile] = {}
 
 
 def forget() -> None:
-    """Makes this process look at the disk again, as a new one does."""
+    """Make this process look at the disk again, as a new one does."""
     _files.clear()
 
 
@@ -48,12 +48,12 @@ def _threads() -> int:
 
 
 def _tile(params: Params) -> str:
-    """The tile sizes of a parameter set in words."""
+    """Return the tile sizes of a parameter set in words."""
     return " ".join(render_macros(params.template.tiles[params.tile]))
 
 
 def _key(params: Params, name: str, target: str) -> str:
-    """What a result is kept under: kernel, content of the source, target, and what a call
+    """Return what a result is kept under: kernel, content of the source, target, and what a call
     decides.
     """
     tiled = params.template.tiles[0]
@@ -82,7 +82,7 @@ class _Question:
         self.file = _files.setdefault((store.root, machine), TuningFile(store, machine))
 
     def answer(self) -> Params | None:
-        """The set with the tile sizes that were found, if that result still holds."""
+        """Return the set with the tile sizes that were found, if that result still holds."""
         found = self.file.get(self.key)
         if found is None:
             return None
@@ -213,7 +213,7 @@ def measured(
 def _measure(
     question: _Question, prepare: Callable[[Params], Callable[[], object]]
 ) -> dict[str, float]:
-    """Median seconds of a run by tile sizes, for those that can run."""
+    """Return median seconds of a run by tile sizes, for those that can run."""
     runs: dict[str, Callable[[], object]] = {}
     first: BringupError | None = None
     for candidate in question.candidates:
@@ -252,7 +252,7 @@ def _samples(
 
 
 def fastest(seconds: Mapping[str, float]) -> str:
-    """The fastest tile sizes; the first ones unless another is faster by more than noise."""
+    """Return the fastest tile sizes; the first ones unless another is faster by more than noise."""
     default = next(iter(seconds))
     best = min(seconds, key=lambda tile: seconds[tile])
     return best if seconds[best] < (1 - _NOISE) * seconds[default] else default

@@ -26,12 +26,12 @@ _NOT_FACTS = {"key", "record", "headers", "origin", "files"}
 
 
 def pack(entry: Path) -> Shipment:
-    """The entry in this folder."""
+    """Return the entry in this folder."""
     return {path.name: path.read_bytes() for path in entry.iterdir() if path.is_file()}
 
 
 def unpack(shipment: Shipment, request: Request, store: Cache) -> None:
-    """Publishes an entry that was built elsewhere as the answer to `request`.
+    """Publish an entry that was built elsewhere as the answer to `request`.
 
     Raises:
         CompileError: it is damaged, or was built from something else than is here.

@@ -66,17 +66,17 @@ class PrebuildReport:
 
     @property
     def built(self) -> tuple[Outcome, ...]:
-        """Those that were compiled now."""
+        """Return those that were compiled now."""
         return self._with("built")
 
     @property
     def hits(self) -> tuple[Outcome, ...]:
-        """Those that were in the cache."""
+        """Return those that were in the cache."""
         return self._with("hit")
 
     @property
     def failed(self) -> tuple[Outcome, ...]:
-        """Those that could not be built; each has its `error`."""
+        """Return those that could not be built; each has its `error`."""
         return self._with("failed")
 
     def check(self) -> PrebuildReport:
@@ -137,7 +137,7 @@ def _builds_of_this_thread() -> Iterator[list[events.CompileFinished]]:
 
 
 def _work(job: _Job) -> tuple[Outcome, Shipment | None]:
-    """Runs in a worker: builds, and packs the entry when it has to travel. Never raises."""
+    """Run in a worker: builds, and packs the entry when it has to travel. Never raises."""
     worker = _worker_name()
     try:
         with progress.quiet(), _builds_of_this_thread() as finished:
@@ -159,7 +159,7 @@ def _work(job: _Job) -> tuple[Outcome, Shipment | None]:
 
 
 def _plan(spec: Spec) -> Outcome | _Job:
-    """A hit or a failure at once, or work for a worker."""
+    """Return a hit or a failure at once, or work for a worker."""
     if spec.source.is_library:
         return _already_there(spec)
     try:
@@ -175,8 +175,8 @@ def _plan(spec: Spec) -> Outcome | _Job:
 
 
 def _already_there(spec: Spec) -> Outcome:
-    """What no compiler makes: a library, and where there is no compiler a kernel from a bundle or
-    from the shared tier.
+    """Return what no compiler makes: a library, and where there is no compiler a kernel from a
+    bundle or from the shared tier.
     """
     try:
         return Outcome(spec, "hit", compilation.compile(spec.source, **spec.arguments).key)
@@ -185,7 +185,7 @@ def _already_there(spec: Spec) -> Outcome:
 
 
 def _result(spec: Spec, future: Future[tuple[Outcome, Shipment | None]]) -> Outcome:
-    """What the worker says, with its entry in the cache here."""
+    """Return what the worker says, with its entry in the cache here."""
     try:
         outcome, shipment = future.result()
         request, store = _request(spec), compilation.cache()
@@ -210,7 +210,7 @@ def _as_spec(given: Spec | Source | Params) -> Spec:
 
 
 def _wanted(specs: Iterable[Spec | Source | Params], targets: Sequence[str] | None) -> list[Spec]:
-    """Each spec once for each target."""
+    """Return each spec once for each target."""
     if isinstance(targets, str):
         raise TypeError(f"jit.prebuild(targets={targets!r}): expected a list of targets")
     wanted: dict[Spec, None] = {}

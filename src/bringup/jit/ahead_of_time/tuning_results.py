@@ -61,13 +61,13 @@ class Machine:
 
     @property
     def file_name(self) -> str:
-        """The name of its file."""
+        """Return the name of its file."""
         return f"{bytes_digest(repr(self).encode())[:16]}.json"
 
 
 @memoised
 def processor_model() -> str:
-    """What /proc/cpuinfo calls the processor; elsewhere what Python knows."""
+    """Return what /proc/cpuinfo calls the processor; elsewhere what Python knows."""
     found: dict[str, str] = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
@@ -106,7 +106,7 @@ class TuningFile:
         self._unsaved: dict[str, Tuning] = {}
 
     def get(self, key: str) -> Tuning | None:
-        """The result under `key`, whoever measured it."""
+        """Return the result under `key`, whoever measured it."""
         if key in self._unsaved:
             return self._unsaved[key]
         try:
@@ -136,7 +136,7 @@ class TuningFile:
             yield
 
     def save(self, key: str, result: Tuning) -> None:
-        """Adds a result to those that are in the file by now. Call it `alone`."""
+        """Add a result to those that are in the file by now. Call it `alone`."""
         results, problem = self._results()
         kept = sorted(results.items(), key=lambda item: item[1].measured)[1 - _MOST_RESULTS :]
         content = {
@@ -160,7 +160,7 @@ class TuningFile:
         _log.warning("tuning results %s: %s; moved to %s", self._path, problem, aside)
 
     def _results(self) -> tuple[dict[str, Tuning], str]:
-        """What the file has, and what is wrong with it."""
+        """Return what the file has, and what is wrong with it."""
         try:
             content = json.loads(read_bytes(str(self._path)))
             if content["bringup_tuning"] != _FORMAT:

@@ -71,14 +71,14 @@ class Build:
 
 
 def read_dependencies(staged: Path) -> list[str]:
-    """The headers that the compiler read, without the source itself. Raises `OSError` when it left
-    no depfile.
+    """Return the headers that the compiler read, without the source itself. Raises `OSError` when
+    it left no depfile.
     """
     return [path for path in read_depfile(staged / Job.headers)[1:] if path != os.devnull]
 
 
 def search_path(request: Request) -> SearchPath:
-    """Where the compiler of the request looks for headers."""
+    """Return where the compiler of the request looks for headers."""
     compiler, source = request.toolchain, request.source
     system = request.platform.searched(compiler, source.language, request.flags)
     return SearchPath.of(source.directory, compiler.include_directories, request.flags, system)
@@ -87,7 +87,8 @@ def search_path(request: Request) -> SearchPath:
 def lookups_of_build(
     request: Request, source: str, headers: Sequence[str], start_ns: int
 ) -> Lookups:
-    """Where a build that began then looked for its headers, and what its probes were answered.
+    """Return where a build that began then looked for its headers, and what its probes were
+    answered.
 
     Args:
         request: what was asked for.
@@ -105,8 +106,8 @@ def lookups_of_build(
 
 
 def _untracked(job: Job, found: Lookups) -> str:
-    """What of this build depends on files that nobody can follow, and what to write instead; or
-    "".
+    """Return what of this build depends on files that nobody can follow, and what to write instead;
+    or "".
     """
     for one in found.untracked:
         if "embed" in one.text:
@@ -153,8 +154,8 @@ def _depfile(path: Path) -> list[str] | None:
 
 
 def _inputs(job: Job, request: Request, own: Iterable[str], tools: _Tools) -> list[str]:
-    """What else this build read: what the linker took beyond its usual, data that it assembled,
-    files that flags name, and programs that they chose.
+    """Return what else this build read: what the linker took beyond its usual, data that it
+    assembled, files that flags name, and programs that they chose.
     """
     usual = {*job.toolchain.linked, os.path.join(job.folder, job.file)}
     linked = [path for path in tools.linked or () if path not in usual]
@@ -172,7 +173,7 @@ def _inputs(job: Job, request: Request, own: Iterable[str], tools: _Tools) -> li
 
 
 def _passed(job: Job, request: Request, tools: _Tools, start_ns: int) -> Searched:
-    """Where the linker, or the assembler, would have found other files than it took."""
+    """Return where the linker, or the assembler, would have found other files than it took."""
     folders = library_directories(job.flags)
     passed = [path for path in request.platform.passed_by_linker(job) if not os.path.exists(path)]
     searched_for_data = (*job.toolchain.include_directories, *include_directories(job.flags, "-I"))
@@ -184,8 +185,8 @@ def _passed(job: Job, request: Request, tools: _Tools, start_ns: int) -> Searche
 
 
 def shown_names(request: Request, found: Lookups) -> tuple[str, ...]:
-    """The names that the binary may have for its source and the request's own headers, which come
-    after it; none where it can have none.
+    """Return the names that the binary may have for its source and the request's own headers, which
+    come after it; none where it can have none.
     """
     if not (request.debug or found.says_names):
         return ()
@@ -205,7 +206,7 @@ def _shown(path: str, folders: Sequence[tuple[str, str]]) -> str:
 
 
 def _touched_since(files: Sequence[Header], start_ns: int) -> bool:
-    """Whether one of them changed since then, however long ago that was as it was read."""
+    """Return whether one of them changed since then, however long ago that was as it was read."""
     return any(max((file.seen or stamp(file.path))[2:]) >= start_ns for file in files)
 
 
@@ -214,7 +215,7 @@ def _digests(files: Sequence[Header]) -> list[str]:
 
 
 def _job(request: Request, staged: Path) -> Job:
-    """The job, with a text as a file in the folder."""
+    """Return the job, with a text as a file in the folder."""
     source = request.source
     if source.text is None:
         file = str(source)
@@ -234,7 +235,7 @@ def _job(request: Request, staged: Path) -> Job:
 
 
 def _keep(request: Request, source_digest: str, staged: Path, log: str) -> None:
-    """Leaves what belongs to an entry in the folder. Raises `SourceChangedError`."""
+    """Leave what belongs to an entry in the folder. Raises `SourceChangedError`."""
     content = request.source.content()
     if bytes_digest(content) != source_digest:
         raise SourceChangedError
@@ -245,7 +246,7 @@ def _keep(request: Request, source_digest: str, staged: Path, log: str) -> None:
 
 
 def _uncalled(staged: Path) -> str:
-    """Which optional function of the built kernel nobody would call, or ""."""
+    """Return which optional function of the built kernel nobody would call, or ""."""
     symbols = symbols_of(staged / BINARY)
     return "" if symbols is None else check_args_symbols(symbols.exported)
 
@@ -255,7 +256,7 @@ def _log_of(done: Finished) -> str:
 
 
 def _run(request: Request, job: Job, command: Sequence[str], failed_log: Path) -> Finished:
-    """Runs a command that has to succeed. Raises `CompileError`, or `StoreUnwritableError` when
+    """Run a command that has to succeed. Raises `CompileError`, or `StoreUnwritableError` when
     there was no space for it.
     """
     try:
@@ -279,7 +280,7 @@ def _run(request: Request, job: Job, command: Sequence[str], failed_log: Path) -
 
 
 def _run_whole(request: Request, job: Job, command: Sequence[str], failed_log: Path) -> Finished:
-    """Runs the compiler, and once more where it did not fail and left out or cut off what it is
+    """Run the compiler, and once more where it did not fail and left out or cut off what it is
     there for, as a wrapper or a disk may once. Raises as `_run` does.
     """
     for _ in range(2):
@@ -298,7 +299,7 @@ def _run_whole(request: Request, job: Job, command: Sequence[str], failed_log: P
 
 
 def _unwritten(job: Job) -> str:
-    """What a compiler that did not fail left out or cut off, or ""."""
+    """Return what a compiler that did not fail left out or cut off, or ""."""
     for name in (BINARY, job.headers):
         if not (job.folder / name).is_file():
             return f"did not write {name}"
@@ -314,7 +315,7 @@ def _unwritten(job: Job) -> str:
 
 
 def _check_headers(request: Request, source: str) -> None:
-    """Raises `CompileError` for a header that is a pipe or a device: the compiler would wait."""
+    """Raise `CompileError` for a header that is a pipe or a device: the compiler would wait."""
     if found := endless_header(source, search_path(request)):
         raise CompileError(
             f"{request.source}: {found}, which it includes, is a pipe or a device, not a file; a "
@@ -323,7 +324,7 @@ def _check_headers(request: Request, source: str) -> None:
 
 
 def _read_headers(request: Request, staged: Path) -> tuple[Header, ...]:
-    """The headers of the build. Raises `CompileError` for one that is not there."""
+    """Return the headers of the build. Raises `CompileError` for one that is not there."""
     try:
         return tuple(map(read_header, read_dependencies(staged)))
     except OSError as error:
@@ -335,7 +336,7 @@ def _read_headers(request: Request, staged: Path) -> tuple[Header, ...]:
 
 
 def build(request: Request, source_digest: str, staged: Path, failed_log: Path) -> Build:
-    """Compiles `request` into the folder `staged`: kernel.so, build.log, the source.
+    """Compile `request` into the folder `staged`: kernel.so, build.log, the source.
 
     Raises:
         CompileError: the compiler failed (everything it said is then in `failed_log`), or the

@@ -53,7 +53,7 @@ def compiling_for(operator: str) -> Iterator[None]:
 
 
 def operator_prefix() -> str:
-    """How a message of this moment begins: with the operator, where one is known."""
+    """Return how a message of this moment begins: with the operator, where one is known."""
     operator = _operator.get()
     return f"{operator}: " if operator else ""
 
@@ -80,19 +80,19 @@ class Failure:
 
     @property
     def log(self) -> str:
-        """What the compiler said, and why we stopped it if we did."""
+        """Return what the compiler said, and why we stopped it if we did."""
         if self.done.stop is None:
             return self.done.output
         return f"{self.done.output}\nerror: the compiler was stopped: {self.done.stop.what}"
 
 
 def disk_is_full(failure: Failure) -> bool:
-    """Whether there was no space to write to."""
+    """Return whether there was no space to write to."""
     return _DISK_FULL in failure.log
 
 
 def compile_error(failure: Failure, kept: Path) -> CompileError:
-    """The error to raise; `kept` is where the full log is."""
+    """Return the error to raise; `kept` is where the full log is."""
     done, source = failure.done, failure.source
     diagnostic = first_diagnostic(failure.log, failure.folder, source.text or "")
     advice = _hint(failure)
@@ -115,8 +115,8 @@ def compile_error(failure: Failure, kept: Path) -> CompileError:
 
 
 def first_diagnostic(log: str, folder: Path, text: str = "") -> str:
-    """The first error of a compiler's log with the line of the source it is about; `folder` is
-    where the compiler ran, `text` what it compiled, where that was no file.
+    """Return the first error of a compiler's log with the line of the source it is about; `folder`
+    is where the compiler ran, `text` what it compiled, where that was no file.
     """
     lines = log.strip().splitlines()
     first = next((i for i, line in enumerate(lines) if _ERROR.search(line)), None)
@@ -132,7 +132,7 @@ def first_diagnostic(log: str, folder: Path, text: str = "") -> str:
 
 
 def _source_line(line: str, folder: Path, text: str) -> str:
-    """The line of the source that a message without one is about, or ""."""
+    """Return the line of the source that a message without one is about, or ""."""
     place = _PLACE.match(line)
     if place is None:
         return ""

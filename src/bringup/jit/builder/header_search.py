@@ -41,7 +41,7 @@ class SearchPath:
     def of(
         cls, source: str, always: Sequence[str], flags: Sequence[str], system: Sequence[str]
     ) -> SearchPath:
-        """The path of a build.
+        """Return the path of a build.
 
         Args:
             source: the folder of the source; empty for a text.
@@ -66,12 +66,12 @@ class SearchPath:
 
     @cached_property
     def own(self) -> tuple[str, ...]:
-        """The folders that are the request's."""
+        """Return the folders that are the request's."""
         others = (*self.quoted, *(one for one in self.bracketed if one not in self.system))
         return tuple(filter(None, (self.source, *others)))
 
     def is_system(self, path: str) -> bool:
-        """Whether a file is the system's, not the request's."""
+        """Return whether a file is the system's, not the request's."""
         depth = {
             kind: max((len(folder) for folder in folders if _name_in(path, folder)), default=0)
             for kind, folders in (("own", self.own), ("system", self.system))
@@ -81,7 +81,7 @@ class SearchPath:
         return depth["system"] > depth["own"]
 
     def candidates(self, asked: IncludeDirective, folder: str) -> Iterator[str]:
-        """Where a header is looked for, in order, when a file in `folder` asks for it."""
+        """Yield where a header is looked for, in order, when a file in `folder` asks for it."""
         if os.path.isabs(asked.name):
             yield asked.name
             return
@@ -126,7 +126,7 @@ def lookups_of(
     *,
     forced: bool = False,
 ) -> Lookups:
-    """What a build found besides the content of what it read.
+    """Return what a build found besides the content of what it read.
 
     Args:
         source: the file that was compiled.
@@ -172,8 +172,8 @@ def lookups_of(
 
 
 def endless_header(source: str, path: SearchPath) -> str:
-    """A pipe or a device that the source, or a header of the request's own, includes by its literal
-    name; "" where there is none.
+    """Return a pipe or a device that the source, or a header of the request's own, includes by its
+    literal name; "" where there is none.
     """
     waiting, seen = [(source, path.source)], {source, os.devnull}
     while waiting:
@@ -193,7 +193,7 @@ def endless_header(source: str, path: SearchPath) -> str:
 def _answers(
     probes: Iterable[tuple[str, IncludeDirective]], folders: dict[str, str], path: SearchPath
 ) -> tuple[Searched, tuple[str, ...]]:
-    """The files that decide what probes answer, and the answers."""
+    """Return the files that decide what probes answer, and the answers."""
     absent: set[str] = set()
     present: set[str] = set()
     answers = []
@@ -210,7 +210,7 @@ def _answers(
 
 
 def _before(headers: Sequence[str], own: Sequence[str], path: SearchPath) -> set[str]:
-    """Where headers that no `#include` line names literally would have been found before."""
+    """Return where headers that no `#include` line names literally would have been found before."""
     wanted: set[str] = set()
     folders = (*path.quoted, *path.bracketed)
     # `#include "x.h"` looks beside the file that includes it first.
@@ -229,7 +229,7 @@ def _before(headers: Sequence[str], own: Sequence[str], path: SearchPath) -> set
 
 
 def places_before(files: Iterable[str], folders: Sequence[str], start_ns: int) -> Searched:
-    """Where files that were found in a list of folders would have been found before."""
+    """Return where files that were found in a list of folders would have been found before."""
     wanted = {
         f"{folder}/{name}"
         for file in files
@@ -241,13 +241,13 @@ def places_before(files: Iterable[str], folders: Sequence[str], start_ns: int) -
 
 
 def _name_in(path: str, folder: str) -> str:
-    """What a file in `folder` may be included as, or "" when it is not in there."""
+    """Return what a file in `folder` may be included as, or "" when it is not in there."""
     inside = os.path.join(folder, "")
     return path[len(inside) :] if path.startswith(inside) else ""
 
 
 def _is_later(path: str, start_ns: int) -> bool:
-    """Whether a build that began then found no file there."""
+    """Return whether a build that began then found no file there."""
     try:
         return not is_file(path) or os.stat(path).st_ctime_ns >= start_ns
     except OSError:

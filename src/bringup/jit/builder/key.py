@@ -15,7 +15,7 @@ Record: TypeAlias = Mapping[str, Sequence[str]]
 
 
 def key_of(record: Record) -> str:
-    """SHA-256 over the record, every name and value prefixed with its length, in hex."""
+    """Return SHA-256 over the record, every name and value prefixed with its length, in hex."""
     parts: list[bytes] = []
     for field in sorted(record):
         values = record[field]

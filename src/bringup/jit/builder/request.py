@@ -48,17 +48,17 @@ class Request:
 
     @property
     def platform(self) -> Target:
-        """The target itself."""
+        """Return the target itself."""
         return find_target(self.target)
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The target's own options, which come before the caller's flags."""
+        """Return the target's own options, which come before the caller's flags."""
         return self.platform.flags(self.toolchain, self.source.language, self.debug)
 
     def key(self, source_digest: str) -> str:
-        """The request key of the source with this content. Computed wherever a manifest is looked
-        up, so in one go.
+        """Return the request key of the source with this content. Computed wherever a manifest is
+        looked up, so in one go.
         """
         source, compiler = self.source, self.toolchain
         asked = (
@@ -77,7 +77,7 @@ class Request:
         answers: Sequence[str] = (),
         names: Sequence[str] = (),
     ) -> Record:
-        """What decides the binary.
+        """Return what decides the binary.
 
         Args:
             source_digest: the content of the source.

@@ -15,8 +15,8 @@ _NAMES = b"//"  # the member with all names that are longer than a header has ro
 
 
 def thin_members(path: str) -> Iterator[str]:
-    """The files that the thin archive at `path` stands for, archives among them and theirs too;
-    nothing for another file. Raises `OSError` when it cannot be read.
+    """Yield the files that the thin archive at `path` stands for, archives among them and theirs
+    too; nothing for another file. Raises `OSError` when it cannot be read.
     """
     with open(path, "rb") as file:
         if file.read(len(_THIN)) != _THIN:
@@ -29,7 +29,7 @@ def thin_members(path: str) -> Iterator[str]:
 
 
 def _names(content: bytes) -> list[bytes]:
-    """The table of names. Members of a thin archive are all in there; only it, and the index
+    """Return the table of names. Members of a thin archive are all in there; only it, and the index
     before it, are followed by content.
     """
     at = len(_THIN)

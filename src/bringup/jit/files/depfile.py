@@ -12,8 +12,8 @@ _TOKEN = r"\\+[ \t#]?|[ \t]+|[^ \t\\]+"
 
 
 def read_depfile(path: str | os.PathLike[str]) -> list[str]:
-    """The prerequisites of the first rule, in order, each once, as absolute paths. Raises `OSError`
-    when there is no such file.
+    """Return the prerequisites of the first rule, in order, each once, as absolute paths. Raises
+    `OSError` when there is no such file.
     """
     with open(path, "rb") as file:
         text = os.fsdecode(file.read())
@@ -29,8 +29,8 @@ def read_depfile(path: str | os.PathLike[str]) -> list[str]:
 
 
 def is_whole(path: str | os.PathLike[str], *, ends_lines: bool) -> bool:
-    """Whether the file has a rule, and goes on behind lines that say so. `ends_lines` says that
-    whoever wrote it ends the last line too.
+    """Return whether the file has a rule, and goes on behind lines that say so. `ends_lines` says
+    that whoever wrote it ends the last line too.
     """
     with open(path, "rb") as file:
         content = file.read()

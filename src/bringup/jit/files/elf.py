@@ -39,7 +39,7 @@ _MACHINES = {
 
 
 def machine_of(path: str | os.PathLike[str]) -> str:
-    """The machine that the file was built for, or "" for a file that is no ELF.
+    """Return the machine that the file was built for, or "" for a file that is no ELF.
 
     Raises `OSError` when it cannot be read.
     """
@@ -55,7 +55,7 @@ def machine_of(path: str | os.PathLike[str]) -> str:
 
 
 def this_machine() -> str:
-    """What `uname -m` says."""
+    """Return what `uname -m` says."""
     return os.uname().machine
 
 
@@ -75,7 +75,7 @@ class Symbols(NamedTuple):
     libraries: frozenset[str]
 
     def wants(self, prefix: str, library: str) -> bool:
-        """Whether it needs `library`, by its name or for symbols that begin with `prefix`."""
+        """Return whether it needs `library`, by its name or for symbols that begin with `prefix`."""
         return library in self.libraries or any(name.startswith(prefix) for name in self.wanted)
 
 
@@ -89,8 +89,8 @@ _UNIQUE, _WEAK = 10, 2  # bindings
 
 
 def symbols_of(path: str | os.PathLike[str]) -> Symbols | None:
-    """The dynamic symbols of a 64-bit little-endian library; None for a file that is none, or whose
-    table of sections is damaged. Raises `OSError` when it cannot be read.
+    """Return the dynamic symbols of a 64-bit little-endian library; None for a file that is none,
+    or whose table of sections is damaged. Raises `OSError` when it cannot be read.
     """
     content = Path(path).read_bytes()
     if content[:6] != b"\x7fELF\x02\x01":
@@ -102,7 +102,7 @@ def symbols_of(path: str | os.PathLike[str]) -> Symbols | None:
 
 
 def keep_symbols_apart(path: str | os.PathLike[str]) -> None:
-    """Makes the inline variables and static variables of inline functions in a host's library its
+    """Make the inline variables and static variables of inline functions in a host's library its
     own: the loader makes unique ones (STB_GNU_UNIQUE) one for the process, whatever flags it is
     opened with, and never unloads the library. Raises `OSError` when it cannot be written.
     """
@@ -121,7 +121,9 @@ def keep_symbols_apart(path: str | os.PathLike[str]) -> None:
 
 
 def damage_of(path: str | os.PathLike[str]) -> str:
-    """What shows that an ELF file is cut off, or "". Raises `OSError` when it cannot be read."""
+    """Return what shows that an ELF file is cut off, or "". Raises `OSError` when it cannot be
+    read.
+    """
     content = Path(path).read_bytes()
     if not content:
         return "it is empty"
@@ -138,7 +140,7 @@ def damage_of(path: str | os.PathLike[str]) -> str:
 
 
 def _sections(content: bytes | bytearray) -> list[tuple[int, ...]]:
-    """The headers of the sections."""
+    """Return the headers of the sections."""
     (offset,) = struct.unpack_from("<Q", content, 40)
     size, count = struct.unpack_from("<HH", content, 58)
     return [_SECTION.unpack_from(content, offset + i * size) for i in range(count)]

@@ -128,7 +128,7 @@ def _is_alive(path: Path, descriptor: int) -> bool:
 
 
 def keys_in_use(layout: StoreLayout) -> set[str]:
-    """The entries that some living process has loaded. Marks of dead processes are removed."""
+    """Return the entries that some living process has loaded. Marks of dead processes are removed."""
     found: set[str] = set()
     for path in layout.files(_IN_USE):
         try:
@@ -148,7 +148,7 @@ def keys_in_use(layout: StoreLayout) -> set[str]:
 
 
 def touch(entry: str) -> None:
-    """Notes that the entry was used now, at most once an hour."""
+    """Note that the entry was used now, at most once an hour."""
     path = f"{entry}/{LAST_USED}"
     try:
         if time.time() - os.stat(path).st_mtime < _TOUCH_SECONDS:
@@ -170,7 +170,7 @@ def last_used(entry: Path) -> float:
 
 
 def folder_size(folder: Path) -> int:
-    """Bytes of the files in a folder. Raises `OSError` when it is gone."""
+    """Return bytes of the files in a folder. Raises `OSError` when it is gone."""
     with os.scandir(folder) as files:
         return sum(file.stat(follow_symlinks=False).st_size for file in files)
 
@@ -206,7 +206,7 @@ class Sizes:
         os.pwrite(descriptor, b"%20d %20d\n" % (max(size, 0), max(entries, 0)), 0)
 
     def add(self, key: str, size: int, entries: int) -> None:
-        """Counts an entry that came, or one that went (negative). Raises
+        """Count an entry that came, or one that went (negative). Raises
         `StoreUnwritableError`.
         """
         with self._shard(key[:1]) as descriptor:
@@ -214,7 +214,7 @@ class Sizes:
             self._write(descriptor, known[0] + size, known[1] + entries)
 
     def total(self) -> tuple[int, int]:
-        """Bytes and entries, as counted."""
+        """Return bytes and entries, as counted."""
         sizes, entries = 0, 0
         for path in self._layout.files(_SIZES):
             with contextlib.suppress(OSError):
@@ -224,7 +224,7 @@ class Sizes:
         return sizes, entries
 
     def correct(self, found: dict[str, tuple[int, int]]) -> None:
-        """Sets the counters to what a scan has found, by the first digit of the keys. Raises
+        """Set the counters to what a scan has found, by the first digit of the keys. Raises
         `StoreUnwritableError`.
         """
         for digit in "0123456789abcdef":

@@ -55,11 +55,11 @@ class Place(NamedTuple):
     names: str
 
     def untouched(self) -> bool:
-        """Whether the folder proves that none of them came or went."""
+        """Return whether the folder proves that none of them came or went."""
         return self.seen is not None and _stamp_or_none(self.folder) == self.seen
 
     def has_news(self) -> bool:
-        """Whether one of them came or went."""
+        """Return whether one of them came or went."""
         inside = os.path.join(self.folder, "")
         return any(
             is_file(inside + name.removeprefix(_PRESENT)) != name.startswith(_PRESENT)
@@ -67,7 +67,7 @@ class Place(NamedTuple):
         )
 
     def listed(self) -> list[str]:
-        """The files, from the folder; those that were there begin with a slash."""
+        """Return the files, from the folder; those that were there begin with a slash."""
         return self.names.split(_SEPARATOR)
 
 
@@ -77,16 +77,16 @@ class Searched(NamedTuple):
     places: tuple[Place, ...] = ()
 
     def holds(self) -> bool:
-        """Whether it would find the same."""
+        """Return whether it would find the same."""
         return not any(not place.untouched() and place.has_news() for place in self.places)
 
     def is_younger_than(self, moment_ns: int) -> bool:
-        """Whether a folder of one of them was touched since then."""
+        """Return whether a folder of one of them was touched since then."""
         now = (_stamp_or_none(place.folder) for place in self.places)
         return any(seen is None or max(seen[2:]) >= moment_ns for seen in now)
 
     def files(self, *, present: bool) -> list[str]:
-        """The paths of the files that were there, or of those that were not."""
+        """Return the paths of the files that were there, or of those that were not."""
         return [
             os.path.join(place.folder, name.removeprefix(_PRESENT))
             for place in self.places
@@ -95,7 +95,7 @@ class Searched(NamedTuple):
         ]
 
     def joined(self, other: Searched) -> Searched:
-        """The files of both."""
+        """Return the files of both."""
         return Searched((*self.places, *other.places))
 
     @classmethod
@@ -118,8 +118,8 @@ class Searched(NamedTuple):
 
     @classmethod
     def from_json(cls, places: Iterable[Sequence[object]]) -> Searched:
-        """What `json.dumps` made of the places of one. Raises `ValueError` or `TypeError` when it
-        is none.
+        """Return what `json.dumps` made of the places of one. Raises `ValueError` or `TypeError`
+        when it is none.
         """
         return cls(
             tuple(
@@ -141,17 +141,17 @@ class PortableHeader(NamedTuple):
 
     @property
     def is_place(self) -> bool:
-        """Whether it says only that a file was there, or was not."""
+        """Return whether it says only that a file was there, or was not."""
         return self.digest in (_IS_THERE, _IS_NOT_THERE)
 
     @property
     def says_present(self) -> bool:
-        """Whether it says that a file was there."""
+        """Return whether it says that a file was there."""
         return self.digest == _IS_THERE
 
     def holds(self, roots: Sequence[tuple[str, str]], *, system: bool) -> bool:
-        """Whether it is the same here. Headers of the system count as the same where `system` is
-        false: without their compiler they are not there at all.
+        """Return whether it is the same here. Headers of the system count as the same where
+        `system` is false: without their compiler they are not there at all.
         """
         if not self.root:
             folder = ""
@@ -170,14 +170,14 @@ class PortableHeader(NamedTuple):
 
 
 def read_header(path: str) -> Header:
-    """What the header is now. Raises `OSError` when it is gone."""
+    """Return what the header is now. Raises `OSError` when it is gone."""
     seen = stamp(path)
     settled = is_settled(seen)
     return Header(path, file_digest(path), seen if settled else None)
 
 
 def unchanged(header: Header) -> bool:
-    """Whether the header is what it was."""
+    """Return whether the header is what it was."""
     try:
         return stamp(header.path) == header.seen or file_digest(header.path) == header.digest
     except (OSError, ValueError, TypeError):
@@ -185,7 +185,7 @@ def unchanged(header: Header) -> bool:
 
 
 def portable(header: Header, roots: Sequence[tuple[str, str]]) -> PortableHeader:
-    """The header by the folder of the request that it lies in, the innermost one."""
+    """Return the header by the folder of the request that it lies in, the innermost one."""
     holding = [
         (folder, name)
         for name, folder in roots
@@ -200,8 +200,8 @@ def portable(header: Header, roots: Sequence[tuple[str, str]]) -> PortableHeader
 def portable_places(
     searched: Searched, roots: Sequence[tuple[str, str]]
 ) -> tuple[PortableHeader, ...]:
-    """Where files were looked for in the folders of the request; elsewhere another machine has
-    other folders.
+    """Return where files were looked for in the folders of the request; elsewhere another machine
+    has other folders.
     """
     named = [
         portable(Header(path, _IS_THERE if present else _IS_NOT_THERE, None), roots)
@@ -212,7 +212,7 @@ def portable_places(
 
 
 def is_file(path: str) -> bool:
-    """Whether a compiler that looks for this file finds one: anything but a folder."""
+    """Return whether a compiler that looks for this file finds one: anything but a folder."""
     try:
         return not stat.S_ISDIR(os.stat(path).st_mode)
     except (OSError, ValueError):
@@ -232,8 +232,8 @@ def _settled_stamp(folder: str) -> Stamp | None:
 
 
 def _nearest_folder(path: str) -> tuple[str, bool]:
-    """The innermost folder on the way to a file that is there, and whether its stamp can prove that
-    nothing came or went: not where a link leads elsewhere.
+    """Return the innermost folder on the way to a file that is there, and whether its stamp can
+    prove that nothing came or went: not where a link leads elsewhere.
     """
     certain = not os.path.islink(path)
     folder = os.path.dirname(path)

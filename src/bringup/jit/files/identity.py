@@ -46,13 +46,13 @@ _digests: dict[str, tuple[Stamp, str]] = {}
 
 
 def file_time_ns() -> int:
-    """The time now as files have it: one that changes from here on is not stamped earlier."""
+    """Return the time now as files have it: one that changes from here on is not stamped earlier."""
     return time.clock_gettime_ns(_CLOCK)
 
 
 def next_file_time_ns() -> int:
-    """A time that comes between what changed before this call and what changes behind it, for the
-    clock of files is finer at times. Waits for its next tick, a few milliseconds.
+    """Return a time that comes between what changed before this call and what changes behind it,
+    for the clock of files is finer at times. Waits for its next tick, a few milliseconds.
     """
     before = time.time_ns()
     for _ in range(_TICKS):
@@ -63,25 +63,25 @@ def next_file_time_ns() -> int:
 
 
 def stamp(path: str | os.PathLike[str]) -> Stamp:
-    """The stamp of the file that `path` leads to. Raises `OSError` when there is none."""
+    """Return the stamp of the file that `path` leads to. Raises `OSError` when there is none."""
     status = os.stat(path)
     return (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def as_stamp(numbers: Sequence[int]) -> Stamp:
-    """A stamp that went through JSON. Raises `ValueError` or `TypeError` when it is none."""
+    """Return a stamp that went through JSON. Raises `ValueError` or `TypeError` when it is none."""
     inode, size, mtime_ns, ctime_ns = numbers
     return (inode, size, mtime_ns, ctime_ns)
 
 
 def is_settled(seen: Stamp) -> bool:
-    """Whether `seen` is old enough to stand for the content that is read now."""
+    """Return whether `seen` is old enough to stand for the content that is read now."""
     return max(seen[2:]) + _SETTLED_NS < file_time_ns()
 
 
 def read_bytes(path: str) -> bytes:
-    """The content of the file at `path`. Raises `OSError`, also for a pipe or a device, which may
-    have no end.
+    """Return the content of the file at `path`. Raises `OSError`, also for a pipe or a device,
+    which may have no end.
     """
     with open(path, "rb", buffering=0, opener=_open_at_once) as file:
         if not S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -101,13 +101,13 @@ def quick_digest(content: bytes) -> str:
 
 
 def bytes_digest(content: bytes) -> str:
-    """SHA-256 of `content`, in hex."""
+    """Return SHA-256 of `content`, in hex."""
     return hashlib.sha256(content).hexdigest()
 
 
 def file_digest(path: str) -> str:
-    """SHA-256 of the content of the file at `path`, in hex. Raises `OSError` when it cannot be
-    read.
+    """Return SHA-256 of the content of the file at `path`, in hex. Raises `OSError` when it cannot
+    be read.
     """
     seen = stamp(path)
     known = _digests.get(path)

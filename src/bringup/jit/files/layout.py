@@ -95,7 +95,7 @@ def translate_disk_full() -> Iterator[None]:
 
 
 def write_durably(path: Path, content: bytes) -> None:
-    """Writes a new file and waits until the disk has it."""
+    """Write a new file and waits until the disk has it."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -103,7 +103,7 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 def sync(*paths: Path) -> None:
-    """Waits until the disk has the files or folders as they are. All at once: a journal is written
+    """Wait until the disk has the files or folders as they are. All at once: a journal is written
     once for those that wait together, and that is what takes the time.
     """
     from concurrent.futures import ThreadPoolExecutor  # a lookup has no use for it
@@ -121,7 +121,7 @@ def _sync_one(path: Path) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Writes a whole file or none. Raises `StoreUnwritableError`."""
+    """Write a whole file or none. Raises `StoreUnwritableError`."""
     draft = path.with_name(f"{path.name}.{os.getpid()}-{next(_serial)}")
     with translate_write_errors():
         try:
@@ -134,7 +134,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def _open_fault(path: str, *, follow: bool, sticky_is_safe: bool) -> str:
-    """Why others could put something else into this folder, or "", also where there is none."""
+    """Return why others could put something else into this folder, or "", also where there is none."""
     try:
         status = os.stat(path, follow_symlinks=follow)
     except NotADirectoryError:
@@ -161,7 +161,7 @@ class StoreLayout:
 
     @classmethod
     def of_binary(cls, path: Path, key: str) -> StoreLayout | None:
-        """The store in which this is the binary of the entry with this key; None for another
+        """Return the store in which this is the binary of the entry with this key; None for another
         file.
         """
         root, is_entry, rest = str(path).rpartition(f"/{_VERSION}/{key[:2]}/{key}/{BINARY}")
@@ -169,31 +169,31 @@ class StoreLayout:
 
     @property
     def store(self) -> Path:
-        """The folder of the entries and everything else."""
+        """Return the folder of the entries and everything else."""
         return self.root / _VERSION
 
     def distrust(self) -> str:
-        """Why nothing may be loaded from here, or "". Code is loaded from the store, so nobody
-        else may write it, or put another one in its place.
+        """Return why nothing may be loaded from here, or "". Code is loaded from the store, so
+        nobody else may write it, or put another one in its place.
         """
         return _open_fault(self._store, follow=False, sticky_is_safe=False) or _open_fault(
             self._root, follow=True, sticky_is_safe=True
         )
 
     def entry(self, key: str) -> Path:
-        """The folder of the entry with this build key."""
+        """Return the folder of the entry with this build key."""
         return self.store / key[:2] / key
 
     def binary(self, key: str) -> str:
-        """The path of the binary of the entry with this build key."""
+        """Return the path of the binary of the entry with this build key."""
         return f"{self.prefix}{key[:2]}/{key}/{BINARY}"
 
     def path(self, name: str) -> Path:
-        """A working folder, whether it is there or not."""
+        """Return a working folder, whether it is there or not."""
         return self.store / name
 
     def folder(self, name: str) -> Path:
-        """A working folder, made when it is missing. Raises `StoreUnwritableError`."""
+        """Return a working folder, made when it is missing. Raises `StoreUnwritableError`."""
         path = self.store / name
         with translate_write_errors():
             missing = not os.path.isdir(path)
@@ -209,13 +209,13 @@ class StoreLayout:
         return path
 
     def entry_folders(self) -> Iterator[Path]:
-        """The folder of every entry, in no order."""
+        """Yield the folder of every entry, in no order."""
         for shelf in self._listed(self.store):
             if len(shelf.name) == 2 and not shelf.name.startswith("."):
                 yield from (Path(entry.path) for entry in self._listed(Path(shelf.path)))
 
     def files(self, name: str) -> list[Path]:
-        """What is in a working folder."""
+        """Return what is in a working folder."""
         return [Path(entry.path) for entry in self._listed(self.store / name)]
 
     @staticmethod

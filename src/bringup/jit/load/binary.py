@@ -96,15 +96,16 @@ class Binary:
 
     @property
     def folder(self) -> Path:
-        """The entry in the cache: the source as it was compiled, `build.log`, `meta.json` with the
-        key's record, and what a debug build leaves (`kernel.s`, `kernel.ii`, `kernel.ptx`).
+        """Return the entry in the cache: the source as it was compiled, `build.log`, `meta.json`
+        with the key's record, and what a debug build leaves (`kernel.s`, `kernel.ii`,
+        `kernel.ptx`).
         """
         return self.path.parent
 
     @property
     def kernel_id(self) -> int:
-        """The kernel's number in the native kernel table; loaded once in a process, and again after
-        `unload` has closed it.
+        """Return the kernel's number in the native kernel table; loaded once in a process, and
+        again after `unload` has closed it.
 
         Raises:
             CompileError: the library cannot be loaded, with the loader's reason.
@@ -172,7 +173,7 @@ class Binary:
 
 
 def _layout_of(binary: Binary) -> StoreLayout | None:
-    """The store that the binary is an entry of."""
+    """Return the store that the binary is an entry of."""
     return None if binary.prebuilt else StoreLayout.of_binary(binary.path, binary.key)
 
 
@@ -190,8 +191,8 @@ def _warn_noexec(store: Path) -> None:
 
 
 def _unique_path(descriptor: int) -> str:
-    """A path to the descriptor that was never used before: the loader takes a library that it knows
-    by name for the same one, and descriptors' numbers come again.
+    """Return a path to the descriptor that was never used before: the loader takes a library that
+    it knows by name for the same one, and descriptors' numbers come again.
     """
     # Neither step changes where a path leads.
     steps = ("./" if digit == "1" else "/" for digit in f"{next(_serial):b}")
@@ -199,7 +200,7 @@ def _unique_path(descriptor: int) -> str:
 
 
 def unload() -> Unloaded:
-    """Closes the libraries of this process's kernels that nothing holds; see `Cache.unload`."""
+    """Close the libraries of this process's kernels that nothing holds; see `Cache.unload`."""
     closed: dict[str, Binary] = {}
     held: set[str] = set()
     with _loading:

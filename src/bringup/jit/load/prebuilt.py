@@ -28,12 +28,14 @@ _loading = threading.Lock()
 
 
 def library_key(source: Source) -> str:
-    """What makes two libraries the same: their content. Raises `FileNotFoundError` naming it."""
+    """Return what makes two libraries the same: their content. Raises `FileNotFoundError` naming
+    it.
+    """
     return hashlib.sha256(f"library {source.digest()}".encode()).hexdigest()
 
 
 def check_symbol(source: Source) -> None:
-    """Raises `ValueError` when the library does not export the entry, with what it may be called
+    """Raise `ValueError` when the library does not export the entry, with what it may be called
     there, and `FileNotFoundError` when there is no such file.
     """
     source.digest()
@@ -67,7 +69,7 @@ def _hint(source: Source, symbols: Symbols) -> str:
 
 
 def path_to_load(library: Path) -> str:
-    """The path by which a library is opened, once what it needs is there.
+    """Return the path by which a library is opened, once what it needs is there.
 
     The loader takes a path that it knows for the library that it has, so another build of the same
     file is opened by another spelling of its path.
@@ -95,7 +97,7 @@ def path_to_load(library: Path) -> str:
 
 @cache
 def _load_tvm_runtime(library: Path) -> None:
-    """Loads the runtime that the library shall find, without importing the package's Python."""
+    """Load the runtime that the library shall find, without importing the package's Python."""
     try:
         package = importlib.util.find_spec("tvm_ffi")
     except ValueError:

@@ -37,14 +37,14 @@ _log = settings.logger("jit")
 
 
 def lock_seconds() -> float:
-    """How long to wait for another process: its compiler is stopped earlier. Whoever waits longer
-    builds for himself: two builds of one request are a waste, not an error.
+    """Return how long to wait for another process: its compiler is stopped earlier. Whoever waits
+    longer builds for himself: two builds of one request are a waste, not an error.
     """
     return settings.jit_timeout() + 30
 
 
 def build_somewhere(request: Request, source_digest: str, store: Cache) -> Hit:
-    """Builds into the store, or into a private cache where that is not possible.
+    """Build into the store, or into a private cache where that is not possible.
 
     Raises `CompileError`, and `SourceChangedError` when the source was changed meanwhile.
     """
@@ -62,7 +62,7 @@ def build_somewhere(request: Request, source_digest: str, store: Cache) -> Hit:
 
 
 def _build_once(request: Request, source_digest: str, store: Cache) -> Hit:
-    """Builds while no other process builds the same; what another one built meanwhile is taken,
+    """Build while no other process builds the same; what another one built meanwhile is taken,
     and so is its failure.
     """
     question = Question(request, store, digest=source_digest)

@@ -67,7 +67,7 @@ os.register_at_fork(after_in_child=_state.reset_flights)
 
 
 def forget() -> None:
-    """Makes this process look at the disk again, as a new one does."""
+    """Make this process look at the disk again, as a new one does."""
     forget_proved()
     _state.binaries.clear()
 
@@ -81,7 +81,7 @@ def freeze() -> None:
 
 
 def is_frozen() -> bool:
-    """Whether nothing may be compiled now."""
+    """Return whether nothing may be compiled now."""
     return _state.frozen > 0
 
 
@@ -154,7 +154,7 @@ def compile(  # noqa: A001 - the verb of the field; used as jit.compile
 def _library(
     source: Source, macros: Mapping[str, Macro], target: str, flags: Iterable[str]
 ) -> Binary:
-    """A library that is there already, as a binary."""
+    """Return a library that is there already, as a binary."""
     if macros or tuple(flags):
         raise ValueError(f"{source} is built already: macros and flags cannot change it")
     path = Path(str(source.path))
@@ -164,7 +164,7 @@ def _library(
 
 
 def _binary_of(request: Request, hit: Hit) -> Binary:
-    """One object for one entry: what makes it another binary is in its key."""
+    """Return one object for one entry: what makes it another binary is in its key."""
     path, source = str(hit.path), request.source
     known = _state.binaries.get(path)
     if known is None:
@@ -175,7 +175,7 @@ def _binary_of(request: Request, hit: Hit) -> Binary:
 
 
 def _note(request: Request, source_digest: str, hit: Hit, name: str, store: Cache) -> None:
-    """Lets this call be answered by its record."""
+    """Let this call be answered by its record."""
     if not hit.sha256 or not str(hit.path).startswith(store.layout.prefix):
         return
     record = call_record(request, source_digest, hit)
@@ -195,7 +195,7 @@ def request_for(
     debug: Debug | None,
     store: Cache,
 ) -> Request:
-    """What a call of `compile` with these arguments asks for now. Raises as `compile` does."""
+    """Return what a call of `compile` with these arguments asks for now. Raises as `compile` does."""
     return with_compiler(request_without_compiler(source, macros, target, flags, debug), store)
 
 
@@ -206,8 +206,8 @@ def request_without_compiler(
     flags: Iterable[str],
     debug: Debug | None,
 ) -> Request:
-    """What a call of `compile` with these arguments asks for, without the compiler, which takes
-    time to look for.
+    """Return what a call of `compile` with these arguments asks for, without the compiler, which
+    takes time to look for.
     """
     if not isinstance(source, Source):
         raise TypeError(
@@ -222,13 +222,13 @@ def request_without_compiler(
 
 
 def with_compiler(request: Request, store: Cache) -> Request:
-    """The request with the compiler that is there now."""
+    """Return the request with the compiler that is there now."""
     compiler = request.platform.toolchain(store, request.source.kind)
     return replace(request, toolchain=compiler)
 
 
 def find(request: Request, store: Cache) -> Hit | None:
-    """The entry that answers `request`, never building one. Raises `FileNotFoundError`."""
+    """Return the entry that answers `request`, never building one. Raises `FileNotFoundError`."""
     return first_answer(When.ASKED, Question(request, store, digest=request.source.digest()))
 
 
@@ -251,7 +251,7 @@ def _missing_kernel(question: Question) -> MissingKernelError:
 
 
 def _resolve(question: Question) -> tuple[Hit, str]:
-    """The hit, and the digest of the source that it was built from."""
+    """Return the hit, and the digest of the source that it was built from."""
     request = question.request
     for _ in range(_SOURCE_ATTEMPTS):
         digest = request.source.digest()

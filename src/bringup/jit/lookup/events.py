@@ -122,12 +122,14 @@ def subscribe(listener: Listener, *kinds: type[Event]) -> Callable[[], None]:
 
 
 def has_listeners(kind: type[Event]) -> bool:
-    """Whether an event of this kind would reach anybody: ask before making one on a hot path."""
+    """Return whether an event of this kind would reach anybody: ask before making one on a hot
+    path.
+    """
     return any(kind in entry.kinds for entry in _listeners)
 
 
 def emit(event: Event) -> None:
-    """Tells every listener."""
+    """Tell every listener."""
     for entry in _listeners:
         if type(event) not in entry.kinds:
             continue

@@ -52,7 +52,7 @@ class Question(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The request key."""
+        """Return the request key."""
         return self.request.key(self.digest)
 
 
@@ -68,12 +68,12 @@ _proved: dict[tuple[str, str], str] = {}
 
 
 def forget_proved() -> None:
-    """Makes this process prove the records of calls again, as a new one does."""
+    """Make this process prove the records of calls again, as a new one does."""
     _proved.clear()
 
 
 def call_record(question: Question) -> Hit | None:
-    """What this call was answered with, here or in another process, if no stamp has changed."""
+    """Return what this call was answered with, here or in another process, if no stamp has changed."""
     store, name = question.store, question.name
     call = (store.layout.prefix, name)
     build = store.recall_call(name, _proved.get(call, ""))
@@ -89,19 +89,19 @@ def call_record(question: Question) -> Hit | None:
 
 
 def manifest(question: Question) -> Hit | None:
-    """A build of this request that read the same headers, by their contents."""
+    """Return a build of this request that read the same headers, by their contents."""
     return question.store.lookup(question.key)
 
 
 def private_cache(question: Question) -> Hit | None:
-    """What was built into this process's own cache because the one in use could not take it."""
+    """Return what was built into this process's own cache because the one in use could not take it."""
     private = made_private_cache()
     return None if private is None else private.lookup(question.key)
 
 
 def portable_index(question: Question) -> Hit | None:
-    """What was imported, whatever compiler built it; without a compiler, whatever was built before,
-    here or elsewhere, for this source, these macros and flags.
+    """Return what was imported, whatever compiler built it; without a compiler, whatever was built
+    before, here or elsewhere, for this source, these macros and flags.
 
     Raises `MissingCompilerError` without a compiler, saying why the entries that come near do not
     do.
@@ -122,7 +122,7 @@ def portable_index(question: Question) -> Hit | None:
 
 
 def failures(question: Question) -> Hit | None:
-    """Raises the `CompileError` that this request ended in, if it would end so again."""
+    """Raise the `CompileError` that this request ended in, if it would end so again."""
     from bringup.jit.store.failures import Failures
 
     if failed := Failures(question.store.layout).find(question.request, question.key):
@@ -131,7 +131,7 @@ def failures(question: Question) -> Hit | None:
 
 
 def shared_tier(question: Question) -> Hit | None:
-    """What another machine has built with the same compiler from the same files."""
+    """Return what another machine has built with the same compiler from the same files."""
     from bringup.jit.lookup.sharing import find_shared
 
     return find_shared(question.request, question.digest, question.store)
@@ -149,7 +149,7 @@ LOOKUPS = (
 
 
 def first_answer(when: When, question: Question) -> Hit | None:
-    """The first answer of the look-ups that are asked then. Raises what they raise."""
+    """Return the first answer of the look-ups that are asked then. Raises what they raise."""
     for lookup in LOOKUPS:
         if when in lookup.when and (hit := lookup.find(question)):
             return hit

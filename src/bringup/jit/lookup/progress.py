@@ -69,7 +69,7 @@ class _Terminal:
         self._lines = 0
 
     def add(self, text: str, total: int | None) -> TaskID:
-        """A new line: a bar when the total is known."""
+        """Return a new line: a bar when the total is known."""
         from rich.console import Console
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -89,12 +89,12 @@ class _Terminal:
             return self._progress.add_task(text, total=total)
 
     def update(self, line: TaskID, text: str, done: int) -> None:
-        """Changes a line."""
+        """Change a line."""
         if self._progress is not None:
             self._progress.update(line, description=text, completed=done)
 
     def remove(self, line: TaskID) -> None:
-        """Takes a line away, with the last one the display."""
+        """Take a line away, with the last one the display."""
         with self._lock:
             if self._progress is None:
                 return
@@ -105,7 +105,7 @@ class _Terminal:
                 self._progress = None
 
     def note(self, text: str) -> bool:
-        """Prints a line above the display; False when there is none."""
+        """Print a line above the display; False when there is none."""
         with self._lock:
             if self._progress is None:
                 return False
@@ -117,7 +117,7 @@ _terminal = _Terminal()
 
 
 def note(text: str) -> None:
-    """Shows a line, if anything is to be shown."""
+    """Show a line, if anything is to be shown."""
     if _wanted():
         _note(text)
 
@@ -164,7 +164,7 @@ class _Work:
             self._update()
 
     def close(self) -> None:
-        """Takes the display away."""
+        """Take the display away."""
         with self._change:
             self._ended = True
             self._change.notify()
@@ -210,7 +210,7 @@ class _Work:
 
 @contextlib.contextmanager
 def batch(total: int) -> Iterator[Callable[[str], None]]:
-    """Shows `total` kernels being built: at once when they are several, a single one when it takes
+    """Show `total` kernels being built: at once when they are several, a single one when it takes
     long. Gives what is called with a line for each that is done.
     """
     if not _wanted():
@@ -231,14 +231,14 @@ class _Ambient:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets everything: a forked child has none of its parent's threads."""
+        """Forget everything: a forked child has none of its parent's threads."""
         self._lock = threading.Lock()
         self._running: dict[str, str] = {}
         self._work: _Work | None = None
         self._since = self._last = float("-inf")
 
     def hear(self, event: events.Event) -> None:
-        """Follows the compiles of this process."""
+        """Follow the compiles of this process."""
         if isinstance(event, events.Waiting):
             if event.seconds >= timing.patience:
                 note(_waiting(event))
@@ -297,7 +297,7 @@ events.subscribe(
 
 
 def reset() -> None:
-    """Forgets what was shown and what runs: a forked child has none of its parent's threads."""
+    """Forget what was shown and what runs: a forked child has none of its parent's threads."""
     global _terminal
     _terminal = _Terminal()
     _ambient.reset()

@@ -22,7 +22,7 @@ _RUN_HERE = frozenset({"cpu", "sim"})  # targets whose code is for the machine t
 
 
 def lookups_here(request: Request, headers: Sequence[str], start_ns: int) -> Lookups:
-    """What a build of this request would find here."""
+    """Return what a build of this request would find here."""
     source = request.source
     if source.path is not None:
         return lookups_of_build(request, str(source.path), headers, start_ns)
@@ -41,7 +41,7 @@ def publish(
     store: Cache,
     facts: Mapping[str, object],
 ) -> Hit:
-    """Makes what was built for a request an entry that is found by it, and by others without a
+    """Make what was built for a request an entry that is found by it, and by others without a
     compiler.
 
     Args:

@@ -26,14 +26,14 @@ _log = settings.logger("jit")
 
 
 def _shared_key(request: Request, source_digest: str) -> str:
-    """Names what was asked for, of this compiler, on every machine."""
+    """Return names what was asked for, of this compiler, on every machine."""
     fingerprint = request.toolchain.fingerprint
     return key_of({"asked": (portable_key(request, source_digest),), "compiler": (fingerprint,)})
 
 
 def find_shared(request: Request, source_digest: str, store: Cache) -> Hit | None:
-    """The entry that another machine has built with the same compiler from the same files, brought
-    here from the shared tier; None when there is none.
+    """Return the entry that another machine has built with the same compiler from the same files,
+    brought here from the shared tier; None when there is none.
     """
     shared = tier()
     packed = shared.fetch(_shared_key(request, source_digest)) if shared else None
@@ -77,7 +77,7 @@ def find_shared(request: Request, source_digest: str, store: Cache) -> Hit | Non
 
 
 def share(request: Request, source_digest: str, hit: Hit) -> None:
-    """Lets other machines find an entry."""
+    """Let other machines find an entry."""
     shared = tier()
     if shared is not None:
         try:

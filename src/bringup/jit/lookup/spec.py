@@ -60,7 +60,7 @@ class Spec:
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The keyword arguments of `jit.compile` besides the source."""
+        """Return the keyword arguments of `jit.compile` besides the source."""
         macros = dict(text.split("=", 1) for text in self.macros)
         return {
             "macros": macros,
@@ -110,7 +110,7 @@ def _source_code(source: Source) -> str:
 
 
 def _source_fields(source: Source) -> dict[str, str]:
-    """What the source was made with, defaults left out."""
+    """Return what the source was made with, defaults left out."""
     if source.path is not None:
         given, plain = {"path": str(source.path)}, Source(source.path)
     else:
@@ -194,7 +194,7 @@ class Recording:
 
     @property
     def specs(self) -> tuple[Spec, ...]:
-        """Each kernel once, in the order in which they were asked for first."""
+        """Return each kernel once, in the order in which they were asked for first."""
         return tuple(self._found)
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -34,7 +34,7 @@ _unsubscribe: Callable[[], None] | None = None  # while the warm-up has ended
 
 
 def missing_kernel(request: Request, source_digest: str, store: Cache) -> MissingKernelError:
-    """The error for a kernel that is needed and may not be compiled now."""
+    """Return the error for a kernel that is needed and may not be compiled now."""
     spec = Spec.of(request)
     command = prebuild_command(spec, request.key(source_digest), store)
     return MissingKernelError(
@@ -48,8 +48,8 @@ def missing_kernel(request: Request, source_digest: str, store: Cache) -> Missin
 
 
 def prebuild_command(spec: Spec, key: str, store: Cache) -> str:
-    """A command line that builds `spec` into the cache in use here. The spec is left in the cache;
-    where that cannot be written it is in the command itself.
+    """Return a command line that builds `spec` into the cache in use here. The spec is left in the
+    cache; where that cannot be written it is in the command itself.
     """
     variables = settings.inherited("BRINGUP_CACHE_DIR", "BRINGUP_JIT_CXX")
     words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
@@ -65,7 +65,7 @@ def prebuild_command(spec: Spec, key: str, store: Cache) -> str:
 
 
 def _compared(request: Request, source_digest: str, store: Cache, *, built: str = "") -> str:
-    """What the nearest entry has otherwise. Which files are read is known only of what was
+    """Return what the nearest entry has otherwise. Which files are read is known only of what was
     built.
     """
     asked = request.record(source_digest)
@@ -92,7 +92,7 @@ def end_warmup() -> None:
 
 
 def resume_warmup() -> None:
-    """Takes `end_warmup` back."""
+    """Take `end_warmup` back."""
     global _unsubscribe
     with _marking:
         if _unsubscribe is not None:

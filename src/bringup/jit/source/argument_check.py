@@ -55,17 +55,19 @@ class Declared:
 
     @property
     def element(self) -> str:
-        """What `c_call` calls the type itself or that of the elements behind an address, or ""."""
+        """Return what `c_call` calls the type itself or that of the elements behind an address, or
+        "".
+        """
         return word_of(self.base)
 
     @property
     def unknown(self) -> str:
-        """What only the compiler knows: the type itself or that of the elements, or ""."""
+        """Return what only the compiler knows: the type itself or that of the elements, or ""."""
         return "" if self.element or self.base == "void" or self.stars > 1 else self.spelled
 
 
 def word_of(base: str) -> str:
-    """What `c_call` calls a type, or ""."""
+    """Return what `c_call` calls a type, or ""."""
     words = base.split()
     if not words or not _WHOLE.issuperset(words):
         return _WORDS.get(base, "")
@@ -81,8 +83,8 @@ def fit(
     values: bool = False,
     signature: Sequence[Argument] = (),
 ) -> CParameter:
-    """The parameter as the function takes it. With `values` nothing converts it: it has to be of
-    the declared type already.
+    """Return the parameter as the function takes it. With `values` nothing converts it: it has to
+    be of the declared type already.
 
     Raises `ValueError` starting with `where` for what the function would read as something else.
     """
@@ -121,7 +123,7 @@ def check_written(
     where: str,
     signature: Sequence[Argument],
 ) -> None:
-    """Raises `ValueError` where a function gets an output only as what it must not write."""
+    """Raise `ValueError` where a function gets an output only as what it must not write."""
     pairs = [(p, d) for p, d in zip(parameters, declared, strict=True) if p.address_of >= 0]
     writable = {p.address_of for p, d in pairs if not d.constant}
     for parameter, one in pairs:
@@ -134,7 +136,7 @@ def check_written(
 
 
 def _number_misfit(parameter: CParameter, declared: Declared, values: bool) -> str:
-    """Why the declared type does not hold the number, or ""."""
+    """Return why the declared type does not hold the number, or ""."""
     is_whole = parameter.kind is ValueKind.INT
     kind = "a whole number" if is_whole else "a float"
     what = f"is {kind}, and the function has '{declared.text}' there"
@@ -154,7 +156,7 @@ def _number_misfit(parameter: CParameter, declared: Declared, values: bool) -> s
 
 
 def _converted(parameter: CParameter, c_type: CType, values: bool) -> CParameter:
-    """A number that is passed as the declared type, within the ranges of both."""
+    """Return a number that is passed as the declared type, within the ranges of both."""
     if parameter.kind is ValueKind.INT and c_type.kind is not ValueKind.INT:
         return parameter
     if parameter.kind is ValueKind.FLOAT32 and not values:
@@ -166,7 +168,7 @@ def _converted(parameter: CParameter, c_type: CType, values: bool) -> CParameter
 
 
 def _referred(parameter: CParameter, declared: Declared) -> tuple[CParameter, str]:
-    """A number that is passed by its address, as what the function reads there; and why not."""
+    """Return a number that is passed by its address, as what the function reads there; and why not."""
     what = f"is the address of {parameter.c_type}, and the function has '{declared.text}' there"
     c_type = CTYPES.get(declared.element)
     if declared.stars != 1:
@@ -183,7 +185,7 @@ def _referred(parameter: CParameter, declared: Declared) -> tuple[CParameter, st
 def _address_misfit(
     parameter: CParameter, declared: Declared, signature: Sequence[Argument]
 ) -> str:
-    """Why the function does not take the address, or ""."""
+    """Return why the function does not take the address, or ""."""
     first = parameter.program[0]
     what = f"is an address, and the function has '{declared.text}' there"
     if first.opcode in (Opcode.TEXT, Opcode.STRING):
@@ -207,8 +209,8 @@ def _address_misfit(
 
 
 def _elements(parameter: CParameter, signature: Sequence[Argument]) -> str:
-    """The C type of what lies behind the address; "" where the list of `args=` does not say it, or
-    the type is none of C's.
+    """Return the C type of what lies behind the address; "" where the list of `args=` does not say
+    it, or the type is none of C's.
     """
     first = parameter.program[0]
     if first.opcode in (Opcode.TEXT, Opcode.STRING):
@@ -220,7 +222,7 @@ def _elements(parameter: CParameter, signature: Sequence[Argument]) -> str:
 
 
 def _writes(parameter: CParameter, declared: Declared, signature: Sequence[Argument]) -> str:
-    """Why the function may write what the operator does not, or ""."""
+    """Return why the function may write what the operator does not, or ""."""
     first = parameter.program[0]
     if first.opcode not in (Opcode.DATA, Opcode.LIST_DATA, Opcode.STRING):
         return ""

@@ -51,8 +51,8 @@ _MACRO = re.compile(
 
 
 def declaration_in(text: str, function: str) -> tuple[Declared, ...] | None:
-    """The parameters of a function of a source; None when the text does not show them, or shows
-    several functions of the name.
+    """Return the parameters of a function of a source; None when the text does not show them, or
+    shows several functions of the name.
     """
     plain, types = code_of(text), _new_names(text)
     seen: list[tuple[Declared, ...] | None] = []
@@ -64,7 +64,7 @@ def declaration_in(text: str, function: str) -> tuple[Declared, ...] | None:
 
 
 def _new_names(text: str) -> dict[str, str]:
-    """What names of types stand for; not those with several meanings."""
+    """Return what names of types stand for; not those with several meanings."""
     plain = code_of(text)
     found = [one for pattern in _NEW_NAMES for one in pattern.finditer(plain)]
     meant: dict[str, set[str]] = {}
@@ -76,7 +76,9 @@ def _new_names(text: str) -> dict[str, str]:
 
 
 def _is_declared(before: str) -> bool:
-    """Whether what stands before a name is a type, and not an expression that the name is in."""
+    """Return whether what stands before a name is a type, and not an expression that the name is
+    in.
+    """
     last = re.search(r"\w+\Z", before)
     if last is not None:
         return last[0] not in _BEFORE_CALLS
@@ -91,7 +93,7 @@ def _parameters(text: str, types: Mapping[str, str]) -> tuple[Declared, ...] | N
 
 
 def functions_in(text: str) -> list[str]:
-    """The names of the functions that a source defines or declares, as far as it shows."""
+    """Return the names of the functions that a source defines or declares, as far as it shows."""
     names = (found[1] for found in _FUNCTION.finditer(code_of(text)))
     return [name for name in dict.fromkeys(names) if name not in _KEYWORDS]
 
@@ -113,7 +115,7 @@ def _declared(text: str, types: Mapping[str, str]) -> Declared:
 
 
 def _base_of(text: str) -> tuple[str, int]:
-    """The type without its qualifiers, and how many addresses lead to it."""
+    """Return the type without its qualifiers, and how many addresses lead to it."""
     plain = " ".join(_QUALIFIERS.sub(" ", text).split())
     is_array = plain.endswith("]")
     named = not word_of(plain) and not plain.endswith("*")
@@ -129,9 +131,9 @@ def as_declared(
     values: bool = False,
     signature: Sequence[Argument] = (),
 ) -> tuple[CParameter, ...]:
-    """The parameters as the source declares them: whole numbers with the range of their type,
-    addresses with the dtype of their elements. With `values` its position in the grid comes first.
-    `signature` says which arguments the operator writes.
+    """Return the parameters as the source declares them: whole numbers with the range of their
+    type, addresses with the dtype of their elements. With `values` its position in the grid comes
+    first. `signature` says which arguments the operator writes.
 
     Raises `ValueError` when the function takes another number of parameters, is not there, or has a
     parameter that would not hold what it gets.
@@ -163,7 +165,7 @@ def as_declared(
 
 
 def _with_headers(text: str, source: Source) -> str:
-    """The text behind those of the headers that lie beside it."""
+    """Return the text behind those of the headers that lie beside it."""
     found: dict[str, str] = {}
     folder = Path(source.directory) if source.path is not None else None
     waiting = _INCLUDE.findall(text) if folder is not None else []

@@ -126,7 +126,7 @@ class Probes:
 
 
 def mentions_of(path: str) -> Mentions:
-    """What the file at `path` says. Raises `OSError`."""
+    """Return what the file at `path` says. Raises `OSError`."""
     return _mentions(path, file_digest(path))
 
 
@@ -155,7 +155,7 @@ def _assembled(content: bytes) -> tuple[str, ...] | None:
 
 
 def _spliced(content: bytes) -> tuple[bytes, ...]:
-    """The content with its lines joined: as languages with and without trigraphs do."""
+    """Return the content with its lines joined: as languages with and without trigraphs do."""
     content = content.removeprefix(b"\xef\xbb\xbf")
     readings = [content]
     if _TRIGRAPH in content:
@@ -165,7 +165,7 @@ def _spliced(content: bytes) -> tuple[bytes, ...]:
 
 @lru_cache(maxsize=1024)
 def _directives(path: str, digest: str) -> tuple[_Directive, ...]:
-    """The conditions and definitions of a file, without comments."""
+    """Return the conditions and definitions of a file, without comments."""
     found = []
     for content in _spliced(read_bytes(path)):
         code = without_comments(content.decode(errors="surrogateescape"))
@@ -178,7 +178,7 @@ def _directives_of(path: str) -> tuple[_Directive, ...]:
 
 
 def probes_of(paths: Sequence[str], command_line: Iterable[str] = ()) -> Probes:
-    """The probes of the files that one build read.
+    """Return the probes of the files that one build read.
 
     Args:
         paths: the files, in the order in which they were read.
@@ -212,7 +212,7 @@ def probes_of(paths: Sequence[str], command_line: Iterable[str] = ()) -> Probes:
 
 
 def _learn(macros: _Macros, directives: Sequence[_Directive]) -> None:
-    """Adds other names for probes, and macros that pass their parameters to probes."""
+    """Add other names for probes, and macros that pass their parameters to probes."""
     definitions = [_definition(one) for one in directives if one.kind == "define"]
     before = -1
     while before != (before := sum(map(len, macros.values()))):
@@ -234,8 +234,8 @@ def _definition(directive: _Directive) -> tuple[str, tuple[str, ...], str]:
 
 
 def _calls(text: str, macros: _Macros) -> Iterator[tuple[bool, str | None]]:
-    """The probes that are used in a text: whether each searches from the next folder on, and its
-    operand; None where it is not called.
+    """Yield the probes that are used in a text: whether each searches from the next folder on, and
+    its operand; None where it is not called.
     """
     for found in _either(tuple(macros)).finditer(text):
         if _DEFINED.search(text[: found.start()]):
@@ -258,7 +258,7 @@ def _either(names: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def _operands(text: str, start: int) -> str | None:
-    """What stands in the parentheses that open at `start`, or None when none do."""
+    """Return what stands in the parentheses that open at `start`, or None when none do."""
     opening = _OPENING.match(text, start)
     if opening is None:
         return None
@@ -279,7 +279,7 @@ class _Reader:
         self._given = given
 
     def read(self, path: str) -> Iterator[IncludeDirective | Untracked]:
-        """What one file asks for, in order."""
+        """Yield what one file asks for, in order."""
         for directive in _directives_of(path):
             shown = f"#{directive.kind}{directive.text}".rstrip()
             if directive.kind == "embed" or _PASTED.search(directive.text):
@@ -300,7 +300,7 @@ class _Reader:
                     yield Untracked(path, shown)
 
     def _resolved(self, operand: str | None, is_next: bool) -> list[IncludeDirective]:
-        """What an operand may stand for; nothing when the text does not tell."""
+        """Return what an operand may stand for; nothing when the text does not tell."""
         found: list[IncludeDirective] = []
         waiting, seen = [operand], set[str]()
         while waiting:
@@ -320,7 +320,7 @@ class _Reader:
         return found
 
     def _bodies(self, name: str) -> list[str]:
-        """All that a macro is defined as, in any of the files."""
+        """Return all that a macro is defined as, in any of the files."""
         everywhere = [*self._given, *(one for path in self._paths for one in _directives_of(path))]
         definitions = (_definition(one) for one in everywhere if one.kind == "define")
         return [body for known, _, body in definitions if known == name]

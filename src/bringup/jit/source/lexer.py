@@ -27,12 +27,14 @@ _DIRECTIVE = re.compile(rf"^{BLANK}*{HASH}(?:\\\r?\n|[^\n])*", re.MULTILINE)
 
 
 def without_comments(text: str) -> str:
-    """The text with a blank for each comment."""
+    """Return the text with a blank for each comment."""
     return _TOKENS.sub(lambda found: " " if found["comment"] else found[0], text)
 
 
 def code_of(text: str, directive: str = " ") -> str:
-    """The text with a blank for each comment and literal, and `directive` for each directive."""
+    """Return the text with a blank for each comment and literal, and `directive` for each
+    directive.
+    """
     plain = _TOKENS.sub(
         lambda found: " " if found["comment"] or found["literal"] else found[0], text
     )

@@ -43,8 +43,8 @@ _SHOWN: Mapping[str, str] = {
 
 @lru_cache(maxsize=256)
 def _read(text: str) -> tuple[tuple[tuple[str, str], ...] | None, tuple[str, ...]]:
-    """The members of the parameter struct as pairs of type and name, or None when the text does not
-    show one; and the functions that are defined and never used.
+    """Return the members of the parameter struct as pairs of type and name, or None when the text
+    does not show one; and the functions that are defined and never used.
     """
     plain = code_of(text, _DIRECTIVE)
     bodies = [found[1] for found in _STRUCT.finditer(plain)]
@@ -68,7 +68,7 @@ def _members(body: str) -> tuple[tuple[str, str], ...] | None:
 
 
 def check_text(text: str, entry: str, items: Sequence[CParameter]) -> str:
-    """Why the source does not fit the items of `params=`, or ""."""
+    """Return why the source does not fit the items of `params=`, or ""."""
     members, unused = _read(text)
     for name in unused:
         for near in difflib.get_close_matches(name, _HOOKS, 1, 0.85):
@@ -94,7 +94,7 @@ def check_text(text: str, entry: str, items: Sequence[CParameter]) -> str:
 
 
 def check_args_text(text: str, entry: str) -> str:
-    """Why an optional function of a source with `abi="args"` would never be called, or ""."""
+    """Return why an optional function of a source with `abi="args"` would never be called, or ""."""
     if "can_impl" not in text:  # which is most sources, and reading them takes time
         return ""
     for name in _read(text)[1]:
@@ -109,7 +109,7 @@ def check_args_text(text: str, entry: str) -> str:
 
 
 def check_args_symbols(exported: Iterable[str]) -> str:
-    """The same for the symbols of what was built, wherever its functions were written."""
+    """Return the same for the symbols of what was built, wherever its functions were written."""
     mangled = f"{len(_ARGS_HOOK)}{_ARGS_HOOK}"
     names = set(exported)
     found = [name for name in names if name.startswith("_Z") and mangled in name]
@@ -119,7 +119,7 @@ def check_args_symbols(exported: Iterable[str]) -> str:
 
 
 def _misplaced(i: int, names: Sequence[str], items: Sequence[CParameter]) -> str:
-    """Why the names of the fields do not fit item `i`, or ""."""
+    """Return why the names of the fields do not fit item `i`, or ""."""
     item = items[i]
     if item.member:
         wanted = item.member
@@ -136,13 +136,13 @@ def _misplaced(i: int, names: Sequence[str], items: Sequence[CParameter]) -> str
 
 
 def _is_untyped(text: str, entry: str) -> bool:
-    """Whether the compiler cannot tell which struct the entry gets."""
+    """Return whether the compiler cannot tell which struct the entry gets."""
     declared = declaration_in(text, entry)
     return declared is not None and "void" in declared[-1].text
 
 
 def _fits(kind: str, c_type: str) -> bool:
-    """Whether a field of this type takes such a value; a type that is not known here does."""
+    """Return whether a field of this type takes such a value; a type that is not known here does."""
     if _NARROW.match(kind):
         return False
     if kind == "*":

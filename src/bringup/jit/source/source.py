@@ -27,7 +27,7 @@ _KINDS = get_args(Kind)
 
 
 def add_languages(languages: Mapping[str, str]) -> None:
-    """Makes file suffixes known. Raises `ValueError` when one means another language already."""
+    """Make file suffixes known. Raises `ValueError` when one means another language already."""
     for suffix, language in languages.items():
         if not suffix.startswith(".") or _languages.get(suffix, language) != language:
             raise ValueError(
@@ -132,7 +132,7 @@ class Source:
 
     @property
     def is_library(self) -> bool:
-        """Whether it is a shared library, which nobody compiles."""
+        """Return whether it is a shared library, which nobody compiles."""
         _, suffix, version = self.file_name.rpartition(".so")
         before, *numbers = version.split(".")
         return bool(suffix) and not before and all(map(str.isdecimal, numbers))
@@ -148,17 +148,17 @@ class Source:
 
     @property
     def symbol(self) -> str:
-        """The symbol that the binary exports for the entry."""
+        """Return the symbol that the binary exports for the entry."""
         return _PREFIXES.get(self.abi, "") + self.entry
 
     @property
     def directory(self) -> str:
-        """Where `#include "..."` looks first; empty for a text."""
+        """Return where `#include "..."` looks first; empty for a text."""
         return "" if self.path is None else os.path.dirname(self.path)
 
     @property
     def file_name(self) -> str:
-        """The name of the file that holds the source."""
+        """Return the name of the file that holds the source."""
         return self.name if self.path is None else os.path.basename(self.path)
 
     def content(self) -> bytes:
@@ -171,8 +171,8 @@ class Source:
             return read_bytes(str(self.path))
 
     def digest(self) -> str:
-        """SHA-256 of the content, in hex. Raises `FileNotFoundError` naming the source when the
-        file is gone.
+        """Return SHA-256 of the content, in hex. Raises `FileNotFoundError` naming the source when
+        the file is gone.
         """
         if self.text is not None:
             return bytes_digest(self.text.encode())

@@ -20,7 +20,7 @@ _log = settings.logger("jit")
 
 @memoised
 def private_cache() -> Cache:
-    """A cache for this process alone, gone when it ends. Raises `StoreUnwritableError`."""
+    """Return a cache for this process alone, gone when it ends. Raises `StoreUnwritableError`."""
     owner = os.getpid()
     with translate_write_errors():
         root = Path(tempfile.mkdtemp(prefix="bringup-"))
@@ -37,13 +37,13 @@ os.register_at_fork(after_in_child=private_cache.cache_clear)
 
 
 def made_private_cache() -> Cache | None:
-    """The private cache, if there was a reason to make one."""
+    """Return the private cache, if there was a reason to make one."""
     return private_cache() if private_cache.cache_info().currsize else None
 
 
 @memoised
 def warn_private(reason: str) -> None:
-    """Says once why kernels are kept elsewhere."""
+    """Say once why kernels are kept elsewhere."""
     _log.warning(
         "the kernel cache cannot be used: %s. Kernels built now are kept in a private temporary "
         "folder until this process ends; set BRINGUP_CACHE_DIR to a folder of your own",

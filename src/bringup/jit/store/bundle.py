@@ -55,12 +55,12 @@ class Packed:
 
     @property
     def incompatibility_reason(self) -> str:
-        """Why it cannot run on this machine, or ""."""
+        """Return why it cannot run on this machine, or ""."""
         origin = self.meta["origin"]
         return incompatibility_reason(origin["machine"], origin["requires"])
 
     def check(self) -> None:
-        """Raises `BundleError` saying what is damaged or does not belong together."""
+        """Raise `BundleError` saying what is damaged or does not belong together."""
         named = self.meta["files"]
         if self.meta["key"] != self.key or key_of(self.meta["record"]) != self.key:
             raise BundleError(f"entry {self.key[:12]}: its meta.json belongs to another entry")
@@ -77,7 +77,7 @@ class Packed:
 
 
 def pack_entry(folder: Path) -> Packed:
-    """The entry in a folder of a store. Raises `BundleError` when it is damaged."""
+    """Return the entry in a folder of a store. Raises `BundleError` when it is damaged."""
     try:
         files = {
             path.name: read_bytes(str(path)) for path in folder.iterdir() if path.name != LAST_USED
@@ -92,7 +92,7 @@ def pack_entry(folder: Path) -> Packed:
 
 
 def write_bundle(entries: Iterable[Packed]) -> bytes:
-    """The bundle with these entries."""
+    """Return the bundle with these entries."""
     buffer = io.BytesIO()
     index: list[dict[str, str]] = []
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -111,7 +111,7 @@ def write_bundle(entries: Iterable[Packed]) -> bytes:
 
 
 def read_bundle(content: bytes, what: str) -> list[Packed]:
-    """The entries of a bundle, all of them checked. `what` is its name in messages.
+    """Return the entries of a bundle, all of them checked. `what` is its name in messages.
 
     Raises `BundleError`.
     """
@@ -147,7 +147,7 @@ def _read_entry(archive: zipfile.ZipFile, key: str, meta_digest: str) -> Packed:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Writes the file whole or not at all. Raises `OSError`."""
+    """Write the file whole or not at all. Raises `OSError`."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         draft.write_bytes(content)

@@ -430,7 +430,7 @@ class Cache:
         raise StoreUnwritableError(f"{final} holds something that cannot be put aside")
 
     def _intact(self, variant: Variant | PortableVariant) -> bool:
-        """Whether the binary is what the index, or at least its own meta.json, says."""
+        """Return whether the binary is what the index, or at least its own meta.json, says."""
         try:
             content = read_bytes(self.layout.binary(variant.key))
         except OSError:
@@ -500,7 +500,7 @@ class Cache:
 def _found(
     headers: Iterable[PortableHeader], roots: Sequence[tuple[str, str]]
 ) -> tuple[Header, ...]:
-    """Where the headers of the request lie here."""
+    """Return where the headers of the request lie here."""
     folders = dict(roots)
     return tuple(
         Header(os.path.join(folders[header.root], header.path), header.digest, None)
@@ -510,7 +510,7 @@ def _found(
 
 
 def _searched(headers: Iterable[PortableHeader], roots: Sequence[tuple[str, str]]) -> Searched:
-    """Where files were looked for in the folders of the request."""
+    """Return where files were looked for in the folders of the request."""
     folders = dict(roots)
     paths: dict[bool, list[str]] = {False: [], True: []}
     for header in headers:

@@ -47,21 +47,22 @@ class CallIndex:
         self._prefix = f"{layout.prefix}{self.FOLDER}/"
 
     def find(self, name: str, proved: str) -> RecordedBuild | None:
-        """The build of the call of this name, if all that it depends on is as it was. `proved`:
-        the key of the build that this process has found before, if any: for that one the compiler's
-        parts and the system's headers are not looked at once more.
+        """Return the build of the call of this name, if all that it depends on is as it was.
+        `proved`: the key of the build that this process has found before, if any: for that one the
+        compiler's parts and the system's headers are not looked at once more.
         """
         found = _native.core().recall_call(os.fsencode(self._prefix + name), proved)
         return None if found is None else RecordedBuild(*found)
 
     def add(self, name: str, record: bytes) -> None:
-        """Keeps a record. Raises `StoreUnwritableError`."""
+        """Keep a record. Raises `StoreUnwritableError`."""
         replace_file(self._layout.folder(self.FOLDER) / name, record)
 
 
 def call_name(request: Request) -> str:
-    """Names what was asked for before any compiler was looked for, or "" when only the compiler
-    can say what would be built: a debug build, or a target with an own way to find its compiler.
+    """Return names what was asked for before any compiler was looked for, or "" when only the
+    compiler can say what would be built: a debug build, or a target with an own way to find its
+    compiler.
     """
     if request.debug:
         return ""
@@ -79,7 +80,8 @@ def call_name(request: Request) -> str:
 
 
 def call_record(request: Request, source_digest: str, hit: Hit) -> bytes | None:
-    """The record of a call, or None when stamps cannot stand for all that its answer depends on.
+    """Return the record of a call, or None when stamps cannot stand for all that its answer depends
+    on.
 
     Args:
         request: what was asked for, with its compiler.
@@ -120,8 +122,8 @@ def call_record(request: Request, source_digest: str, hit: Hit) -> bytes | None:
 
 
 def watched(request: Request, headers: Iterable[Header]) -> tuple[Header, ...]:
-    """The headers that are looked at in every call: those beside the source, in folders of the
-    request, or named by its flags; the system's are left out.
+    """Return the headers that are looked at in every call: those beside the source, in folders of
+    the request, or named by its flags; the system's are left out.
     """
     folders = (
         request.source.directory,
@@ -161,7 +163,7 @@ def _stamp_text(seen: Stamp) -> str:
 
 
 def builds_named_in(path: Path) -> set[str]:
-    """The build key that a record leads to; empty when it cannot be read."""
+    """Return the build key that a record leads to; empty when it cannot be read."""
     try:
         return {read_bytes(str(path)).split(b"\0", 2)[1].decode()}
     except (OSError, ValueError, LookupError):

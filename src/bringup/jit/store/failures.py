@@ -52,7 +52,7 @@ def _is_lasting(error: CompileError, flags: Sequence[str]) -> bool:
 
 
 def _environment(request: Request) -> str:
-    """What a failure depends on beside the request: how the compiler is run."""
+    """Return what a failure depends on beside the request: how the compiler is run."""
     seen = sorted(compiler_environment(request.platform.variables).items())
     return bytes_digest(repr((request.toolchain.version, seen)).encode(errors="surrogateescape"))
 
@@ -68,11 +68,11 @@ class Failures:
         self._layout = layout
 
     def log_path(self, key: str) -> Path:
-        """Where the full log of a request's failure goes. Raises `StoreUnwritableError`."""
+        """Return where the full log of a request's failure goes. Raises `StoreUnwritableError`."""
         return self._layout.folder(FAILED) / f"{key}.log"
 
     def find(self, request: Request, key: str) -> CompileError | None:
-        """The error that this request ended in, if it would end so again."""
+        """Return the error that this request ended in, if it would end so again."""
         try:
             kept = json.loads(read_bytes(f"{self._layout.prefix}{FAILED}/{key}.json"))
             headers = [
@@ -93,7 +93,7 @@ class Failures:
     def keep(
         self, request: Request, key: str, error: CompileError, staged: Path, start_ns: int
     ) -> None:
-        """Remembers a failure that will happen again. `staged` is where the compiler ran, since
+        """Remember a failure that will happen again. `staged` is where the compiler ran, since
         `start_ns`.
         """
         if not _is_lasting(error, request.flags):
@@ -125,8 +125,8 @@ class Failures:
     def _circumstances(
         request: Request, error: CompileError, staged: Path, start_ns: int
     ) -> tuple[list[Header], Searched] | None:
-        """The headers that the failure depends on, and those that would mend it; None when that
-        cannot be said.
+        """Return the headers that the failure depends on, and those that would mend it; None when
+        that cannot be said.
         """
         try:
             paths = read_dependencies(staged)
@@ -151,7 +151,7 @@ class Failures:
 def _ask_what_is_missing(
     request: Request, command: Sequence[str], staged: Path
 ) -> tuple[list[str], Searched]:
-    """The headers that were found, and every place where those that were not could appear. A
+    """Return the headers that were found, and every place where those that were not could appear. A
     compiler that stops at a missing header does not say what it read before, so it is asked for
     dependencies alone. Nothing is found where the compiler does not understand the question.
     """

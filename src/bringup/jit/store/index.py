@@ -31,7 +31,7 @@ class Variant(NamedTuple):
     searched: Searched
 
     def holds(self) -> bool:
-        """Whether the compiler would read the same headers again."""
+        """Return whether the compiler would read the same headers again."""
         return all(map(unchanged, self.headers)) and self.searched.holds()
 
 
@@ -66,7 +66,7 @@ def _variant(entry: list) -> Variant:  # type: ignore[type-arg]  # as JSON has i
 
 
 def portable_variant(entry: list) -> PortableVariant:  # type: ignore[type-arg]  # as JSON has it
-    """A variant as JSON has it. Raises `ValueError` or `TypeError` when it is none."""
+    """Return a variant as JSON has it. Raises `ValueError` or `TypeError` when it is none."""
     key, size, sha256, machine, requires, headers, imported = entry
     read = tuple(PortableHeader(*header) for header in headers)
     return PortableVariant(key, size, sha256, machine, tuple(requires), read, imported)
@@ -82,14 +82,14 @@ class RequestIndex:
         self._prefix = f"{layout.prefix}{self.FOLDER}/"
 
     def variants(self, request_key: str) -> list[Variant]:
-        """The latest first."""
+        """Return the latest first."""
         try:
             return list(map(_variant, json.loads(read_bytes(f"{self._prefix}{request_key}.json"))))
         except (OSError, ValueError, TypeError):
             return []
 
     def add(self, request_key: str, added: Variant) -> None:
-        """Puts a build first. Raises `StoreUnwritableError`."""
+        """Put a build first. Raises `StoreUnwritableError`."""
         others = [old for old in self.variants(request_key) if old.key != added.key]
         entries = [(*v[:4], v.searched.places) for v in [added, *others][:_VARIANTS]]
         content = json.dumps(entries, separators=(",", ":")).encode()
@@ -105,7 +105,7 @@ class PortableIndex:
         self._layout = layout
 
     def variants(self, portable_key: str) -> list[PortableVariant]:
-        """The latest first."""
+        """Return the latest first."""
         path = os.path.join(self._layout.prefix, self.FOLDER, f"{portable_key}.json")
         try:
             return list(map(portable_variant, json.loads(read_bytes(path))))
@@ -113,14 +113,14 @@ class PortableIndex:
             return []
 
     def add(self, portable_key: str, added: PortableVariant) -> None:
-        """Puts a build first. Raises `StoreUnwritableError`."""
+        """Put a build first. Raises `StoreUnwritableError`."""
         others = [old for old in self.variants(portable_key) if old.key != added.key]
         content = json.dumps([added, *others][:_VARIANTS], separators=(",", ":")).encode()
         replace_file(self._layout.folder(self.FOLDER) / f"{portable_key}.json", content)
 
 
 def builds_named_in(path: Path) -> set[str]:
-    """The build keys that an index file leads to; empty when it cannot be read."""
+    """Return the build keys that an index file leads to; empty when it cannot be read."""
     try:
         return {str(entry[0]) for entry in json.loads(read_bytes(str(path)))}
     except (OSError, ValueError, TypeError, LookupError):

@@ -16,7 +16,7 @@ __all__ = ["portable_key", "portable_roots"]
 
 
 def portable_key(request: Request, source_digest: str) -> str:
-    """Names what was asked for on every machine. Folders do not count: what is in them does."""
+    """Return names what was asked for on every machine. Folders do not count: what is in them does."""
     source = request.source
     return key_of(
         {
@@ -35,7 +35,7 @@ def portable_key(request: Request, source_digest: str) -> str:
 
 
 def portable_roots(request: Request) -> list[tuple[str, str]]:
-    """The folders that a request reads from, by names that are the same everywhere."""
+    """Return the folders that a request reads from, by names that are the same everywhere."""
     (own,) = bringup_includes()
     named = [("source", request.source.directory), ("bringup", own)]
     for name, folders in (

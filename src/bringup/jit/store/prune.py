@@ -69,7 +69,7 @@ class _PruneCandidate(NamedTuple):
 
 
 def scan(layout: StoreLayout) -> list[_PruneCandidate]:
-    """Every entry, the one used longest ago first."""
+    """Return every entry, the one used longest ago first."""
     found = []
     for folder in layout.entry_folders():
         with contextlib.suppress(OSError):  # removed meanwhile
@@ -88,7 +88,7 @@ def _delete(path: Path) -> None:
 
 
 def _remove(layout: StoreLayout, victims: Iterable[_PruneCandidate]) -> Pruned:
-    """Takes the entries away whole, and puts back what somebody loaded at that moment."""
+    """Take the entries away whole, and puts back what somebody loaded at that moment."""
     staging = layout.folder(STAGING)
     trash: list[tuple[_PruneCandidate, Path]] = []
     for victim in victims:
@@ -120,7 +120,7 @@ def _count(layout: StoreLayout, left: Iterable[_PruneCandidate]) -> None:
 def prune(
     layout: StoreLayout, max_bytes: float, max_entries: float, *, keep: Collection[str] = ()
 ) -> Pruned:
-    """Removes entries, but none of `keep`, until both bounds hold, and everything that is stale.
+    """Remove entries, but none of `keep`, until both bounds hold, and everything that is stale.
     Raises `StoreUnwritableError`.
     """
     entries = scan(layout)
@@ -144,7 +144,7 @@ def prune(
 
 
 def clear(layout: StoreLayout) -> Pruned:
-    """Removes everything but what living processes have loaded, and builds that run. Raises
+    """Remove everything but what living processes have loaded, and builds that run. Raises
     `StoreUnwritableError`.
     """
     done = prune(layout, 0, 0)
@@ -174,7 +174,7 @@ def prune_when_full(
 
 
 def _is_older(path: Path, seconds: float) -> bool:
-    """Whether nothing happened to the file for so long; also when there is none."""
+    """Return whether nothing happened to the file for so long; also when there is none."""
     try:
         return time.time() - os.lstat(path).st_mtime > seconds
     except OSError:
@@ -201,7 +201,7 @@ def _drop_where(paths: Iterable[Path], stale: Callable[[Path], bool]) -> None:
 
 
 def tidy(layout: StoreLayout) -> None:
-    """Removes what nobody needs any more, apart from entries. Raises `StoreUnwritableError`."""
+    """Remove what nobody needs any more, apart from entries. Raises `StoreUnwritableError`."""
     with translate_write_errors():
         layout.folder(STAGING)
         layout.path(_TIDIED).touch()

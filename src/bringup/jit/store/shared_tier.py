@@ -65,7 +65,7 @@ class Tier:
         self._starting = threading.Lock()
 
     def fetch(self, key: str) -> Packed | None:
-        """The entry under this key, checked; None when there is none, or no answer."""
+        """Return the entry under this key, checked; None when there is none, or no answer."""
         try:
             index = self._answer(lambda: self._read(f"ac/{key}"))
             if index is None:
@@ -85,7 +85,7 @@ class Tier:
         return packed
 
     def send(self, key: str, packed: Packed) -> None:
-        """Writes the entry, in the background."""
+        """Write the entry, in the background."""
         with self._starting:
             if self._writer is None:
                 self._writer = threading.Thread(
@@ -95,7 +95,7 @@ class Tier:
         self._queue.put((key, packed))
 
     def flush(self) -> None:
-        """Waits until everything is written, or for 10 seconds."""
+        """Wait until everything is written, or for 10 seconds."""
         end = time.monotonic() + _FLUSH_SECONDS
         while self._writer is not None and self._queue.unfinished_tasks:
             if time.monotonic() > end:
@@ -146,7 +146,7 @@ class Tier:
         filesystem.mv(draft, path)
 
     def _answer(self, ask: Callable[[], T]) -> T:
-        """What `ask` returns, if it does in time. Raises `_NoAnswerError`."""
+        """Return what `ask` returns, if it does in time. Raises `_NoAnswerError`."""
         if time.monotonic() < self._silent_until:
             raise _NoAnswerError
         outcome: list[T | Exception] = []
@@ -187,6 +187,6 @@ def tier_at(url: str, seconds: float) -> Tier:
 
 
 def tier() -> Tier | None:
-    """The shared tier of `BRINGUP_CACHE_REMOTE`, or None."""
+    """Return the shared tier of `BRINGUP_CACHE_REMOTE`, or None."""
     url = settings.cache_remote()
     return tier_at(url, settings.cache_remote_timeout()) if url else None

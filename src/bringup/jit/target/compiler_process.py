@@ -45,7 +45,7 @@ class Finished(NamedTuple):
 
 
 def _limit(pid: int) -> None:
-    """Limits a process that has not begun yet, and with it all that it starts: nothing of ours may
+    """Limit a process that has not begun yet, and with it all that it starts: nothing of ours may
     run between fork and exec in a process with threads.
     """
     wanted = (
@@ -63,7 +63,7 @@ def _limit(pid: int) -> None:
 
 
 def run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Finished:
-    """Runs the command in the folder. The compiler starts children of its own: all of them end with
+    """Run the command in the folder. The compiler starts children of its own: all of them end with
     it, and with this process.
 
     Raises `OSError` when it cannot be started.
@@ -80,7 +80,7 @@ def run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) ->
 
 
 def _text(output: bytes) -> str:
-    """What was printed; of very much the beginning and the end. It is kept and shown."""
+    """Return what was printed; of very much the beginning and the end. It is kept and shown."""
     left_out = len(output) - _HEAD - _TAIL
     if left_out > 0:
         middle = b"\n[... %d bytes left out ...]\n" % left_out

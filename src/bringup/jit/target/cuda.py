@@ -212,7 +212,7 @@ class CudaTarget(Target):
 
 
 def _check_for_shell(job: Job) -> None:
-    """Raises `ValueError` for what the shell behind nvcc would take for more than a word."""
+    """Raise `ValueError` for what the shell behind nvcc would take for more than a word."""
     for flag in job.flags:
         active = _ACTIVE_IN_QUOTES if re.match(_QUOTED_FLAG, flag) else _ACTIVE
         if found := re.search(active, flag):
@@ -245,7 +245,9 @@ def _find_nvcc() -> str:
 
 
 def _files_of(nvcc: str) -> list[str]:
-    """What takes part in a build: nvcc may be a wrapper, so it is asked where the others are."""
+    """Return what takes part in a build: nvcc may be a wrapper, so it is asked where the others
+    are.
+    """
     plan = ask(nvcc, "--dryrun", "-c", "-x", "cu", os.devnull, get=_GET_NVCC, said_on_stderr=True)
     places: dict[str, str] = dict(re.findall(r"^#\$ (\w+)=(.*?)\s*$", plan, re.MULTILINE))
     folder, library = places.get("_HERE_", ""), places.get("NVVMIR_LIBRARY_DIR", "")

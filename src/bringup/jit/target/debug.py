@@ -52,12 +52,12 @@ class Debug:
 
     @property
     def sanitizers(self) -> tuple[Sanitizer, ...]:
-        """What `sanitize` names, sorted."""
+        """Return what `sanitize` names, sorted."""
         return (self.sanitize,) if isinstance(self.sanitize, str) else self.sanitize
 
     @property
     def words(self) -> tuple[str, ...]:
-        """What is asked for, as `BRINGUP_JIT_DEBUG` and the build key say it."""
+        """Return what is asked for, as `BRINGUP_JIT_DEBUG` and the build key say it."""
         return (*(name for name in _SWITCHES if getattr(self, name)), *self.sanitizers)
 
     @classmethod

@@ -79,8 +79,8 @@ def render_macros(macros: Mapping[str, Macro]) -> tuple[str, ...]:
 
 
 def render_flags(flags: Iterable[str]) -> tuple[str, ...]:
-    """The flags in order, their folders made absolute: a compiler runs in a folder of its own.
-    Raises `TypeError` or `ValueError` naming the flag.
+    """Return the flags in order, their folders made absolute: a compiler runs in a folder of its
+    own. Raises `TypeError` or `ValueError` naming the flag.
     """
     if isinstance(flags, str):
         raise TypeError(f"flags={flags!r}: expected a sequence of flags, got one string")
@@ -108,7 +108,7 @@ def render_flags(flags: Iterable[str]) -> tuple[str, ...]:
 
 
 def _absolute(flag: str, folder: str, flags: Sequence[str]) -> str:
-    """The folder that the flag names, in the sysroot of the flags where it says so."""
+    """Return the folder that the flag names, in the sysroot of the flags where it says so."""
     inside = _IN_SYSROOT.match(folder)
     if inside is None:
         return os.path.abspath(folder)
@@ -124,30 +124,32 @@ def _absolute(flag: str, folder: str, flags: Sequence[str]) -> str:
 
 
 def include_directories(flags: Iterable[str], kind: str = "") -> list[str]:
-    """The directories that include flags name, in order; those of one kind of flag if that is
-    given (`-I`, `-iquote`, `-isystem`, `-idirafter`).
+    """Return the directories that include flags name, in order; those of one kind of flag if that
+    is given (`-I`, `-iquote`, `-isystem`, `-idirafter`).
     """
     named = (found for flag in flags if (found := _INCLUDE_FLAG.match(flag)))
     return [found[2] for found in named if kind in ("", found[1])]
 
 
 def library_directories(flags: Iterable[str]) -> list[str]:
-    """The directories that `-L` names, in order."""
+    """Return the directories that `-L` names, in order."""
     return [found[2] for flag in flags if (found := _LIBRARY_FOLDER.match(flag))]
 
 
 def files_named(flags: Iterable[str]) -> list[str]:
-    """The files that flags name, whatever for: profiles, version scripts, forced includes."""
+    """Return the files that flags name, whatever for: profiles, version scripts, forced includes."""
     words = (flag[start:] for flag in flags for start in _starts(flag))
     return [word for word in dict.fromkeys(words) if os.path.isabs(word) and os.path.isfile(word)]
 
 
 def _starts(flag: str) -> list[int]:
-    """Where a value may begin in a flag."""
+    """Return where a value may begin in a flag."""
     slash = flag.find("/")
     return [*([slash] if slash > 0 else []), *(found.end() for found in _PART.finditer(flag))]
 
 
 def without_folders(flag: str) -> str:
-    """The flag as the key has it: which folder is searched does not matter, only what is found."""
+    """Return the flag as the key has it: which folder is searched does not matter, only what is
+    found.
+    """
     return _LIBRARY_FOLDER.sub(r"\1", _INCLUDE_FLAG.sub(r"\1", flag))

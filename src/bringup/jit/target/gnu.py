@@ -164,7 +164,7 @@ class GnuTarget(Target):
         )
 
     def _names(self) -> tuple[str, ...]:
-        """The programs that are looked for, best first."""
+        """Return the programs that are looked for, best first."""
         wanted = self._chosen()
         return (os.path.expanduser(wanted),) if wanted else self._compilers
 
@@ -268,8 +268,8 @@ class GnuTarget(Target):
         return found.fingerprinted()
 
     def _header_folders(self, compiler: str, language: str, *flags: str) -> tuple[str, ...]:
-        """The compiler's own folders for headers; first those that it would search if they were
-        there.
+        """Return the compiler's own folders for headers; first those that it would search if they
+        were there.
         """
         question = (*flags, "-E", "-v", "-x", language, os.devnull)
         said = self._ask(compiler, *question, said_on_stderr=True)
@@ -303,7 +303,7 @@ class GnuTarget(Target):
         return {line.removeprefix("#define ") for line in lines}
 
     def _linked_by_default(self, compiler: str) -> list[str]:
-        """The files that the linker reads for an empty library."""
+        """Return the files that the linker reads for an empty library."""
         with self._temporary_folder(compiler) as folder:
             output, linked = f"{folder}/empty.so", f"{folder}/link.d"
             arguments = ("-shared", "-fPIC", "-x", "c++", os.devnull, f"-o{output}")
@@ -371,12 +371,12 @@ class GnuTarget(Target):
         ]
 
     def _sanitizer(self, toolchain: Toolchain, name: str) -> str:
-        """The path of a sanitizer's runtime."""
+        """Return the path of a sanitizer's runtime."""
         library = _SANITIZERS[toolchain.family, name].format(toolchain.machine.partition("-")[0])
         return self._ask(toolchain.compiler, f"-print-file-name={library}").strip()
 
     def _sanitizer_folders(self, job: Job) -> list[str]:
-        """Where the loader has to look for runtimes: clang's lie in a folder of its own."""
+        """Return where the loader has to look for runtimes: clang's lie in a folder of its own."""
         if job.toolchain.family != "clang":
             return []
         paths = [self._sanitizer(job.toolchain, name) for name in job.debug.sanitizers]
@@ -437,8 +437,8 @@ class GnuTarget(Target):
 
 
 def _lacking(isa: Iterable[str], here: Iterable[str]) -> tuple[str, ...]:
-    """The macros of features that are not defined `here`. One with another value is a size, and a
-    name in small letters is that of a processor (`__haswell__`).
+    """Return the macros of features that are not defined `here`. One with another value is a size,
+    and a name in small letters is that of a processor (`__haswell__`).
     """
     known = {macro.partition(" ")[0] for macro in here}
     names = {macro.partition(" ")[0] for macro in isa} - known
@@ -480,7 +480,7 @@ class _Programs:
 
     @classmethod
     def of(cls, driver: str, query: Callable[..., str], flags: Iterable[str] = ()) -> _Programs:
-        """Asks the driver what it would start for C and for C++."""
+        """Ask the driver what it would start for C and for C++."""
         compiler, assembler, linker = [driver], [], []
         for language in ("c", "c++"):
             dry_run = query(
@@ -509,7 +509,7 @@ def _starts_program(line: str) -> bool:
 
 
 def _located(program: str, driver: str, query: Callable[..., str]) -> str:
-    """The path of a program that a driver starts by name."""
+    """Return the path of a program that a driver starts by name."""
     if os.path.isabs(program):
         return program
     said = query(driver, f"-print-prog-name={program}").strip()

@@ -32,7 +32,9 @@ _KERNEL_NAMES = {
 
 @cache
 def features() -> frozenset[str]:
-    """What the processor can do, in the words of /proc/cpuinfo; empty where that says nothing."""
+    """Return what the processor can do, in the words of /proc/cpuinfo; empty where that says
+    nothing.
+    """
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
             for line in file:
@@ -45,7 +47,7 @@ def features() -> frozenset[str]:
 
 
 def required_features(isa: Iterable[str]) -> tuple[str, ...]:
-    """Those features of this machine that code built with these predefined macros may use."""
+    """Return those features of this machine that code built with these predefined macros may use."""
     spelled = {feature.replace("_", ""): feature for feature in features()}
     found = set()
     for macro in isa:
@@ -57,7 +59,7 @@ def required_features(isa: Iterable[str]) -> tuple[str, ...]:
 
 
 def incompatibility_reason(machine: str, required: Iterable[str]) -> str:
-    """Why code for this machine cannot run here, or ""."""
+    """Return why code for this machine cannot run here, or ""."""
     if machine and machine != this_machine():
         return f"it was built for {machine}, this machine is {this_machine()}"
     if missing := sorted(set(required) - features()):

@@ -90,12 +90,12 @@ class Nvrtc:
         return ("-std=c++17", f"--gpu-architecture={self._architectures[0]}", *inside)
 
     def command(self, job: Job, flags: Sequence[str]) -> list[str]:
-        """What NVRTC is told, in the form of a command line."""
+        """Return what NVRTC is told, in the form of a command line."""
         given = [flag for flag in job.flags if not flag.startswith("-I")]
         return ["nvrtc", *flags, *(f"-D{macro}" for macro in job.macros), *given, job.file]
 
     def run(self, job: Job, command: Sequence[str]) -> Finished:
-        """Compiles into `job.output`, with `job.headers` and the PTX if it is wanted."""
+        """Compile into `job.output`, with `job.headers` and the PTX if it is wanted."""
         nvrtc, shown = _bindings(), tuple(command)
         source = read_bytes(os.path.join(job.folder, job.file))
         headers = _Headers((*include_directories(job.flags), *job.toolchain.include_directories))
@@ -123,7 +123,9 @@ class Nvrtc:
 
 
 def defines_entry(binary: bytes, symbol: str) -> bool:
-    """Whether a cubin has code of this name: a section, whose name ends where the symbol does."""
+    """Return whether a cubin has code of this name: a section, whose name ends where the symbol
+    does.
+    """
     return f".text.{symbol}\0".encode() in binary
 
 
@@ -141,7 +143,7 @@ def _bindings() -> Any:
 
 
 def _toolkit_headers(beside: Path) -> list[str]:
-    """Where CUDA's own headers may be: the wheel's, the toolkit's."""
+    """Return where CUDA's own headers may be: the wheel's, the toolkit's."""
     home = settings.inherited("CUDA_HOME").get("CUDA_HOME", "/usr/local/cuda")
     folders = [beside.parent / "include", Path(home, "include")]
     both = [folder for known in folders for folder in (known, known / "cccl")]
@@ -166,7 +168,7 @@ class _Headers:
         return next((os.path.abspath(path) for path in candidates if os.path.isfile(path)), None)
 
     def add_those_of(self, content: bytes, folder: str) -> str:
-        """Adds what this content may include, and what that may. A name that means two files is
+        """Add what this content may include, and what that may. A name that means two files is
         returned as a complaint.
         """
         waiting = [(content, folder)]
@@ -185,7 +187,7 @@ class _Headers:
         return ""
 
     def add_asked(self, name: str, by: str, source: str, folder: str) -> bool:
-        """Adds a header that was not found, asked for by another or by the source. False when it
+        """Add a header that was not found, asked for by another or by the source. False when it
         was there already or is nowhere.
         """
         beside = folder if by == source else os.path.dirname(self._found.get(by, ""))

@@ -76,7 +76,7 @@ class Target(abc.ABC):
 
     @property
     def main_language(self) -> str:
-        """The language that `bringup doctor` shows the options of."""
+        """Return the language that `bringup doctor` shows the options of."""
         known = tuple(self.languages.values())
         return "c++" if "c++" in known else known[0]
 
@@ -248,8 +248,8 @@ def targets() -> Mapping[str, Target]:
 
 
 def find_target(name: str) -> Target:
-    """The target called `name`, or `name:variant`. Raises `ValueError` listing the targets there
-    are.
+    """Return the target called `name`, or `name:variant`. Raises `ValueError` listing the targets
+    there are.
     """
     found = _registry.named.get(name) or _registry.variants.get(name)
     if found is not None:

@@ -150,7 +150,7 @@ class KnownToolchain:
         self.last: Toolchain | None = None
 
     def get(self, asked_for: object, find: Callable[[], Toolchain]) -> Toolchain:
-        """The toolchain.
+        """Return the toolchain.
 
         Args:
             asked_for: all that decides which one it is, apart from the content of files.
@@ -162,8 +162,8 @@ class KnownToolchain:
 
 
 def recalled_or_asked(memo: Memo, asked_for: object, ask: Callable[[], Toolchain]) -> Toolchain:
-    """The toolchain by what another process was told of it, if that still holds, or else by `ask`,
-    for other processes too. `asked_for` says which it is, all that decides it.
+    """Return the toolchain by what another process was told of it, if that still holds, or else by
+    `ask`, for other processes too. `asked_for` says which it is, all that decides it.
     """
     name = f"{bytes_digest(repr(asked_for).encode(errors='surrogateescape'))}.json"
     found = recall(memo.recall(name))
@@ -174,14 +174,14 @@ def recalled_or_asked(memo: Memo, asked_for: object, ask: Callable[[], Toolchain
 
 
 def compiler_environment(variables: Iterable[str] = ()) -> dict[str, str]:
-    """What a compiler sees of the environment: enough to run, nothing that changes what it builds
-    but the `variables` that its target declares.
+    """Return what a compiler sees of the environment: enough to run, nothing that changes what it
+    builds but the `variables` that its target declares.
     """
     return {**settings.inherited(*_INHERITED, *variables), **_FIXED}
 
 
 def build_environment(variables: Iterable[str] = ()) -> tuple[str, ...]:
-    """The part of the environment that can change a binary, as `NAME=value`."""
+    """Return the part of the environment that can change a binary, as `NAME=value`."""
     seen = {**settings.inherited(*variables), **_FIXED}
     return tuple(f"{name}={value}" for name, value in sorted(seen.items()))
 
@@ -193,7 +193,7 @@ def ask(
     said_on_stderr: bool = False,
     variables: Iterable[str] = (),
 ) -> str:
-    """What the compiler prints when it is run with these arguments.
+    """Return what the compiler prints when it is run with these arguments.
 
     Raises `MissingCompilerError` with what it said when it fails; `get` is the hint in it, and
     `variables` are those of the environment that it needs.
@@ -230,20 +230,20 @@ def _answer(
 
 
 def _crashed(done: subprocess.CompletedProcess[str]) -> bool:
-    """Whether a signal ended the compiler, or a part that it started."""
+    """Return whether a signal ended the compiler, or a part that it started."""
     signalled = done.returncode < 0 or done.returncode > 128  # as a shell says it
     return signalled or "signal terminated program" in done.stderr
 
 
 def candidates(name: str, also: Iterable[str] = ()) -> Iterator[str]:
-    """Where a program `name` is looked for: on PATH, then in the folders `also`."""
+    """Return where a program `name` is looked for: on PATH, then in the folders `also`."""
     folders = settings.inherited("PATH").get("PATH", os.defpath).split(os.pathsep)
     return (os.path.join(folder, name) for folder in (*folders, *also))
 
 
 def on_path(name: str, also: Iterable[str] = ()) -> str | None:
-    """The program `name` on PATH or in the folders `also`; the standard library's search costs
-    several times as much.
+    """Return the program `name` on PATH or in the folders `also`; the standard library's search
+    costs several times as much.
     """
     for candidate in candidates(name, also):
         if os.access(candidate, os.X_OK) and os.path.isfile(candidate):
@@ -252,22 +252,23 @@ def on_path(name: str, also: Iterable[str] = ()) -> str | None:
 
 
 def digest_of(*parts: str) -> str:
-    """One digest for several texts."""
+    """Return one digest for several texts."""
     return bytes_digest("\0".join(parts).encode(errors="surrogateescape"))
 
 
 def content_of(version: str, files: Iterable[str]) -> str:
-    """One digest for a version text and the contents of files, wherever they lie."""
+    """Return one digest for a version text and the contents of files, wherever they lie."""
     return digest_of(version, *map(file_digest, files))
 
 
 def stamps_of(files: Iterable[str]) -> tuple[tuple[str, Stamp], ...]:
-    """The files with their stamps, each once."""
+    """Return the files with their stamps, each once."""
     return tuple((path, stamp(path)) for path in dict.fromkeys(files))
 
 
 def libraries_of(program: str) -> list[str]:
-    """The shared libraries that the loader gives the program: a compiler may be mostly library.
+    """Return the shared libraries that the loader gives the program: a compiler may be mostly
+    library.
 
     Empty for one that is linked statically. The loader is asked, the program does not run.
     """
@@ -278,8 +279,8 @@ def libraries_of(program: str) -> list[str]:
 
 
 def space_advice(said: Iterable[str]) -> str:
-    """What to do where there is no space for temporary files, or this process has a limit on the
-    size of files, if that may be the reason.
+    """Return what to do where there is no space for temporary files, or this process has a limit on
+    the size of files, if that may be the reason.
     """
     if re.search(r"No space left|[Qq]uota exceeded|No usable temporary", " ".join(said)):
         folder = settings.inherited("TMPDIR").get("TMPDIR", "/tmp")
@@ -304,7 +305,9 @@ def _same(stamps: Iterable[tuple[str, Stamp]]) -> bool:
 
 @cache
 def boot_id() -> str:
-    """Which boot of which machine this is: the same files on another machine are another ISA."""
+    """Return which boot of which machine this is: the same files on another machine are another
+    ISA.
+    """
     try:
         return read_bytes(_BOOT_ID).decode().strip()
     except OSError:
@@ -312,8 +315,8 @@ def boot_id() -> str:
 
 
 def remember(toolchain: Toolchain) -> bytes:
-    """The toolchain as text, for `recall` in another process, perhaps of another installation of
-    bringup, with headers of its own.
+    """Return the toolchain as text, for `recall` in another process, perhaps of another
+    installation of bringup, with headers of its own.
     """
     others = [path for path in toolchain.include_directories if path not in bringup_includes()]
     answers = {**dataclasses.asdict(toolchain), "include_directories": others, "booted": boot_id()}
@@ -321,7 +324,7 @@ def remember(toolchain: Toolchain) -> bytes:
 
 
 def recall(kept: bytes | None) -> Toolchain | None:
-    """The toolchain of answers that still hold. What cannot be read counts as not there."""
+    """Return the toolchain of answers that still hold. What cannot be read counts as not there."""
     if kept is None:
         return None
     try:
@@ -343,7 +346,7 @@ def _frozen(value: Any) -> Any:
 
 @cache
 def bringup_includes() -> tuple[str, ...]:
-    """Where bringup's headers are."""
+    """Return where bringup's headers are."""
     return (str(_native.include_dir()),)
 
 

@@ -76,7 +76,7 @@ class TritonKernel:
         constants: Mapping[str, Any],
         options: Mapping[str, Any],
     ) -> TritonKernel:
-        """A `triton.jit` function, which this process keeps for its compiler."""
+        """Return a `triton.jit` function, which this process keeps for its compiler."""
         _kernels[kernel.cache_key] = kernel
         return cls(
             kernel.fn.__module__,
@@ -88,13 +88,13 @@ class TritonKernel:
         )
 
     def source(self) -> Source:
-        """What `jit.compile` takes. Raises `TypeError` for a constant that no text can say."""
+        """Return what `jit.compile` takes. Raises `TypeError` for a constant that no text can say."""
         entry = self.name.rpartition(".")[2]
         text = json.dumps(asdict(self), sort_keys=True, indent=1)
         return Source(text=text, name=f"{entry}.triton", entry=entry, kind="device")
 
     def find(self) -> Any:
-        """The kernel itself. Raises `LookupError` when it is not what it was."""
+        """Return the kernel itself. Raises `LookupError` when it is not what it was."""
         known = _kernels.get(self.content)
         if known is not None:
             return known

@@ -55,7 +55,7 @@ _DIMENSIONS = (Opcode.SIZE, Opcode.STRIDE)
 
 
 def value_code(value: Expression) -> str:
-    """The C of the value for a call that `refusals` lets through; of a workspace, its size."""
+    """Return the C of the value for a call that `refusals` lets through; of a workspace, its size."""
     stack: list[str] = []
     for step in value.program:
         if step.opcode in _OPERATORS:
@@ -131,7 +131,7 @@ def _out_of_range(parameter: CParameter, code: str) -> list[str]:
 
 
 def _unlike_declared(parameter: CParameter, code: str) -> list[str]:
-    """Holds a number against a type that only the compiler knows: it compiles where that is of the
+    """Hold a number against a type that only the compiler knows: it compiles where that is of the
     same kind, and refuses what is another number there.
     """
     given, is_whole = parameter.declared_type, parameter.kind is ValueKind.INT
@@ -153,7 +153,7 @@ def _leaf(value: Expression, step: Instruction) -> str:
 
 
 def c_text(text: str) -> str:
-    """A text for C, with what it cannot show replaced."""
+    """Return a text for C, with what it cannot show replaced."""
     escaped = text.encode("ascii", "replace").decode().replace("\\", "/").replace('"', "'")
     return f'"{escaped}"'
 

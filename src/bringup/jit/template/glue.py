@@ -78,7 +78,9 @@ def _glued(
 
 
 def included(source: Source) -> str:
-    """The lines that bring a source into a generated one: its text, or an include of its file."""
+    """Return the lines that bring a source into a generated one: its text, or an include of its
+    file.
+    """
     if source.path is not None:
         return f'#include "{source.file_name}"'
     return f'#line 1 "{source.name}"\n{source.text}\n#line 1 "{source.name} (its entry)"'
@@ -95,7 +97,7 @@ def _parameters(entry: str, items: Sequence[CParameter], blocks: str) -> str:
 
 
 def _checks(items: Sequence[CParameter]) -> str:
-    """Refuses a parameter struct whose fields are not the items, as far as C++ tells: types in
+    """Refuse a parameter struct whose fields are not the items, as far as C++ tells: types in
     order, and members that `params=` names or that are called as an argument is.
     """
     kinds = [_KINDS[item.c_type] for item in items]
@@ -120,7 +122,7 @@ def _checks(items: Sequence[CParameter]) -> str:
 
 
 def _places(items: Sequence[CParameter]) -> dict[str, int]:
-    """The fields whose names are known, by those names."""
+    """Return the fields whose names are known, by those names."""
     numbered = list(enumerate(items))
     implied = {item.argument_name: i for i, item in numbered if not item.member}
     named = {item.member: i for i, item in numbered}

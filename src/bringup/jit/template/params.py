@@ -97,12 +97,12 @@ class Params:
 
     @property
     def template(self) -> Template:
-        """The template."""
+        """Return the template."""
         return self.bound.template
 
     @property
     def macros(self) -> dict[str, Macro]:
-        """All macros that the source is compiled with."""
+        """Return all macros that the source is compiled with."""
         template = self.template
         return {
             **template.macros,

@@ -54,10 +54,10 @@ class ParameterSet(Protocol):
 
     @property
     def bound(self) -> BoundTemplate:
-        """The template, resolved against the kernel's arguments."""
+        """Return the template, resolved against the kernel's arguments."""
 
     def spec(self, target: str = "cpu") -> Spec:
-        """The kernel as a value."""
+        """Return the kernel as a value."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,9 @@ class Choice:
     allowed: tuple[Value, ...]
 
     def number_of(self, value: Value | None, name: str) -> int:
-        """Which of the allowed values it is. `ValueError` listing them when it is none of them."""
+        """Return which of the allowed values it is. `ValueError` listing them when it is none of
+        them.
+        """
         value = NONE_WORD if value is None else value
         if value in self.allowed:
             return self.allowed.index(value)
@@ -338,7 +340,9 @@ class BoundTemplate:
 
     @cached_property
     def glued(self) -> Glued:
-        """What is compiled: the source, with a generated entry where its own form is another."""
+        """Return what is compiled: the source, with a generated entry where its own form is
+        another.
+        """
         template = self.template
         if template.abi in {"args", "values"} or self.binding is not None:
             return Glued(template.source, ())
@@ -349,7 +353,7 @@ class BoundTemplate:
 
     @cached_property
     def binding(self) -> Binding | None:
-        """How the entry is called where nothing is compiled around it."""
+        """Return how the entry is called where nothing is compiled around it."""
         template = self.template
         if template.abi == "tvm_ffi":
             return Binding("tvm_ffi", self.parameters)
@@ -366,8 +370,8 @@ class BoundTemplate:
         return parse_size(template.grid, template.block, template.shared, self.signature, where)
 
     def _parameters(self, where: str) -> tuple[CParameter, ...]:
-        """What a function gets. Raises `ValueError` when it is known to take something else, or not
-        to be there.
+        """Return what a function gets. Raises `ValueError` when it is known to take something else,
+        or not to be there.
         """
         template, source = self.template, self.template.source
         if template.abi not in {"function", "tvm_ffi", "values"}:

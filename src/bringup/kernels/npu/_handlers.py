@@ -44,7 +44,7 @@ class FusedAttentionHandler(GraphOpHandler):
 
     @classmethod
     def prepare_capture(cls, func: Any, args: Any, kwargs: Any) -> Any:
-        """The `.out` form for the one that allocates."""
+        """Return the `.out` form for the one that allocates."""
         if func._overloadname == "out":
             return func, args, kwargs
         operator = FUSED[func._schema.name]

@@ -96,7 +96,7 @@ class NpuOperator:
         return self.default(*args, **kwargs)
 
     def bound(self, args: Sequence[Any], kwargs: Arguments) -> Arguments:
-        """Every argument by its name, defaults too."""
+        """Return every argument by its name, defaults too."""
         return {**self._defaults, **dict(zip(self._names, args, strict=False)), **kwargs}
 
     def results(self, args: Sequence[Any], kwargs: Arguments) -> dict[str, Tensor]:
@@ -105,13 +105,13 @@ class NpuOperator:
         return dict(zip(self.signature.results, found, strict=True))
 
     def infer_output(self, *args: Any, **kwargs: Any) -> Any:
-        """The results of a call, not yet written; `out` and `workspace` count for nothing."""
+        """Return the results of a call, not yet written; `out` and `workspace` count for nothing."""
         found = tuple(self.results(args, kwargs).values())
         return found if len(found) > 1 else found[0]
 
     def max_workspace(self, *args: Any, **kwargs: Any) -> Tensor:
-        """A workspace for a call with these tensors and any lengths, uint8; `out` and `workspace`
-        count for nothing.
+        """Return a workspace for a call with these tensors and any lengths, uint8; `out` and
+        `workspace` count for nothing.
         """
         given = self.bound(args, kwargs)
         query = given[self.signature.roles["QUERY"]]
@@ -126,7 +126,7 @@ class NpuOperator:
 
 
 def _define_kernel(signature: Signature) -> ops.KernelOperator:
-    """The operator that runs the kernel: `name.out`, or `name` where it is only that."""
+    """Return the operator that runs the kernel: `name.out`, or `name` where it is only that."""
     schema = f"{signature.name}({signature.arguments}) -> ()"
     if signature.results:
         marks = "abcdef"[: len(signature.results)]
@@ -253,7 +253,7 @@ def _most_elements(items: int, size: int) -> int:
 
 
 def _sizes(given: Arguments, heads: int, key_heads: int) -> tuple[int, ...]:
-    """The most sequences that count, rows of heads that share keys, the most keys of one."""
+    """Return the most sequences that count, rows of heads that share keys, the most keys of one."""
     query, key, layout = given["query"], given["key"], given["input_layout"]
     ragged = layout == "TND"
     batch = _SLOTS if ragged else query.shape[0]  # other lengths may be more
@@ -362,5 +362,5 @@ torch.library.register_autograd(FLASH.name, _flash_backward, setup_context=_keep
 
 
 def define_paged() -> ops.KernelOperator:
-    """The one that has no form that allocates."""
+    """Return the one that has no form that allocates."""
     return _define_kernel(PAGED)

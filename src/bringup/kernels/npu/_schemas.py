@@ -33,7 +33,7 @@ class Signature:
 
     @property
     def bare(self) -> str:
-        """The name without its namespace."""
+        """Return the name without its namespace."""
         return self.name.partition("::")[2]
 
 

@@ -67,14 +67,14 @@ class NodePass(passes.FusionBasePass):
 
 
 def binary(builder: ir.GraphBuilder, op_type: str, left: object, right: object) -> ir.TensorHolder:
-    """An operator with one output over two arguments."""
+    """Return an operator with one output over two arguments."""
     result = builder.op(op_type, left, right)
     assert isinstance(result, ir.TensorHolder)
     return result
 
 
 def descriptions(values: Iterable[object]) -> list[ir.TensorDesc]:
-    """The descriptions of values; `PassSkipException` if one is no tensor of known shape."""
+    """Return the descriptions of values; `PassSkipException` if one is no tensor of known shape."""
     found = [value.desc if isinstance(value, ir.Value) else None for value in values]
     known = [desc for desc in found if desc is not None]
     require(len(known) == len(found) and bool(known), "a value is no tensor of known shape")
@@ -84,7 +84,7 @@ def descriptions(values: Iterable[object]) -> list[ir.TensorDesc]:
 def described(
     values: Iterable[object], dtypes: frozenset[str] = FLOATS, otherwise: str = ""
 ) -> list[ir.TensorDesc]:
-    """The descriptions of values that are tensors of one device and one of these dtypes.
+    """Return the descriptions of values that are tensors of one device and one of these dtypes.
 
     Raises `PassSkipException` if they are anything else; `otherwise` says why another dtype is
     left alone.
@@ -106,35 +106,36 @@ def require(condition: bool, reason: str) -> None:
 
 
 def last_dimension(dim: object, desc: ir.TensorDesc) -> bool:
-    """Whether an argument (a number, or a list of one) names the last dimension."""
+    """Return whether an argument (a number, or a list of one) names the last dimension."""
     if isinstance(dim, tuple):
         return len(dim) == 1 and last_dimension(dim[0], desc)
     return dim in (-1, desc.shape.rank - 1) and not isinstance(dim, bool)
 
 
 def rows_are_dense(desc: ir.TensorDesc) -> bool:
-    """Whether a tensor has elements, and those of the last dimension lie side by side. Torch's
-    fused attention takes that for granted: otherwise it reads other memory, or divides by zero.
+    """Return whether a tensor has elements, and those of the last dimension lie side by side.
+    Torch's fused attention takes that for granted: otherwise it reads other memory, or divides by
+    zero.
     """
     is_empty = any(ir.same_size(size, 0) for size in desc.shape)
     return not is_empty and len(desc.strides) > 0 and ir.same_size(desc.strides[-1], 1)
 
 
 def close_to(argument: object, number: float) -> bool:
-    """Whether a captured argument is a number this near (1e-6 relative)."""
+    """Return whether a captured argument is a number this near (1e-6 relative)."""
     return isinstance(argument, (int, float)) and abs(argument - number) <= 1e-6 * abs(number)
 
 
 def is_scalar(argument: object) -> bool:
-    """Whether an argument is a tensor of one float without dimensions: what a float attribute of a
-    model is in a dynamic graph.
+    """Return whether an argument is a tensor of one float without dimensions: what a float
+    attribute of a model is in a dynamic graph.
     """
     desc = argument.desc if isinstance(argument, ir.Value) else None
     return desc is not None and desc.shape.rank == 0 and desc.dtype in FLOATS
 
 
 def is_frozen(value: object) -> bool:
-    """Whether a value is a constant with data, or computed from such alone."""
+    """Return whether a value is a constant with data, or computed from such alone."""
     agenda, seen = [value], set()
     while agenda:
         item = agenda.pop()
@@ -154,7 +155,9 @@ def is_frozen(value: object) -> bool:
 
 
 def depends_on_sizes_alone(value: ir.Value) -> bool:
-    """Whether a value is made of numbers, constants and symbolic sizes, and of no other input."""
+    """Return whether a value is made of numbers, constants and symbolic sizes, and of no other
+    input.
+    """
     agenda, seen = [value], set()
     while agenda:
         item = agenda.pop()
@@ -178,7 +181,9 @@ def refuse_writers(graph: ir.Graph) -> None:
 
 
 def without_shape_changes(value: ir.Value, rank: int) -> ir.Value | None:
-    """The value of this rank that has the same elements in the same order; None if none is near."""
+    """Return the value of this rank that has the same elements in the same order; None if none is
+    near.
+    """
     while True:
         node = value.node
         desc = value.desc
@@ -200,6 +205,6 @@ def without_shape_changes(value: ir.Value, rank: int) -> ir.Value | None:
 
 
 def single_user(value: ir.Value) -> ir.Node | None:
-    """The only node that reads a value; None when there are more or fewer."""
+    """Return the only node that reads a value; None when there are more or fewer."""
     users = value.users
     return users[0] if len(users) == 1 else None

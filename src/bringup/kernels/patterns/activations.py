@@ -51,7 +51,7 @@ class SwiGlu(passes.PatternFusionPass):
         return True
 
     def replacement(self, match_result: passes.MatchResult) -> ir.TensorHolder:
-        """The fused operator."""
+        """Return the fused operator."""
         kernels.load()
         builder = ir.GraphBuilder()
         return binary(builder, "bringup::silu_mul", *builder.create_inputs(2))
@@ -64,7 +64,7 @@ class _WrittenOutGelu(passes.PatternFusionPass):
     numbers: ClassVar[dict[str, float]]
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
-        """The numbers of the formula."""
+        """Return the numbers of the formula."""
         described(
             match_result.inputs,
             otherwise="the formula rounds at each step, so the operator's result is another",
@@ -77,11 +77,11 @@ class _WrittenOutGelu(passes.PatternFusionPass):
         return True
 
     def names(self, pattern_name: str) -> tuple[str, ...]:
-        """Which numbers this spelling has."""
+        """Return which numbers this spelling has."""
         raise NotImplementedError
 
     def replacement(self, match_result: passes.MatchResult) -> ir.TensorHolder:
-        """The operator."""
+        """Return the operator."""
         builder = ir.GraphBuilder()
         gelu = builder.op("aten::gelu", builder.create_input(), approximate=self.approximate)
         assert isinstance(gelu, ir.TensorHolder)
@@ -102,7 +102,7 @@ class TanhGelu(_WrittenOutGelu):
 
     @passes.pattern
     def power(self, inputs: passes.PatternInputs) -> ir.TensorHolder:
-        """The cube is a power."""
+        """Return the cube is a power."""
         cube = binary(
             inputs[0].builder, "aten::pow.Tensor_Scalar", inputs[0], passes.any_value("three")
         )
@@ -110,7 +110,7 @@ class TanhGelu(_WrittenOutGelu):
 
     @passes.pattern
     def product(self, inputs: passes.PatternInputs) -> ir.TensorHolder:
-        """The cube is a product."""
+        """Return the cube is a product."""
         x, builder = inputs[0], inputs[0].builder
         square = binary(builder, "aten::mul.Tensor", x, x)
         return self._gelu(x, binary(builder, "aten::mul.Tensor", square, x))
@@ -129,7 +129,7 @@ class TanhGelu(_WrittenOutGelu):
         return binary(builder, "aten::mul.Tensor", half, shifted)
 
     def names(self, pattern_name: str) -> tuple[str, ...]:
-        """Which numbers this spelling has."""
+        """Return which numbers this spelling has."""
         return tuple(name for name in self.numbers if name != "three" or pattern_name == "power")
 
 
@@ -162,7 +162,7 @@ class ErfGelu(_WrittenOutGelu):
         return binary(builder, "aten::mul.Tensor", half, shifted)
 
     def names(self, pattern_name: str) -> tuple[str, ...]:
-        """Which numbers this spelling has."""
+        """Return which numbers this spelling has."""
         left_out = "inverse" if pattern_name == "quotient" else "root"
         return tuple(name for name in self.numbers if name != left_out)
 
@@ -180,7 +180,7 @@ class BiasGelu(passes.PatternFusionPass):
         return gelu
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
-        """A bias for each column; the view keeps columns."""
+        """Return a bias for each column; the view keeps columns."""
         bias, _, weight, result = described(
             (*match_result.inputs, *match_result.outputs),
             otherwise="the product would be rounded before the bias is added",

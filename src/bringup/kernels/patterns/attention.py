@@ -63,7 +63,7 @@ class Attention(NodePass):
 
 
 def _around(softmax: ir.Node) -> _Found:
-    """The attention around a softmax; `PassSkipException` that says why there is none."""
+    """Return the attention around a softmax; `PassSkipException` that says why there is none."""
     desc = softmax.output.desc
     if desc is None or desc.shape.rank != 4 or not last_dimension(softmax.argument("dim"), desc):
         raise passes.PassSkipException("the softmax is not over the last of four dimensions")
@@ -106,7 +106,7 @@ def _without_mask(scores: ir.Value) -> tuple[ir.Value, ir.Value | None]:
 
 
 def _without_scale(scores: ir.Value) -> tuple[ir.Value, object]:
-    """What is scaled, and the factor: a number, or a tensor of one known only at run time."""
+    """Return what is scaled, and the factor: a number, or a tensor of one known only at run time."""
     node = scores.node
     if node.op_type not in ("aten::mul.Tensor", "aten::div.Tensor"):
         return scores, 1.0
@@ -126,7 +126,7 @@ def _product(scores: ir.Value) -> ir.Node | None:
 
 
 def _next_product(weights: ir.Value) -> ir.Node | None:
-    """The product that mixes values, if it alone reads the weights."""
+    """Return the product that mixes values, if it alone reads the weights."""
     value = weights
     while (user := single_user(value)) is not None:
         if user.op_type == "aten::bmm":
@@ -161,7 +161,7 @@ def _require_shapes(known: list[ir.TensorDesc]) -> None:
 def _heads_stay_apart(
     product: ir.Node, mixing: ir.Node, known: list[ir.TensorDesc], scores: ir.TensorDesc
 ) -> bool:
-    """Whether the products are over [B * H, ...]: a view may also cut the same elements
+    """Return whether the products are over [B * H, ...]: a view may also cut the same elements
     differently.
     """
     q, k, v, result = (desc.shape.dims[2:] for desc in known[:4])

@@ -127,7 +127,7 @@ class FoldFactories(passes.FusionBasePass):
 
 
 def _is_factory(node: ir.Node) -> bool:
-    """Whether a node makes one tensor of numbers and sizes alone."""
+    """Return whether a node makes one tensor of numbers and sizes alone."""
     if not node.operator.parameters or len(node.outputs) != 1 or node.output.desc is None:
         return False
     return all(value.size is not None for value in node.inputs)

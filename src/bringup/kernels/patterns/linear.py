@@ -62,7 +62,7 @@ def _require_plain(node: ir.Node) -> None:
 
 
 def _source(value: object) -> object:
-    """What a matrix looks at: several views of one tensor in one shape are one input."""
+    """Return what a matrix looks at: several views of one tensor in one shape are one input."""
     assert isinstance(value, ir.Value)
     node = value.node
     if node.op_type in ("aten::view", "aten::_unsafe_view") and value.desc is not None:
@@ -267,7 +267,7 @@ class _Packing:
         self._graph.erase_dead(node)
 
     def _form_of(self, node: ir.Node, dtype: str) -> str:
-        """What the weight of a product becomes: a key of `_OPERATORS`."""
+        """Return what the weight of a product becomes: a key of `_OPERATORS`."""
         form = self._forms.get(node.name, self._default_form)
         require(
             form in ("", "float32") or dtype == "float32",
@@ -278,7 +278,7 @@ class _Packing:
     def _made(
         self, layout: object, weight: ir.Value, make: Callable[[], tuple[object, ...]]
     ) -> tuple[object, ...]:
-        """A weight in a layout: made before its first product, read by all."""
+        """Return a weight in a layout: made before its first product, read by all."""
         key = layout, _matrix_of(weight)
         if key not in self._packed:
             self._packed[key] = make()
@@ -286,7 +286,7 @@ class _Packing:
 
 
 def _checked_form(form: object) -> str:
-    """What an option says that weights become. Raises `PassError` for what they cannot."""
+    """Return what an option says that weights become. Raises `PassError` for what they cannot."""
     known = ("float32", "bfloat16", "int8", "w8a8")
     if form != "" and form not in known:
         raise passes.PassError(f"weights cannot become {form!r}: expected one of {list(known)}")
@@ -294,14 +294,18 @@ def _checked_form(form: object) -> str:
 
 
 def _matrix_of(weight: ir.Value) -> object:
-    """What two values have in common that are the same matrix: a transposed view of one value."""
+    """Return what two values have in common that are the same matrix: a transposed view of one
+    value.
+    """
     if weight.node.op_type == "aten::t":
         return "transposed", weight.node.argument("self")
     return weight
 
 
 def _epilogue_of(product: ir.Value) -> _Epilogue | None:
-    """The activation that is the only reader of a product, or of a view that is its only reader."""
+    """Return the activation that is the only reader of a product, or of a view that is its only
+    reader.
+    """
     users = product.users
     if len(users) == 1 and users[0].op_type in _VIEWS:
         users = users[0].output.users

@@ -50,7 +50,7 @@ class RmsNorm(passes.PatternFusionPass):
     """
 
     def patterns(self) -> list[passes.Pattern]:
-        """Every spelling, those with a weight first."""
+        """Return every spelling, those with a weight first."""
         return [
             self._pattern(square, root, weighted)
             for weighted in (True, False)
@@ -71,7 +71,9 @@ class RmsNorm(passes.PatternFusionPass):
         return passes.Pattern(builder.build_and_reset(normalized))
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
-        """The mean of squares over the last dimension, a number as eps, one weight per column."""
+        """Return the mean of squares over the last dimension, a number as eps, one weight per
+        column.
+        """
         x, *weight = described(
             match_result.inputs, otherwise="its squares are rounded, those of the operator are not"
         )
@@ -88,7 +90,7 @@ class RmsNorm(passes.PatternFusionPass):
         return True
 
     def replacement(self, match_result: passes.MatchResult) -> ir.TensorHolder:
-        """The fused operator."""
+        """Return the fused operator."""
         kernels.load()
         builder = ir.GraphBuilder()
         x, *weight = builder.create_inputs(len(match_result.inputs))
@@ -105,7 +107,7 @@ class RmsNorm(passes.PatternFusionPass):
 
 
 def _one(result: ir.TensorHolder | tuple[ir.TensorHolder, ...]) -> ir.TensorHolder:
-    """The one output of an operator."""
+    """Return the one output of an operator."""
     assert isinstance(result, ir.TensorHolder)
     return result
 
@@ -150,7 +152,7 @@ class NarrowRmsNorm(passes.PatternFusionPass):
         return True
 
     def replacement(self, match_result: passes.MatchResult) -> ir.TensorHolder:
-        """The operator on what was widened."""
+        """Return the operator on what was widened."""
         kernels.load()
         builder = ir.GraphBuilder()
         weight, x, *eps = builder.create_inputs(len(match_result.inputs))
@@ -168,7 +170,7 @@ class AddRmsNorm(passes.PatternFusionPass):
 
     @passes.pattern
     def add_norm_eps(self, inputs: passes.PatternInputs) -> tuple[ir.TensorHolder, ...]:
-        """The same where eps is a tensor."""
+        """Return the same where eps is a tensor."""
         return _add_norm("bringup::rms_norm_eps", inputs, inputs[3])
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
@@ -178,7 +180,7 @@ class AddRmsNorm(passes.PatternFusionPass):
         return True
 
     def replacement(self, match_result: passes.MatchResult) -> tuple[ir.TensorHolder, ...]:
-        """The fused operator."""
+        """Return the fused operator."""
         builder = ir.GraphBuilder()
         x, residual, weight, *eps = builder.create_inputs(len(match_result.inputs))
         op_type = f"bringup::add_rms_norm{'_eps' if eps else ''}"
@@ -221,7 +223,7 @@ class AddLayerNorm(passes.PatternFusionPass):
         return outputs[0], total
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
-        """One dimension is normalised and nothing is broadcast."""
+        """Return one dimension is normalised and nothing is broadcast."""
         x, residual, weight, bias = described(match_result.inputs, ALL_FLOATS)
         require(weight.shape.rank == bias.shape.rank == 1, "more than one dimension is normalised")
         require(x.shape.same_as(residual.shape), f"{x.shape} and {residual.shape} are broadcast")
@@ -230,7 +232,7 @@ class AddLayerNorm(passes.PatternFusionPass):
     def replacement(
         self, match_result: passes.MatchResult
     ) -> ir.TensorHolder | tuple[ir.TensorHolder, ...]:
-        """The fused operator, with the sum where it is asked for."""
+        """Return the fused operator, with the sum where it is asked for."""
         kernels.load()
         builder = ir.GraphBuilder()
         suffix = "_sum" if match_result.pattern_name == "shared" else ""

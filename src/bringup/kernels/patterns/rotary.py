@@ -95,7 +95,7 @@ class Rotary(passes.PatternFusionPass):
         require(dense, "the elements of a head have gaps in memory")
 
     def replacement(self, match_result: passes.MatchResult) -> ir.TensorHolder:
-        """The fused operator."""
+        """Return the fused operator."""
         kernels.load()
         builder = ir.GraphBuilder()
         rotated = builder.op("bringup::rotary", *builder.create_inputs(3))

@@ -122,7 +122,7 @@ def rank(name: str, dimensions: int) -> InputConstraint:
 
 
 def fixed_lengths(schema: Schema) -> tuple[BoundConstraint, ...]:
-    """The checks that lists of fixed length have it: a kernel reads `int[2]` as two numbers."""
+    """Return the checks that lists of fixed length have it: a kernel reads `int[2]` as two numbers."""
     return tuple(
         BoundConstraint(CheckKind.LENGTH, (i,), (parse_dimension(a.length, (), ""),), ())
         for i, a in enumerate(schema.arguments)
@@ -147,7 +147,7 @@ class BoundConstraint:
     dtypes: tuple[torch.dtype, ...]
 
     def native(self) -> Any:
-        """What the native library takes."""
+        """Return what the native library takes."""
         return torch_library().ops.Check(
             kind=self.kind,
             arguments=list(self.indices),
@@ -156,7 +156,7 @@ class BoundConstraint:
         )
 
     def verify(self, values: Sequence[Any], arguments: Sequence[SchemaArgument]) -> None:
-        """Raises `ContractError` (without the operator's name) when fake or meta inputs break the
+        """Raise `ContractError` (without the operator's name) when fake or meta inputs break the
         check.
         """
         tensors = [(arguments[i].name, t) for i in self.indices for t in tensors_in(values[i])]
@@ -223,7 +223,7 @@ class BoundConstraint:
 
 
 def verify_devices(values: Sequence[Any], schema: Schema) -> Any:
-    """The one device of all tensors; `ContractError` when there are several."""
+    """Return the one device of all tensors; `ContractError` when there are several."""
     tensors = [(schema.arguments[i].name, t) for i in schema.tensors for t in tensors_in(values[i])]
     device = values[first_tensor(schema.arguments)].device
     if any(t.device != device for _, t in tensors):
@@ -263,8 +263,8 @@ def _differ(left: Sequence[Any], right: Sequence[Any]) -> bool:
 
 
 def statically_true(condition: Any) -> bool:
-    """The truth of a comparison. One that hangs on data (an unbacked size) is left to the real
-    call's check.
+    """Return the truth of a comparison. One that hangs on data (an unbacked size) is left to the
+    real call's check.
     """
     if isinstance(condition, bool):
         return condition
@@ -305,5 +305,5 @@ def tensor_index(schema: Schema, name: str, where: str) -> int:
 
 
 def first_tensor(arguments: Sequence[SchemaArgument]) -> int:
-    """The argument that says on which device to run."""
+    """Return the argument that says on which device to run."""
     return next(i for i, a in enumerate(arguments) if a.type == "Tensor" and not a.optional)

@@ -30,7 +30,7 @@ class Dimension:
     stop: int = 0
 
     def evaluate(self, values: Sequence[Any], arguments: Sequence[SchemaArgument]) -> list[Any]:
-        """The sizes that this item stands for."""
+        """Return the sizes that this item stands for."""
         if self.sliced < 0:
             return [self.size.evaluate(values)]
         source = values[self.sliced]
@@ -38,7 +38,7 @@ class Dimension:
         return list(sizes[self.start : self.stop])
 
     def native(self) -> Any:
-        """What the native library takes."""
+        """Return what the native library takes."""
         return torch_library().ops.Dimension(
             size=self.size.native(), sliced=self.sliced, start=self.start, stop=self.stop
         )
@@ -50,7 +50,7 @@ def shape_text(shape: Sequence[Any]) -> str:
 
 
 def parse_dimension(value: int | str, arguments: Sequence[SchemaArgument], where: str) -> Dimension:
-    """An expression, or `*x.shape[a:b]`, `*x.shape` or `*sizes`. `SchemaError` starting with
+    """Return an expression, or `*x.shape[a:b]`, `*x.shape` or `*sizes`. `SchemaError` starting with
     `where` when it cannot be.
     """
     text = str(value).strip()

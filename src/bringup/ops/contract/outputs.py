@@ -261,7 +261,7 @@ class _Binder:
         return rule.memory_format
 
     def _when(self, text: str | None) -> tuple[int, int]:
-        """The argument and, of a list, the element."""
+        """Return the argument and, of a list, the element."""
         if text is None:
             return -1, -1
         match = _FLAG.fullmatch(text)
@@ -295,11 +295,11 @@ class BoundOutput:
 
     @property
     def differentiable(self) -> bool:
-        """Whether the output can have a gradient."""
+        """Return whether the output can have a gradient."""
         return self.dtype_of >= 0 or bool(self.promoted) or bool(self.dtype.is_floating_point)
 
     def native(self) -> Any:
-        """What the native library takes."""
+        """Return what the native library takes."""
         return torch_library().ops.OutputRule(
             like=self.like,
             list=self.list,
@@ -321,7 +321,7 @@ class BoundOutput:
         device: Any,
         count: Callable[[int, Any], Any] | None = None,
     ) -> Any:
-        """What the rule gives for fake and meta inputs: an empty tensor, or a list of them.
+        """Return what the rule gives for fake and meta inputs: an empty tensor, or a list of them.
 
         `count(number, bound)` gives a size that the kernel counts; without it, it is the bound.
         """
@@ -386,7 +386,7 @@ def strided_arguments(
     strided: Iterable[str],
     outputs: Sequence[BoundOutput],
 ) -> tuple[int, ...]:
-    """The arguments that the kernel takes as they lie in memory."""
+    """Return the arguments that the kernel takes as they lie in memory."""
     name = schema.qualified_name
     known = {schema.arguments[i].name: i for i in schema.tensors}
     strided = strided if isinstance(strided, str) else tuple(strided)
@@ -414,7 +414,7 @@ class FakeCounts:
         self._sizes: dict[int, Any] = {}
 
     def __call__(self, number: int, bound: Any) -> Any:
-        """The size that count `number` stands for, at most `bound`."""
+        """Return the size that count `number` stands for, at most `bound`."""
         if number not in self._sizes:
             try:
                 size = torch.library.get_ctx().new_dynamic_size(min=0)
@@ -430,8 +430,8 @@ class FakeCounts:
 
 
 def _promoted(values: Sequence[Any]) -> torch.dtype:
-    """What `at::native::result_type` gives. Tensors without dimensions and numbers come after
-    tensors with some, each kind promoted among itself before.
+    """Return what `at::native::result_type` gives. Tensors without dimensions and numbers come
+    after tensors with some, each kind promoted among itself before.
     """
     given = [item for value in values for item in tensors_in(value)]
     kinds: list[list[torch.dtype]] = [[], [], []]
@@ -451,7 +451,7 @@ def _promoted(values: Sequence[Any]) -> torch.dtype:
 
 
 def _combined(higher: torch.dtype, lower: torch.dtype) -> torch.dtype:
-    """The dtype of `higher`, unless `lower` is of a higher kind."""
+    """Return the dtype of `higher`, unless `lower` is of a higher kind."""
     with_size, without = torch.empty(1, dtype=higher, device="meta"), torch.empty((), dtype=lower)
     return torch.result_type(with_size, without)
 

@@ -59,7 +59,7 @@ _registered_by_others = torch.library._impls
 
 
 def _untouched_keys() -> Any:
-    """The keys that a thread includes where nothing is switched on."""
+    """Return the keys that a thread includes where nothing is switched on."""
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(_included()))
     thread.start()
@@ -121,7 +121,7 @@ class CustomOperator(RegistrationMethods, metaclass=_Constructor):
         self._autograd_names = frozenset(f"{library.ns}/{self._bare}/{k}" for k in AUTOGRAD_KEYS)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the operator."""
+        """Run the operator."""
         if _is_compiling():
             return self._through_dispatcher(args, kwargs)
         if (
@@ -147,7 +147,7 @@ class CustomOperator(RegistrationMethods, metaclass=_Constructor):
         return self.overload(*args, **kwargs)
 
     def __reduce__(self) -> Any:
-        """A copy is the operator itself, and so is what another process unpickles, by name."""
+        """Return a copy is the operator itself, and so is what another process unpickles, by name."""
         return reduced(self.qualified_name, getattr(self._function, "__module__", None) or "")
 
     def __repr__(self) -> str:
@@ -217,7 +217,7 @@ CustomOpHandle = CustomOperator  # mindtorch_v2's name for it
 
 
 def find_custom_operator(name: str) -> CustomOperator | None:
-    """The operator of this name that `custom_op` made, if there is one."""
+    """Return the operator of this name that `custom_op` made, if there is one."""
     return _operators.get(name)
 
 
@@ -365,7 +365,7 @@ def _from_schema(
     *,
     make: Any,
 ) -> CustomOperator:
-    """What mindtorch_v2 constructs as `CustomOpHandle`."""
+    """Return what mindtorch_v2 constructs as `CustomOpHandle`."""
     return custom_op(qualname, impl_fn, mutates_args=mutates_args, schema=schema, make=make)
 
 
@@ -379,7 +379,7 @@ def _registered(
     where: str,
     make: type[CustomOperator],
 ) -> CustomOperator:
-    """The operator in the dispatcher; nothing is left there when that fails."""
+    """Return the operator in the dispatcher; nothing is left there when that fails."""
     namespace, bare = _parts(name)
     library = torch.library.Library(namespace, "FRAGMENT")
     try:
@@ -394,7 +394,7 @@ def _registered(
 
 
 def _rehearse(name: str, register: Callable[[str], CustomOperator], known: CustomOperator) -> None:
-    """Registers under another name and takes that back: what fails does so while the earlier
+    """Register under another name and takes that back: what fails does so while the earlier
     operator is still there, which torch cannot have twice.
     """
     operator = register(rehearsed(name))
@@ -439,7 +439,7 @@ def _check_text(name: str, text: str, mutates_args: Collection[str] | str | None
 
 
 def _earlier(name: str, function: Callable[..., Any], redefine: bool) -> CustomOperator | None:
-    """The operator of this name, which `function` may replace."""
+    """Return the operator of this name, which `function` may replace."""
     known = _operators.get(name)
     if known is None:
         return None
@@ -454,7 +454,7 @@ def _earlier(name: str, function: Callable[..., Any], redefine: bool) -> CustomO
 def _is_of_another_thread(
     known: CustomOperator, function: Callable[..., Any], declared: tuple[Any, ...]
 ) -> bool:
-    """Whether another thread has run this very definition: both then have one operator."""
+    """Return whether another thread has run this very definition: both then have one operator."""
     return (
         known._thread() is not threading.current_thread()
         and known._declared == declared
@@ -463,7 +463,7 @@ def _is_of_another_thread(
 
 
 def _contents(function: Callable[..., Any]) -> tuple[Any, ...]:
-    """What decides what a function does; compared by identity but for its code."""
+    """Return what decides what a function does; compared by identity but for its code."""
     if not isinstance(function, FunctionType):
         return (id(function),)
     closure = inspect.getclosurevars(function).nonlocals.values()
@@ -472,8 +472,8 @@ def _contents(function: Callable[..., Any]) -> tuple[Any, ...]:
 
 
 def _is_same_definition(earlier: Callable[..., Any], function: Callable[..., Any]) -> bool:
-    """Whether it is the function of that name in one file, or in what somebody types. What has no
-    name of its own is the same only where its code is.
+    """Return whether it is the function of that name in one file, or in what somebody types. What
+    has no name of its own is the same only where its code is.
     """
     if earlier is function:
         return True

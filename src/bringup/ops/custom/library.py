@@ -47,7 +47,7 @@ class _Defined(RegistrationMethods):
         self._brings_autograd = False
 
     def prepare(self, key: str) -> None:
-        """Makes room for a kernel at `key`: a backward that nobody defined raises, and one that
+        """Make room for a kernel at `key`: a backward that nobody defined raises, and one that
         somebody defines is not in the way of ours.
         """
         if key in {"Autograd", "CompositeImplicitAutograd"}:
@@ -80,7 +80,7 @@ class _Defined(RegistrationMethods):
             self._autograd_library._destroy()
 
     def destroy(self) -> None:
-        """Removes all that was registered for the operator after its definition."""
+        """Remove all that was registered for the operator after its definition."""
         self._drop_autograd()
         super().destroy()
 
@@ -254,7 +254,7 @@ def _keep(name: str) -> Library:
 
 
 def _registration_of(operator: Any) -> RegistrationMethods:
-    """The methods of an operator, given by name, as an `OpOverload`, or by its callable."""
+    """Return the methods of an operator, given by name, as an `OpOverload`, or by its callable."""
     if isinstance(operator, RegistrationMethods):
         return operator
     name = operator
@@ -274,12 +274,12 @@ def _registration_of(operator: Any) -> RegistrationMethods:
 
 
 def remember(name: str, methods: RegistrationMethods) -> None:
-    """Lets the functions of this module find the methods of an operator by its name."""
+    """Let the functions of this module find the methods of an operator by its name."""
     _others[name] = methods
 
 
 def forget(name: str) -> None:
-    """Removes what was registered by name for an operator that is about to be removed."""
+    """Remove what was registered by name for an operator that is about to be removed."""
     known = _others.pop(name, None)
     if known is not None:
         known.destroy()

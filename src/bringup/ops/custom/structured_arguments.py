@@ -23,7 +23,7 @@ class Structure:
     def flatten(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[list[Any], dict[str, Any]]:
-        """A call of the function as a call of the operator."""
+        """Return a call of the function as a call of the operator."""
         values = self._bind(args, kwargs)
         positional: list[Any] = []
         keywords: dict[str, Any] = {}
@@ -60,7 +60,7 @@ class Structure:
         return [given[name] for name in self._names]
 
     def rebuild(self, leaves: Sequence[Any]) -> list[Any]:
-        """The function's arguments from the operator's."""
+        """Return the function's arguments from the operator's."""
         values: list[Any] = []
         start = 0
         for parameter in self._parameters:
@@ -143,7 +143,7 @@ class Structure:
 
 
 def _gradient(node: Leaf | Group, gradient: Any) -> list[Any]:
-    """A gradient as the schema's leaves: None, or of the form of the argument."""
+    """Return a gradient as the schema's leaves: None, or of the form of the argument."""
     if isinstance(node, Leaf):
         return [gradient]
     if gradient is None:

@@ -70,7 +70,7 @@ class AdoptedOperator(RegistrationMethods):
         self._finalizer = weakref.finalize(self, _give_back, self._library, self._former)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Runs the operator. `ExpiredHandleError` when nobody defines it any more."""
+        """Run the operator. `ExpiredHandleError` when nobody defines it any more."""
         if _is_compiling():
             return self.overload(*args, **kwargs)
         try:
@@ -84,7 +84,9 @@ class AdoptedOperator(RegistrationMethods):
             ) from None
 
     def __reduce__(self) -> Any:
-        """A copy is the handle itself; another process unpickles a handle on its own operator."""
+        """Return a copy is the handle itself; another process unpickles a handle on its own
+        operator.
+        """
         return adopt, (self.qualified_name,)
 
     def __repr__(self) -> str:
@@ -242,8 +244,8 @@ class AdoptedOperator(RegistrationMethods):
         self._ours.update(keys)
 
     def _is_placeholder(self, what: str) -> bool:
-        """Whether what is there belongs to a `torch.library.custom_op` that was given none: it only
-        raises.
+        """Return whether what is there belongs to a `torch.library.custom_op` that was given none:
+        it only raises.
         """
         member = {"a fake": "_abstract_fn", "a gradient": "_backward_fn"}.get(what)
         known = torch._library.custom_ops.OPDEFS.get(self.qualified_name)
@@ -251,7 +253,7 @@ class AdoptedOperator(RegistrationMethods):
 
     @property
     def _book_name(self) -> str:
-        """What torch's book of Python registrations calls the operator."""
+        """Return what torch's book of Python registrations calls the operator."""
         return self.qualified_name.replace("::", "/")
 
     def _is_others(self, key: str) -> bool:
@@ -259,7 +261,7 @@ class AdoptedOperator(RegistrationMethods):
 
     @contextmanager
     def _overriding(self, override: bool) -> Iterator[None]:
-        """Lets the library take keys that a Python registration holds."""
+        """Let the library take keys that a Python registration holds."""
         if not override:
             yield
             return
@@ -275,7 +277,7 @@ class AdoptedOperator(RegistrationMethods):
             del library.impl
 
     def _cover(self, keys: Sequence[str]) -> None:
-        """Puts the autograd kernel where one of somebody else's comes before the alias."""
+        """Put the autograd kernel where one of somebody else's comes before the alias."""
         kernel = autograd_kernel(self.facts, self.overload, self._node)
         backends = [key for key in keys if key not in ("Autograd", _COMPOSITE)]
         if _COMPOSITE in keys:
@@ -286,7 +288,7 @@ class AdoptedOperator(RegistrationMethods):
 
 
 def _give_back(library: torch.library.Library, former: set[str]) -> None:
-    """Takes back what a handle has registered, and puts what it took the place of back into torch's
+    """Take back what a handle has registered, and puts what it took the place of back into torch's
     book of Python registrations.
     """
     library._destroy()
@@ -363,7 +365,7 @@ def _handle_type() -> type[AdoptedOperator]:
 
 
 def adopted_names() -> list[str]:
-    """The operators that there are handles on."""
+    """Return the operators that there are handles on."""
     return list(_handles)
 
 
@@ -402,7 +404,7 @@ def _near(name: str) -> str:
 
 
 def _schema_of(parsed: Any) -> Schema:
-    """The parts of a schema that matching a backward looks at; its types may be any."""
+    """Return the parts of a schema that matching a backward looks at; its types may be any."""
     facts_types = [_plain_type(str(a.real_type)) for a in parsed.arguments]
     arguments = tuple(
         SchemaArgument(a.name, type_text, optional, a.kwarg_only, a.is_write)

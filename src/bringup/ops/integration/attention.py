@@ -110,11 +110,11 @@ class _Adapter:
         return f'attn_implementation "{self.name}"'
 
     def takes(self, word: str) -> bool:
-        """Whether the operator declares it."""
+        """Return whether the operator declares it."""
         return any(parameter.word == word for parameter in self.parameters)
 
     def make_mask(self, **options: Any) -> torch.Tensor | None:
-        """What transformers asks for a mask, from its own description of the pattern."""
+        """Return what transformers asks for a mask, from its own description of the pattern."""
         takes_mask, takes_causal = self.takes("attention_mask"), self.takes("is_causal")
         if not takes_mask and not takes_causal:
             if options.get("attention_mask") is not None:
@@ -190,7 +190,7 @@ class _Adapter:
         return arguments
 
     def _refuse(self, given: Mapping[str, Any]) -> None:
-        """Raises for what the operator would have to know and does not."""
+        """Raise for what the operator would have to know and does not."""
         if given["attention_mask"] is not None and not self.takes("attention_mask"):
             raise ValueError(self._no_mask())
         if given["is_causal"] and not self.takes("is_causal"):
@@ -253,7 +253,7 @@ def _parameters(
 
 
 def _declared(name: str, op: Callable[..., torch.Tensor]) -> list[tuple[str, bool]]:
-    """The parameters with whether they must be given, of an operator or of a function."""
+    """Return the parameters with whether they must be given, of an operator or of a function."""
     for overload in (op, getattr(op, "overload", None), getattr(op, "default", None)):
         schema = getattr(overload, "_schema", None)
         if schema is not None:

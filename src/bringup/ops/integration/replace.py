@@ -53,12 +53,12 @@ class Replacement:
 
     @property
     def total(self) -> int:
-        """How many modules were replaced."""
+        """Return how many modules were replaced."""
         return len(self.names)
 
     @property
     def active(self) -> bool:
-        """Whether it is in force."""
+        """Return whether it is in force."""
         return bool(self._swaps)
 
     def undo(self) -> None:

@@ -181,7 +181,7 @@ class Launcher:
         return lambda values: tuple(program.evaluate(values) for program in programs)
 
     def fake(self, *args: Any, **kwargs: Any) -> Any:
-        """The operator on fake and meta tensors."""
+        """Return the operator on fake and meta tensors."""
         values = self.schema.bind(args, kwargs)
         return _packed(self._allocate(values))
 
@@ -198,7 +198,7 @@ class Launcher:
             raise ContractError(f"{self.name}: {error}") from None
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """The operator."""
+        """Return the operator."""
         values = self.schema.bind(args, kwargs)
         results = self._allocate(values)
         passed = [self._passed(i, value) for i, value in enumerate(values)] + results
@@ -212,7 +212,7 @@ class Launcher:
         return _packed(results)
 
     def _grid_of(self, values: Sequence[Any]) -> Any:
-        """The grid; None when there is nothing to do."""
+        """Return the grid; None when there is nothing to do."""
         try:
             grid = self.grid(values)
         except ContractError as error:
@@ -257,7 +257,7 @@ class Launcher:
         )
 
     def source(self, dtypes: Mapping[str, torch.dtype]) -> jit.Source:
-        """What jit's target `triton` compiles, for inputs of these dtypes."""
+        """Return what jit's target `triton` compiles, for inputs of these dtypes."""
         if _is_interpreted(self.kernel):
             raise MissingCompilerError(
                 f"{self.name}: {self.function.__name__!r} was defined under TRITON_INTERPRET=1, so "
@@ -311,7 +311,7 @@ class Launcher:
 
 
 def _given(parameter: CParameter, values: Sequence[Any]) -> Any:
-    """What a parameter is for these values of all arguments; of an address, its tensor."""
+    """Return what a parameter is for these values of all arguments; of an address, its tensor."""
     first = parameter.program[0]
     if first.opcode in (Opcode.DATA, Opcode.TENSOR):
         return values[first.argument]
@@ -330,7 +330,7 @@ def _is_constant(annotation: Any) -> bool:
 
 
 def _jit_function(kernel: Any) -> Any:
-    """The function under what tunes it."""
+    """Return the function under what tunes it."""
     while not inspect.isfunction(kernel.fn):
         kernel = kernel.fn
     return kernel
@@ -345,7 +345,7 @@ def _is_interpreted(kernel: Any) -> bool:
 
 
 def _function_of(kernel: Any, name: str) -> Any:
-    """The Python function of a kernel. Raises `MissingCompilerError` without triton, and
+    """Return the Python function of a kernel. Raises `MissingCompilerError` without triton, and
     `SchemaError` for what is no kernel.
     """
     try:

@@ -62,7 +62,7 @@ class _Kernel:
     parameters: tuple[tuple[str, str], ...]
 
     def launch(self, template: str) -> str:
-        """The function that starts it."""
+        """Return the function that starts it."""
         return template.format(
             name=self.name,
             parameters="".join(f", {kind} {name}" for kind, name in self.parameters),
@@ -162,7 +162,7 @@ def _kernels_of(path: Path) -> list[_Kernel]:
 
 
 def _parameters(where: str, text: str, start: int) -> tuple[tuple[str, str], ...]:
-    """The parameters of the list that begins at `start`, just behind its parenthesis."""
+    """Return the parameters of the list that begins at `start`, just behind its parenthesis."""
     parts, depth, begin = [], 0, start
     for index in range(start, len(text)):
         character = text[index]

@@ -52,7 +52,7 @@ class Libraries:
         return ", ".join(map(str, self.paths))
 
     def find(self, symbol: str) -> Any:
-        """The function `symbol`, which returns an int32; None when no library exports it."""
+        """Return the function `symbol`, which returns an int32; None when no library exports it."""
         if symbol not in self._found:
             for handle in self._handles:
                 if hasattr(handle, symbol):
@@ -65,7 +65,7 @@ class Libraries:
         return self._found[symbol][0]
 
     def get(self, symbol: str) -> Any:
-        """The same; `KernelError` when no library exports it."""
+        """Return the same; `KernelError` when no library exports it."""
         function = self.find(symbol)
         if function is None:
             raise KernelError(
@@ -74,7 +74,7 @@ class Libraries:
         return function
 
     def beside(self, symbol: str, other: str) -> Any:
-        """The function `other` of the library that has `symbol`, or None."""
+        """Return the function `other` of the library that has `symbol`, or None."""
         self.get(symbol)
         return getattr(self._found[symbol][1], other, None)
 
@@ -91,7 +91,7 @@ def _load(path: Path) -> ctypes.CDLL:
 
 
 def c_arguments(where: str, args: Sequence[Any], tensor: Callable[[Any], Any]) -> list[Any]:
-    """What a C function gets for these arguments; `tensor` says what it gets for a tensor.
+    """Return what a C function gets for these arguments; `tensor` says what it gets for a tensor.
 
     Raises `TypeError` or `OverflowError` naming the argument.
     """
@@ -136,7 +136,7 @@ class Place:
     queued: int | None
 
     def settle(self, where: str) -> None:
-        """Makes a direct call of host code safe: waits for what the stream still has to do.
+        """Make a direct call of host code safe: waits for what the stream still has to do.
 
         Raises `DeviceError` when the host cannot see the device's memory.
         """
@@ -154,7 +154,7 @@ class Place:
             torch.accelerator.synchronize(self.device)
 
     def keep(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Keeps memory from being used again before a stream other than the current one is done."""
+        """Keep memory from being used again before a stream other than the current one is done."""
         stream = self.torch_stream
         if stream is None or self.device.type == "cpu":
             return
@@ -164,8 +164,8 @@ class Place:
 
 
 def place_of(where: str, args: Sequence[Any], stream: StreamLike) -> Place:
-    """Where a call with these arguments goes: the one device of its tensors and addresses, and the
-    stream that was given or is current there.
+    """Return where a call with these arguments goes: the one device of its tensors and addresses,
+    and the stream that was given or is current there.
 
     Raises `ContractError` for several devices, or a stream of another device.
     """
@@ -256,7 +256,7 @@ class _DriverHead(ctypes.Structure):
 
 @cache
 def host_code_driver(path: Path) -> int | None:
-    """The function table of the loaded driver at `path` when what it runs is host code."""
+    """Return the function table of the loaded driver at `path` when what it runs is host code."""
     if not path.is_file():  # a driver in Python
         return None
     get = ctypes.CDLL(str(path)).bringup_driver_get

@@ -93,7 +93,7 @@ class KernelLauncher:
             torch.get_device_module(place.device).synchronize(place.device)
 
     def _parameters(self, name: str) -> list[_DeclaredParameter] | None:
-        """What the kernel declares, where its library says it: one of `ascendc_load` does."""
+        """Return what the kernel declares, where its library says it: one of `ascendc_load` does."""
         if name not in self._declared:
             describe = self._libraries.find(f"bringup_ascendc_parameters_{name}")
             if describe is None:
@@ -105,7 +105,7 @@ class KernelLauncher:
         return self._declared[name]
 
     def _order(self, where: str, symbol: str, place: Place) -> None:
-        """Lets the launch run behind what its stream still has to do."""
+        """Let the launch run behind what its stream still has to do."""
         queue = None
         if place.queued is not None:
             queue = self._libraries.beside(symbol, "bringup_ascendc_queue")
@@ -135,7 +135,7 @@ _FORMATS = {
 
 
 def _fit(where: str, values: Sequence[Any], declared: Sequence[_DeclaredParameter]) -> None:
-    """Raises `ContractError` for arguments that the kernel would read as something else."""
+    """Raise `ContractError` for arguments that the kernel would read as something else."""
     if len(values) != len(declared):
         raise ContractError(f"{where} takes {len(declared)} arguments, got {len(values)}")
     for index, (value, parameter) in enumerate(zip(values, declared, strict=True)):
@@ -161,5 +161,7 @@ def _kind(value: Any) -> str:
 
 
 def _holds(bits: int, size: int) -> bool:
-    """Whether an integer of `size` bytes holds what somebody gave as an int, perhaps negative."""
+    """Return whether an integer of `size` bytes holds what somebody gave as an int, perhaps
+    negative.
+    """
     return bits < 1 << (8 * size) or bits >= (1 << 64) - (1 << (8 * size - 1))

@@ -55,7 +55,7 @@ def alloc_like(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _without_memory(tensor: torch.Tensor) -> str:
-    """Why a tensor has no address, or "". data_ptr() itself says 0, or anything at all."""
+    """Return why a tensor has no address, or "". data_ptr() itself says 0, or anything at all."""
     if type(tensor) not in _PLAIN and (reason := _wrapped(tensor)):
         return reason
     shape = tensor.shape

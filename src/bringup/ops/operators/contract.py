@@ -38,7 +38,8 @@ def refusal(
     results: Sequence[torch.Size],
     dtypes: Sequence[torch.dtype],
 ) -> Exception | None:
-    """How the CPU refuses a call that torch's Meta kernel takes, or that it gives other dtypes.
+    """Return how the CPU refuses a call that torch's Meta kernel takes, or that it gives other
+    dtypes.
 
     Args:
         overload: the operator; only those of torch that draw no random numbers are asked.
@@ -80,7 +81,7 @@ def refusal(
 
 
 def check_declared(overload: Overload, kind: Kind) -> None:
-    """Refuses what no kernel of this kind can compute.
+    """Refuse what no kernel of this kind can compute.
 
     Raises:
         SchemaError: the operator gives views or no tensors, or `kind` is "reduction" and it does
@@ -103,12 +104,12 @@ def check_declared(overload: Overload, kind: Kind) -> None:
 
 
 def is_number(tensor: torch.Tensor) -> bool:
-    """Whether it stands for a number: 0-dimensional, on the host."""
+    """Return whether it stands for a number: 0-dimensional, on the host."""
     return bool(tensor.device.type == "cpu" and tensor.dim() == 0)
 
 
 def _check_reduces(overload: Overload, where: str) -> None:
-    """Asks Meta: torch's reductions take any rank, and leave the other dims as they are."""
+    """Ask Meta: torch's reductions take any rank, and leave the other dims as they are."""
     has_dims = any(p.role == "dim" for p in overload.parameters)
     expected = [3, 4] if has_dims else []
     arguments = list(zip(overload.parameters, overload.function._schema.arguments, strict=True))
@@ -150,8 +151,8 @@ def _asked(
     sizes: Bounds,
     usual: tuple[dict[torch.dtype, torch.dtype], ...] = ({}, {}),
 ) -> list[torch.dtype] | Exception:
-    """What the CPU makes of stand-ins full of `number`, with `usual` dtypes for their own ones: the
-    dtypes of the results, or how it refuses them.
+    """Return what the CPU makes of stand-ins full of `number`, with `usual` dtypes for their own
+    ones: the dtypes of the results, or how it refuses them.
     """
 
     def stand_in(value: Any, usual: dict[torch.dtype, torch.dtype]) -> Any:

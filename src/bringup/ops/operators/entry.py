@@ -130,7 +130,7 @@ def _source(
 
 
 def _constant(i: int, operand: Operand) -> str:
-    """What is read once for all elements."""
+    """Return what is read once for all elements."""
     if operand.form in {"integer", "float"}:
         is_float = str(operand.form == "float").lower()
         read = f"bringup::element::number<bringup_computed, {is_float}>(args[{i}])"

@@ -102,44 +102,44 @@ class Overload:
 
     @property
     def functional(self) -> bool:
-        """Whether it writes none of its arguments."""
+        """Return whether it writes none of its arguments."""
         return not any(p.written for p in self.parameters)
 
     @property
     def in_place(self) -> bool:
-        """Whether it writes an argument that it also computes with."""
+        """Return whether it writes an argument that it also computes with."""
         return any(p.written and p.role != "out" for p in self.parameters)
 
     @property
     def operands(self) -> tuple[int, ...]:
-        """The indices of the arguments that a kernel computes with."""
+        """Return the indices of the arguments that a kernel computes with."""
         return tuple(i for i, p in enumerate(self.parameters) if p.role != "out")
 
     def call(self, values: list[Any]) -> Any:
-        """Calls the operator with the values of all arguments in schema order."""
+        """Call the operator with the values of all arguments in schema order."""
         args = [v for p, v in zip(self.parameters, values, strict=True) if not p.keyword_only]
         named = {p.name: v for p, v in zip(self.parameters, values, strict=True) if p.keyword_only}
         return self.function(*args, **named)
 
     def has_kernel(self, key: str) -> bool:
-        """Whether it has a kernel of its own for a dispatch key."""
+        """Return whether it has a kernel of its own for a dispatch key."""
         found: bool = torch._C._dispatch_has_kernel_for_dispatch_key(self.qualified_name, key)
         return found
 
     @property
     def composite(self) -> bool:
-        """Whether it is made of other operators, above autograd: torch has no formula for its
-        gradient, or does not use it, whatever the device registers.
+        """Return whether it is made of other operators, above autograd: torch has no formula for
+        its gradient, or does not use it, whatever the device registers.
         """
         return self.has_kernel("CompositeImplicitAutograd") and not self.has_kernel("Autograd")
 
     @property
     def given_roles(self) -> tuple[Role, ...]:
-        """What its arguments are, without those that are only written."""
+        """Return what its arguments are, without those that are only written."""
         return tuple(p.role for p in self.parameters if p.role != "out")
 
     def signature(self, kind: Kind) -> tuple[object, ...]:
-        """What the forms of one family have in common: a tensor in one may be a number in
+        """Return what the forms of one family have in common: a tensor in one may be a number in
         another.
         """
         same: list[tuple[str, str]] = []
@@ -154,7 +154,7 @@ class Overload:
 
 
 def family_of(operator: str, kind: Kind) -> tuple[Overload, ...]:
-    """The overloads that get a kernel declared for `operator`, functional ones first.
+    """Return the overloads that get a kernel declared for `operator`, functional ones first.
 
     Args:
         operator: "aten::add", for the family of its usual overload, or "aten::add.Tensor".
@@ -198,7 +198,7 @@ def family_of(operator: str, kind: Kind) -> tuple[Overload, ...]:
 
 
 def functional_form(overload: Overload, kind: Kind) -> Overload:
-    """The form of an overload that makes its own results: itself where it does."""
+    """Return the form of an overload that makes its own results: itself where it does."""
     if overload.functional:
         return overload
     namespace, _, base = overload.name.partition("::")

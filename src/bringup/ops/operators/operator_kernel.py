@@ -55,7 +55,7 @@ class OperatorKernel:
 
     @property
     def enabled(self) -> bool:
-        """Whether calls come to the kernel; False also when it is closed."""
+        """Return whether calls come to the kernel; False also when it is closed."""
         return any(handle.enabled for handle in self._handles.values())
 
     def enable(self) -> None:
@@ -184,7 +184,7 @@ def _register(
     strided: Sequence[str],
     where: str,
 ) -> OperatorKernel:
-    """All overloads or, where one is refused, none."""
+    """Return all overloads or, where one is refused, none."""
     native = torch_library("devices.kernel").operators
     target, available = _target(operator)
     planners = [(one, Planner(one, declaration, target, available)) for one in family]
@@ -214,7 +214,7 @@ def _register(
 
 
 def _replace(operator: str, names: Sequence[str], where: str) -> None:
-    """Takes out what is registered for these overloads."""
+    """Take out what is registered for these overloads."""
     former = {id(known): known for name in names if (known := _registered.get(name))}
     for known in former.values():
         if known._where != where:
@@ -288,8 +288,8 @@ def _strided(operator: str, overload: Overload, kind: Kind, strided: Sequence[st
 
 
 def _target(operator: str) -> tuple[str, frozenset[torch.dtype]]:
-    """What jit builds for: device code for the family of the device ("sim" of "sim-1"); and the
-    dtypes that the device has.
+    """Return what jit builds for: device code for the family of the device ("sim" of "sim-1"); and
+    the dtypes that the device has.
     """
     loaded = devices.loaded()
     if loaded is None:

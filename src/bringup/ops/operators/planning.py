@@ -55,7 +55,7 @@ class Declaration:
 
     @property
     def takes_views(self) -> bool:
-        """Whether a pointwise kernel loops over the views itself."""
+        """Return whether a pointwise kernel loops over the views itself."""
         return self.kind == "pointwise" and self.entry == "run"
 
 
@@ -90,8 +90,8 @@ class Planner:
             )
 
     def __call__(self, values: list[Any]) -> Plan | Exception | None:
-        """The plan for a call with these arguments in schema order; None when the kernel takes no
-        such call, torch's error when the operator does not take this one.
+        """Return the plan for a call with these arguments in schema order; None when the kernel
+        takes no such call, torch's error when the operator does not take this one.
         """
         with _disable_current_modes():
             try:
@@ -133,8 +133,8 @@ class Planner:
         return None if kernel is None else (written, kernel, decided)
 
     def _has_named_dtypes(self, inputs: Sequence[Any]) -> bool:
-        """Whether a raw kernel knows the dtype of each tensor: another one than `T` has to have a
-        macro, else the kernel would read its bytes as `T`.
+        """Return whether a raw kernel knows the dtype of each tensor: another one than `T` has to
+        have a macro, else the kernel would read its bytes as `T`.
         """
         if self._declaration.kind != "raw":
             return True
@@ -147,14 +147,14 @@ class Planner:
         return known is None or all(d is known for name, d in given.items() if name not in named)
 
     def _dtype_in(self, argument: int, value: Any) -> torch.dtype | None:
-        """The dtype of what a raw kernel gets there, a number in a tensor's place among it."""
+        """Return the dtype of what a raw kernel gets there, a number in a tensor's place among it."""
         if self._overload.parameters[argument].role == "tensor":
             value = torch.tensor(value) if isinstance(value, (bool, int)) else value
             value = torch.tensor(value, dtype=torch.float64) if isinstance(value, float) else value
         return _dtype_of(value)
 
     def _has_number(self, inputs: Sequence[Any]) -> bool:
-        """Whether a number stands in the place of a tensor."""
+        """Return whether a number stands in the place of a tensor."""
         return any(
             self._overload.parameters[i].role == "tensor"
             and value is not None
@@ -165,7 +165,9 @@ class Planner:
     def _takes_scalars(
         self, inputs: Sequence[Any], decided: torch.dtype, results: Sequence[torch.dtype]
     ) -> bool:
-        """Whether a raw kernel, which gets each Scalar as double or each as int64_t, loses none."""
+        """Return whether a raw kernel, which gets each Scalar as double or each as int64_t, loses
+        none.
+        """
         if decided.is_floating_point or results[0].is_floating_point:
             return True
         roles = (self._overload.parameters[i].role for i in self._overload.operands)
@@ -181,7 +183,7 @@ class Planner:
     def _written(
         self, values: Sequence[Any], results: tuple[torch.dtype, ...]
     ) -> tuple[torch.dtype, ...]:
-        """The dtypes of what is written, which torch casts to where it allows that."""
+        """Return the dtypes of what is written, which torch casts to where it allows that."""
         if self._overload.functional:
             return results
         own = [v for v, p in zip(values, self._overload.parameters, strict=True) if p.written]
@@ -209,8 +211,8 @@ class Planner:
     def _decided(
         self, inputs: Sequence[Any], result: torch.dtype, written: torch.dtype
     ) -> torch.dtype:
-        """The dtype that decides which binary runs: that in which torch computes, before half
-        precision is widened.
+        """Return the dtype that decides which binary runs: that in which torch computes, before
+        half precision is widened.
         """
         tensors = [v for v in inputs if isinstance(v, torch.Tensor)]
         if self._declaration.kind == "raw":
@@ -239,7 +241,7 @@ class Planner:
         return result if of_bools and not self._compares(inputs) else promoted
 
     def _compares(self, inputs: Sequence[Any]) -> bool:
-        """Whether the results are bools of numbers, too."""
+        """Return whether the results are bools of numbers, too."""
         numbers = [
             torch.empty(v.shape, device="meta") if isinstance(v, torch.Tensor) else v
             for v in inputs
@@ -374,7 +376,7 @@ def _has_one_dtype(value: Any) -> bool:
 
 
 def _rounds(given: torch.dtype, computed: torch.dtype) -> bool:
-    """Whether torch rounds an operand to half precision before it computes."""
+    """Return whether torch rounds an operand to half precision before it computes."""
     return computed in _WIDENED and given is not computed
 
 

@@ -55,7 +55,7 @@ class Formula:
     def set_backward(
         self, facts: Facts, backward: Callable[..., Any], setup_context: Callable[..., Any] | None
     ) -> None:
-        """Registers a backward; `SchemaError` where the operator cannot have it."""
+        """Register a backward; `SchemaError` where the operator cannot have it."""
         if facts.written or not facts.returns:
             what = (
                 f"writes its argument '{facts.names[facts.written[0]]}'"
@@ -89,7 +89,7 @@ def _positional_setup(facts: Facts, setup: Callable[..., Any]) -> Callable[..., 
 
 
 def below_autograd(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Runs `call` as autograd kernels run what is below them.
+    """Run `call` as autograd kernels run what is below them.
 
     torch's own guard is an object to make and two calls, four times as much.
     """
@@ -119,7 +119,7 @@ def runner_below_autograd(overload: Any) -> Callable[..., Any]:
 
 
 def node_class(facts: Facts, formula: Formula, name: str = "") -> Any:
-    """The autograd function of an operator.
+    """Return the autograd function of an operator.
 
     `apply(*values, run)` records what `run(*values)` does, which runs the operator below autograd.
     `values` are all arguments in schema order. Unless `facts.simple`, `run` is a `_Call`, and lists
@@ -130,7 +130,9 @@ def node_class(facts: Facts, formula: Formula, name: str = "") -> Any:
 
 
 def direct_node_class(facts: Facts, formula: Formula, run: Callable[..., Any]) -> Any:
-    """The same for a simple operator outside of forward mode: `apply(*values)` records `run`."""
+    """Return the same for a simple operator outside of forward mode: `apply(*values)` records
+    `run`.
+    """
 
     def forward(ctx: Any, *values: Any) -> Any:
         result = run(*values)
@@ -226,14 +228,14 @@ def _key(ctx: Any) -> tuple[int, ...]:
 
 
 def _save_for_jvp(ctx: Any) -> None:
-    """Lets `jvp` read `ctx.saved_tensors` after a mere `save_for_backward`."""
+    """Let `jvp` read `ctx.saved_tensors` after a mere `save_for_backward`."""
     saved = ctx.to_save
     if saved is not None and ctx.saved_for_forward is None:
         ctx.save_for_forward(*saved)
 
 
 def no_jvp(facts: Facts) -> str:
-    """The words of refuse_tangents in native/torch/ops/boxed.cpp."""
+    """Return the words of refuse_tangents in native/torch/ops/boxed.cpp."""
     return (
         f"{facts.name} has no forward-mode derivative, but an input has a tangent; give it one "
         "with register_jvp(jvp), or detach the input"
@@ -241,8 +243,8 @@ def no_jvp(facts: Facts) -> str:
 
 
 def _gradients(facts: Facts, ctx: Any, result: Any) -> tuple[Any, ...]:
-    """What a backward returned, one gradient an argument. It may leave out those of keyword-only
-    arguments, and with them of positional ones that the call left out.
+    """Return what a backward returned, one gradient an argument. It may leave out those of
+    keyword-only arguments, and with them of positional ones that the call left out.
     """
     gradients = result if isinstance(result, tuple) else (result,)
     missing = len(facts.names) - len(gradients)
@@ -257,7 +259,7 @@ def _gradients(facts: Facts, ctx: Any, result: Any) -> tuple[Any, ...]:
 
 
 def _no_backward(facts: Facts) -> str:
-    """The words of MissingBackward in native/torch/ops/autograd.cpp."""
+    """Return the words of MissingBackward in native/torch/ops/autograd.cpp."""
     return f"{facts.name} has no backward, but a gradient through it was asked for; " + (
         "it writes its arguments: call it on detached tensors, or on clones under torch.no_grad()"
         if facts.written
@@ -280,7 +282,7 @@ class _Call:
         self._is_tuple = False
 
     def flatten(self, values: Sequence[Any]) -> list[Any]:
-        """All arguments, lists of tensors taken apart: what autograd sees."""
+        """Return all arguments, lists of tensors taken apart: what autograd sees."""
         flat: list[Any] = []
         for index, value in enumerate(values):
             if index in self._sizes:
@@ -290,7 +292,7 @@ class _Call:
         return flat
 
     def rebuild(self, flat: Sequence[Any]) -> list[Any]:
-        """The arguments in schema order, or what stands for them (tangents, flags)."""
+        """Return the arguments in schema order, or what stands for them (tangents, flags)."""
         stream = iter(flat)
         return [
             [next(stream) for _ in range(self._sizes[i])] if i in self._sizes else next(stream)
@@ -302,7 +304,7 @@ class _Call:
         return self._run(*args, **kwargs)
 
     def outputs(self, ctx: Any, inputs: Sequence[Any], result: Any) -> Any:
-        """What the node returns: the operator's outputs, then the tensors that it wrote."""
+        """Return what the node returns: the operator's outputs, then the tensors that it wrote."""
         self._is_tuple = isinstance(result, tuple)
         parts = self._parts(result)
         self._spec = [len(p) if isinstance(p, list) else None for p in parts]
@@ -314,7 +316,9 @@ class _Call:
 
     @property
     def output_count(self) -> int:
-        """How many tensors the operator returned, lists taken apart; written ones come after."""
+        """Return how many tensors the operator returned, lists taken apart; written ones come
+        after.
+        """
         return sum(1 if size is None else size for size in self._spec)
 
     def flatten_outputs(self, result: Any) -> tuple[Any, ...]:
@@ -339,7 +343,7 @@ class _Call:
         )
 
     def result(self, flat: Sequence[Any]) -> Any:
-        """What the operator returned, recorded."""
+        """Return what the operator returned, recorded."""
         if self._facts.returns_written:
             return self._written[0] if len(self._written) == 1 else self._written
         packed = self.pack(flat)
@@ -348,7 +352,7 @@ class _Call:
         return packed[0]
 
     def flatten_gradients(self, gradients: Sequence[Any]) -> list[Any]:
-        """The gradients in the order of `flatten`."""
+        """Return the gradients in the order of `flatten`."""
         flat: list[Any] = []
         for index, gradient in enumerate(gradients):
             size = self._sizes.get(index)
@@ -367,7 +371,7 @@ class _Call:
 
 
 def autograd_kernel(facts: Facts, overload: Any, node: Any) -> Callable[..., Any]:
-    """The kernel at the Autograd key; registered with the key set as its first argument."""
+    """Return the kernel at the Autograd key; registered with the key set as its first argument."""
     redispatch = overload._handle.redispatch_boxed
     record = _record_simple if facts.simple else _record_general
     any_requires_grad = _any_in_lists_requires_grad if facts.lists else _any_requires_grad

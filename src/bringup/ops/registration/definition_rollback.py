@@ -21,7 +21,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 def defining(name: str) -> threading.RLock:
-    """The lock of those who define, replace or remove the operator `name`."""
+    """Return the lock of those who define, replace or remove the operator `name`."""
     return _locks.setdefault(name, threading.RLock())
 
 
@@ -33,7 +33,7 @@ class Undefinable(Protocol):
         """`namespace::name`."""
 
     def undefine(self) -> None:
-        """Removes it; nothing happens the second time."""
+        """Remove it; nothing happens the second time."""
 
 
 class _Collectors(threading.local):
@@ -45,19 +45,19 @@ _collectors = _Collectors()
 
 
 def rehearsed(name: str) -> str:
-    """The name under which a definition is tried before it replaces the operator `name`."""
+    """Return the name under which a definition is tried before it replaces the operator `name`."""
     return f"{name.replace('.', '_')}_redefined"
 
 
 def note(operator: Undefinable) -> None:
-    """Says that this thread has defined `operator`."""
+    """Say that this thread has defined `operator`."""
     for collector in _collectors.open:
         collector.append(operator)
 
 
 @contextmanager
 def collecting() -> Iterator[list[Undefinable]]:
-    """Collects what this thread defines within it; an exception undefines all of that again."""
+    """Collect what this thread defines within it; an exception undefines all of that again."""
     collected: list[Undefinable] = []
     _collectors.open.append(collected)
     try:

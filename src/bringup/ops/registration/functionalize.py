@@ -28,7 +28,7 @@ _FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 def install(
     overload: Any, facts: Facts, text: str, library: torch.library.Library, function: Any = None
 ) -> Any:
-    """Makes an operator functionalizable that returns views, or written arguments and nothing
+    """Make an operator functionalizable that returns views, or written arguments and nothing
     else. Does nothing for others.
 
     Args:
@@ -66,7 +66,7 @@ def install(
 
 
 def refuse_taken_name(name: str, facts: Facts, known: Facts) -> None:
-    """Raises `SchemaError` when an operator `name` of this schema would need a second name that
+    """Raise `SchemaError` when an operator `name` of this schema would need a second name that
     somebody else has; `known` is the operator that it is to replace.
     """
     second = _name_without_returns(name)
@@ -82,7 +82,7 @@ def _name_without_returns(name: str) -> str:
 
 
 def _kernel(facts: Facts, without_returns: Any) -> Callable[..., Any]:
-    """The operator on functional tensors: what it would write becomes their new value."""
+    """Return the operator on functional tensors: what it would write becomes their new value."""
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         values = facts.values(args, kwargs)
@@ -97,7 +97,9 @@ def _kernel(facts: Facts, without_returns: Any) -> Callable[..., Any]:
 
 
 def _view_kernel(facts: Facts, overload: Any) -> Callable[..., Any]:
-    """The operator on functional tensors: its own kernel, whose operators make functional views."""
+    """Return the operator on functional tensors: its own kernel, whose operators make functional
+    views.
+    """
     redispatch = overload._handle.redispatch_boxed
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
@@ -120,7 +122,7 @@ def _view_kernel(facts: Facts, overload: Any) -> Callable[..., Any]:
 
 
 def _run(facts: Facts, without_returns: Any, values: list[Any]) -> Sequence[Any]:
-    """What the written arguments hold after the operator."""
+    """Return what the written arguments hold after the operator."""
     if torch._C._are_functorch_transforms_active():  # where auto_functionalized is not known
         for index in facts.written:
             values[index] = _clone(values[index])
@@ -141,7 +143,7 @@ def _clone(value: Any) -> Any:
 
 
 def _below(value: Any) -> Any:
-    """The argument without functionalization, as it is now."""
+    """Return the argument without functionalization, as it is now."""
     if isinstance(value, (list, tuple)):
         return [_below(item) for item in value]
     if not isinstance(value, torch.Tensor) or not torch._is_functional_tensor(value):
@@ -151,7 +153,7 @@ def _below(value: Any) -> Any:
 
 
 def _update(name: str, given: Any, result: Any) -> None:
-    """Gives a functional tensor, or a list of them, new values."""
+    """Give a functional tensor, or a list of them, new values."""
     pairs: Sequence[tuple[Any, Any]] = [(given, result)]
     if isinstance(given, (list, tuple)):
         pairs = list(zip(given, result, strict=True))

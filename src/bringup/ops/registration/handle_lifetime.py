@@ -38,7 +38,7 @@ class Held:
 
 
 def hold(name: str) -> Held | None:
-    """Keeps the entry of `ns::name` or `ns::name.overload` as long as the result is held; None for
+    """Keep the entry of `ns::name` or `ns::name.overload` as long as the result is held; None for
     one that nobody can take away. A call finds the operator without a kernel once it was removed.
     """
     if name not in torch.library._defs:
@@ -102,7 +102,7 @@ def _unless_defined_again(
 
 
 def expired(name: str, reason: str) -> Callable[..., Any]:
-    """What a call of a removed operator runs: it raises and says why."""
+    """Return what a call of a removed operator runs: it raises and says why."""
 
     def call(*_: Any, **__: Any) -> Any:
         raise ExpiredHandleError(f"{name} was {reason}")

@@ -60,7 +60,7 @@ class RegistrationMethods:
         self._functionalized: Any = None
 
     def destroy(self) -> None:
-        """Removes all that was registered for the operator after its definition."""
+        """Remove all that was registered for the operator after its definition."""
         self._functionalized = None
         destroy(self._library)
 
@@ -73,7 +73,7 @@ class RegistrationMethods:
         self, device: str | Iterable[str] | None, function: None = None
     ) -> Callable[[Function], Function]: ...
     def register_kernel(self, device: str | Iterable[str] | None, function: Any = None) -> Any:
-        """Registers the Python implementation for one device type or several, or with None for all
+        """Register the Python implementation for one device type or several, or with None for all
         that have none of their own; also a decorator.
 
         A later one replaces an earlier one, however either was given. "npu" is PrivateUse1.
@@ -105,7 +105,7 @@ class RegistrationMethods:
         return function
 
     def _select_by_device(self) -> None:
-        """Dispatches an operator without tensors by its `device` argument."""
+        """Dispatch an operator without tensors by its `device` argument."""
         arguments = self.overload._schema.arguments
         index = next((i for i, a in enumerate(arguments) if str(a.type) == "Device"), None)
         if index is None:
@@ -125,7 +125,7 @@ class RegistrationMethods:
             self._library.impl(self._bare, select, "BackendSelect", with_keyset=True)
 
     def register_fake(self, function: Function) -> Function:
-        """Registers what the operator does on fake and meta tensors; usable as a decorator.
+        """Register what the operator does on fake and meta tensors; usable as a decorator.
 
         The function gets the operator's arguments and returns tensors of the right shape, dtype and
         strides. `torch.library.get_ctx().new_dynamic_size()` gives a size that depends on data.
@@ -150,7 +150,7 @@ class RegistrationMethods:
     def register_autograd(
         self, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None
     ) -> None:
-        """Registers a gradient formula written in Python.
+        """Register a gradient formula written in Python.
 
         Args:
             backward: `backward(ctx, *grads)` gets one gradient for each output and returns one for
@@ -169,7 +169,7 @@ class RegistrationMethods:
         self._install_autograd()
 
     def register_jvp(self, jvp: Function) -> Function:
-        """Registers the forward-mode derivative; usable as a decorator.
+        """Register the forward-mode derivative; usable as a decorator.
 
         `jvp(ctx, *tangents)` gets one tangent for each argument (None for those without one) and
         the `ctx` that `setup_context` filled, and returns one tangent for each output.
@@ -179,7 +179,7 @@ class RegistrationMethods:
         return jvp
 
     def _install_autograd(self) -> None:
-        """Puts the autograd kernel in place, once. Without a formula its node raises."""
+        """Put the autograd kernel in place, once. Without a formula its node raises."""
         if self._node is not None:
             return
         self._node = node_class(self.facts, self._formula)
@@ -189,7 +189,7 @@ class RegistrationMethods:
         self._autograd_library.m.impl(self._bare, "Autograd", kernel, True)
 
     def _install_versions(self) -> None:
-        """Tracks what the operator's schema says of its memory: views, and version counters of
+        """Track what the operator's schema says of its memory: views, and version counters of
         arguments that it writes.
         """
         facts, overload = self.facts, self.overload
@@ -211,13 +211,13 @@ class RegistrationMethods:
         self._library.impl(self._bare, kernel, "ADInplaceOrView", with_keyset=True)
 
     def install_functionalization(self, text: str, function: Any = None) -> None:
-        """Lets compilers trace an operator of this schema that returns what it writes."""
+        """Let compilers trace an operator of this schema that returns what it writes."""
         self._functionalized = functionalize.install(
             self.overload, self.facts, text, self._library, function
         )
 
     def register_vmap(self, rule: Callable[..., Any] | GeneratedRule) -> Any:
-        """Registers how the operator runs under `torch.vmap`; usable as a decorator.
+        """Register how the operator runs under `torch.vmap`; usable as a decorator.
 
         Args:
             rule: `rule(info, in_dims, *args)` returns the batched result and its batch dimensions,
@@ -236,7 +236,7 @@ class RegistrationMethods:
         return rule
 
     def register_autocast(self, device: str, dtype: torch.dtype) -> None:
-        """Makes the operator run in `dtype` inside `torch.autocast(device)`.
+        """Make the operator run in `dtype` inside `torch.autocast(device)`.
 
         Floating-point tensors of that device, float64 excepted, are cast, also in lists and
         keyword arguments. Another call for the same device replaces the dtype.
@@ -268,7 +268,7 @@ class RegistrationMethods:
         self._library.impl(self._bare, kernel, key)
 
     def register_effect(self, effect: Literal["ordered"] | None) -> None:
-        """Says whether calls have an effect that their results do not show.
+        """Say whether calls have an effect that their results do not show.
 
         "ordered": a compiler keeps every call and their order. None: a call whose result is not
         used may go. An operator that neither returns nor writes anything is "ordered" unless this
@@ -285,7 +285,7 @@ class RegistrationMethods:
         )
 
     def register_sharding(self, strategy: Function) -> Function:
-        """Registers how the operator runs on `DTensor`s; usable as a decorator.
+        """Register how the operator runs on `DTensor`s; usable as a decorator.
 
         `strategy(*args)` gets `DTensorSpec`s for tensors and returns the acceptable placements, as
         for `torch.distributed.tensor.experimental.register_sharding`, to which this is handed on.

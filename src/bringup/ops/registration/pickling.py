@@ -17,17 +17,17 @@ _finders: list[Callable[[str], Any]] = []
 
 
 def find_operator_by(finder: Callable[[str], Any]) -> None:
-    """Adds `finder(name)`, which gives the callable of a defined operator, or None."""
+    """Add `finder(name)`, which gives the callable of a defined operator, or None."""
     _finders.append(finder)
 
 
 def reduced(name: str, module: str) -> tuple[Any, ...]:
-    """What `__reduce__` returns for the operator `name`, defined by `module`."""
+    """Return what `__reduce__` returns for the operator `name`, defined by `module`."""
     return load_operator, (name, module)
 
 
 def load_operator(name: str, module: str) -> Any:
-    """The callable of the operator `name`; imports `module` where it is not defined yet.
+    """Return the callable of the operator `name`; imports `module` where it is not defined yet.
 
     Raises:
         SchemaError: there is no such operator in this process.

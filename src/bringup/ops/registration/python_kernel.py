@@ -61,7 +61,7 @@ def debugging(enabled: bool = True) -> Iterator[None]:
 
 
 def python_kernel(facts: Facts, slot: FunctionCell) -> Callable[..., Any]:
-    """The kernel that runs the function in `slot`."""
+    """Return the kernel that runs the function in `slot`."""
     one_tensor = facts.returns == ("Tensor",)
     arity = len(facts.names)
 
@@ -103,14 +103,16 @@ def python_kernel(facts: Facts, slot: FunctionCell) -> Callable[..., Any]:
 
 
 def _is_same(result: Any, argument: Any) -> bool:
-    """Whether a result is the argument, or a list of the same tensors."""
+    """Return whether a result is the argument, or a list of the same tensors."""
     if isinstance(argument, (list, tuple)) and isinstance(result, (list, tuple)):
         return len(result) == len(argument) and all(map(operator.is_, result, argument))
     return result is argument
 
 
 def _fits(facts: Facts, result: Any) -> bool:
-    """Whether the tensors are where the schema says; the dispatcher takes None for any of them."""
+    """Return whether the tensors are where the schema says; the dispatcher takes None for any of
+    them.
+    """
     if len(facts.returns) < 2:
         return result is None if not facts.returns else True
     return (
@@ -144,7 +146,7 @@ def _aliased(facts: Facts, outputs: Sequence[Any], values: Sequence[Any]) -> Con
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    """What is the same for tensors that share memory, and only for them."""
+    """Return what is the same for tensors that share memory, and only for them."""
     try:
         return int(tensor.untyped_storage()._cdata)
     except (RuntimeError, NotImplementedError):  # a layout without a storage, sparse for example
@@ -162,7 +164,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 def _run_watched(
     facts: Facts, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Runs `function`, and refuses a change of an input that may not be written."""
+    """Run `function`, and refuses a change of an input that may not be written."""
     values = facts.values(args, kwargs)
     readonly = [i for i in range(len(values)) if i not in facts.written]
     written = [_storage(t) for _, t in facts.tensors_of(values, facts.written)]
@@ -182,7 +184,7 @@ def _run_watched(
 
 
 def _identical(tensor: torch.Tensor, copy: torch.Tensor) -> bool:
-    """Whether both hold the same bits, so that NaN equals itself."""
+    """Return whether both hold the same bits, so that NaN equals itself."""
     if tensor.layout is not torch.strided or tensor.is_quantized:
         return True
     one, other = (t.detach().contiguous().view(-1) for t in (tensor, copy))

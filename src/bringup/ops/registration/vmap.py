@@ -18,7 +18,9 @@ GeneratedRule = Literal["pointwise", "loop"]
 
 
 def batching_kernel(overload: Any, facts: Facts, slot: FunctionCell) -> Callable[..., Any]:
-    """The kernel that runs the rule in `slot`; registered with the key set as first argument."""
+    """Return the kernel that runs the rule in `slot`; registered with the key set as first
+    argument.
+    """
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         from torch._functorch.autograd_function import custom_function_call_vmap_helper
@@ -39,7 +41,7 @@ def batching_kernel(overload: Any, facts: Facts, slot: FunctionCell) -> Callable
 def rule_for(
     overload: Any, facts: Facts, rule: Callable[..., Any] | GeneratedRule
 ) -> Callable[..., Any]:
-    """The rule (info, in_dims, *values) over all arguments that `rule` is or names."""
+    """Return the rule (info, in_dims, *values) over all arguments that `rule` is or names."""
     if rule == "pointwise":
         return _writing_batches(facts, _pointwise(overload, facts))
     if rule == "loop":
@@ -75,7 +77,7 @@ def _writing_batches(facts: Facts, rule: Callable[..., Any]) -> Callable[..., An
 
 
 def _pointwise(overload: Any, facts: Facts) -> Callable[..., Any]:
-    """One call on the batch: every tensor gets the batch in front, ranks aligned behind it."""
+    """Return one call on the batch: every tensor gets the batch in front, ranks aligned behind it."""
 
     def rule(info: Any, in_dims: Sequence[Any], *values: Any) -> Any:
         ranks = [
@@ -101,7 +103,7 @@ def _pointwise(overload: Any, facts: Facts) -> Callable[..., Any]:
 
 
 def _loop(overload: Any, facts: Facts) -> Callable[..., Any]:
-    """One call a sample, results stacked."""
+    """Return one call a sample, results stacked."""
 
     def rule(info: Any, in_dims: Sequence[Any], *values: Any) -> Any:
         def sample(number: int) -> Any:
@@ -120,7 +122,7 @@ def _loop(overload: Any, facts: Facts) -> Callable[..., Any]:
 
 
 def _empty(overload: Any, facts: Facts, in_dims: Sequence[Any], values: Sequence[Any]) -> Any:
-    """The result for no samples: the operator's fake says what one would have given.
+    """Return the result for no samples: the operator's fake says what one would have given.
 
     functorch's keys are excluded meanwhile. A rule runs with them, and they hand every call on with
     the modes of the thread from before the batch: the fake mode would not be among them, and the

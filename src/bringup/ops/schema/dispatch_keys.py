@@ -90,7 +90,7 @@ def device_type(name: str) -> str:
 
 
 def device_key(name: str) -> str:
-    """The dispatch key of the backend for the device type `name`.
+    """Return the dispatch key of the backend for the device type `name`.
 
     "npu" and the name that PrivateUse1 has just now mean PrivateUse1. Raises `SchemaError` naming
     the known devices for another name.
@@ -104,19 +104,21 @@ def device_key(name: str) -> str:
 
 
 def listed(devices: str | Iterable[str] | None) -> tuple[str, ...] | None:
-    """One device type or several as a tuple; None stays what it is."""
+    """Return one device type or several as a tuple; None stays what it is."""
     if devices is None:
         return None
     return (devices,) if isinstance(devices, str) else tuple(devices)
 
 
 def device_keys(devices: Sequence[str] | None) -> list[str]:
-    """The dispatch keys of several device types; None stands for all that have none."""
+    """Return the dispatch keys of several device types; None stands for all that have none."""
     return ["CompositeExplicitAutograd"] if devices is None else [*map(device_key, devices)]
 
 
 def autocast_key(device: str) -> str:
-    """The autocast dispatch key of a device type; `SchemaError` for one that has no autocast."""
+    """Return the autocast dispatch key of a device type; `SchemaError` for one that has no
+    autocast.
+    """
     found = f"Autocast{device_key(device)}"
     if found not in _KEYS:
         raise SchemaError(f"device {device!r} has no autocast; expected cpu, cuda, xpu, mps or npu")

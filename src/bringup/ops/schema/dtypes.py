@@ -16,5 +16,5 @@ DTYPES: dict[int, torch.dtype] = {
 
 
 def dtype_of_number(number: int) -> torch.dtype:
-    """The dtype with this number. Raises `KeyError` for one that this torch does not have."""
+    """Return the dtype with this number. Raises `KeyError` for one that this torch does not have."""
     return DTYPES[number]

@@ -72,15 +72,15 @@ class Leaf:
 
     @property
     def size(self) -> int:
-        """How many schema arguments this is."""
+        """Return how many schema arguments this is."""
         return 1
 
     def flatten(self, value: Any) -> list[Any]:
-        """The schema's values of a Python value."""
+        """Return the schema's values of a Python value."""
         return [list(value) if self.is_tuple and value is not None else value]
 
     def build(self, values: Sequence[Any]) -> Any:
-        """The Python value of the schema's values."""
+        """Return the Python value of the schema's values."""
         (value,) = values
         return tuple(value) if self.is_tuple and value is not None else value
 
@@ -96,16 +96,16 @@ class Group:
 
     @property
     def size(self) -> int:
-        """How many schema arguments this is."""
+        """Return how many schema arguments this is."""
         return sum(member.size for _, member in self.members)
 
     def flatten(self, value: Any) -> list[Any]:
-        """The schema's values of a Python value."""
+        """Return the schema's values of a Python value."""
         parts = zip(self.members, self.take(value), strict=True)
         return [leaf for (_, member), part in parts for leaf in member.flatten(part)]
 
     def build(self, values: Sequence[Any]) -> Any:
-        """The Python value of the schema's values."""
+        """Return the Python value of the schema's values."""
         stream = iter(values)
         return self.rebuild(
             *(member.build([*itertools.islice(stream, member.size)]) for _, member in self.members)
@@ -140,7 +140,7 @@ class Signature:
 
     @property
     def plain(self) -> bool:
-        """Whether the schema's values are the function's values, one by one."""
+        """Return whether the schema's values are the function's values, one by one."""
         return not any(
             isinstance(p.node, Group) or p.node.is_tuple or p.filled for p in self.parameters
         )
@@ -172,7 +172,9 @@ def infer_schema(
 
 
 def taken(names: Iterable[str] | None) -> Collection[str] | str | None:
-    """Names that may be an iterator's, for whoever reads them more than once; a text is no list."""
+    """Return names that may be an iterator's, for whoever reads them more than once; a text is no
+    list.
+    """
     return names if names is None or isinstance(names, str) else tuple(names)
 
 
@@ -182,8 +184,8 @@ def infer(function: Callable[..., Any], mutates_args: Collection[str] | str = ()
 
 
 def registered_text(text: str) -> str:
-    """The schema as the dispatcher gets it: `SymInt` for `int`, `Tensor(m0!)` for `Tensor!`; `int`
-    for a view, since torch's tracking of custom views takes no `SymInt`.
+    """Return the schema as the dispatcher gets it: `SymInt` for `int`, `Tensor(m0!)` for `Tensor!`;
+    `int` for a view, since torch's tracking of custom views takes no `SymInt`.
     """
     numbers_of_sets = itertools.count()
     named = _SHORT_MUTABLE.sub(
@@ -452,7 +454,7 @@ def _list(element: Any, *, is_tuple: bool) -> Leaf | None:
 
 
 def _default_text(value: Any) -> str | None:
-    """How a schema writes a default, None where it cannot."""
+    """Return how a schema writes a default, None where it cannot."""
     if value is None or isinstance(value, (bool, int)):
         return str(value)
     if isinstance(value, float):
@@ -470,8 +472,8 @@ def _default_text(value: Any) -> str | None:
 
 
 def _is_writable(type_text: str, default: str) -> bool:
-    """Whether a schema can have this default; torch's parser knows some names of dtypes and memory
-    formats only.
+    """Return whether a schema can have this default; torch's parser knows some names of dtypes and
+    memory formats only.
     """
     try:
         torch._C.parse_schema(f"f({type_text} x={default}) -> ()")

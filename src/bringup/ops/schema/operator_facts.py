@@ -50,7 +50,9 @@ class Facts:
 
     @property
     def simple(self) -> bool:
-        """Whether a call's arguments are its values: no keyword-only ones, no lists of tensors."""
+        """Return whether a call's arguments are its values: no keyword-only ones, no lists of
+        tensors.
+        """
         return not (
             self.lists
             or self.written
@@ -61,24 +63,24 @@ class Facts:
 
     @property
     def returns_written(self) -> bool:
-        """Whether it returns what it writes, and nothing else."""
+        """Return whether it returns what it writes, and nothing else."""
         return bool(self.returned) and all(index >= 0 for index in self.returned)
 
     @property
     def pure_without_result(self) -> bool:
-        """Whether a compiler would find nothing to keep: it returns and writes nothing."""
+        """Return whether a compiler would find nothing to keep: it returns and writes nothing."""
         return not self.returns and not self.written
 
     def values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """All arguments in schema order, defaults filled in."""
+        """Return all arguments in schema order, defaults filled in."""
         values = [*args, *self.defaults[len(args) :]]
         for name, value in kwargs.items():
             values[self.names.index(name)] = value
         return values
 
     def passed(self, values: Sequence[Any]) -> int:
-        """How many positional arguments a call passed, as the dispatcher counts: without the last
-        ones that are as their defaults.
+        """Return how many positional arguments a call passed, as the dispatcher counts: without the
+        last ones that are as their defaults.
         """
         count = self.positional
         while count > self.required and _is_default(values[count - 1], self.defaults[count - 1]):
@@ -105,7 +107,7 @@ class Facts:
     def tensors_of(
         self, values: Sequence[Any], indices: Sequence[int]
     ) -> Iterator[tuple[str, torch.Tensor]]:
-        """Every tensor among the arguments `indices`, with its argument's name."""
+        """Yield every tensor among the arguments `indices`, with its argument's name."""
         for index in indices:
             value = values[index]
             for item in value if isinstance(value, (list, tuple)) else (value,):
@@ -114,19 +116,21 @@ class Facts:
 
 
 def _is_default(value: Any, default: Any) -> bool:
-    """Whether a value is its argument's default; not asked of tensors and symbolic numbers."""
+    """Return whether a value is its argument's default; not asked of tensors and symbolic numbers."""
     if value is default:
         return True
     return type(value) is type(default) and bool(value == default)
 
 
 def is_defined(name: str) -> bool:
-    """Whether the dispatcher knows an operator of this name (`ns::name` or `ns::name.overload`)."""
+    """Return whether the dispatcher knows an operator of this name (`ns::name` or
+    `ns::name.overload`).
+    """
     return torch._C._get_operation_overload(*_parts(name)) is not None
 
 
 def is_dispatched(name: str) -> bool:
-    """The same, for a name that TorchScript may know without the dispatcher (`aten::add`)."""
+    """Return the same, for a name that TorchScript may know without the dispatcher (`aten::add`)."""
     try:
         torch._C._dispatch_find_schema_or_throw(*_parts(name))
     except RuntimeError:
@@ -135,7 +139,7 @@ def is_dispatched(name: str) -> bool:
 
 
 def find_overload(name: str) -> Any:
-    """The operator `ns::name` or `ns::name.overload`; `SchemaError` if there is none."""
+    """Return the operator `ns::name` or `ns::name.overload`; `SchemaError` if there is none."""
     namespace, separator, rest = name.partition("::")
     if not separator or not rest:
         raise SchemaError(f"{name!r} is not an operator name; expected 'namespace::name'")
@@ -149,7 +153,7 @@ def find_overload(name: str) -> Any:
 
 
 def facts_of(overload: Any) -> Facts:
-    """Reads an operator's schema."""
+    """Read an operator's schema."""
     schema = overload._schema
     arguments = schema.arguments
     kinds = [str(a.type) for a in arguments]
@@ -174,7 +178,7 @@ def facts_of(overload: Any) -> Facts:
 
 
 def _returned(schema: Any, returned: Any) -> int:
-    """The written argument that a return is, or -1."""
+    """Return the written argument that a return is, or -1."""
     alias = returned.alias_info
     if alias is None or not alias.is_write:
         return -1

@@ -108,21 +108,21 @@ class Schema:
 
     @property
     def fresh_outputs(self) -> int:
-        """How many returns the operator allocates."""
+        """Return how many returns the operator allocates."""
         return sum(alias < 0 for alias in self.returns)
 
     @property
     def tensors(self) -> tuple[int, ...]:
-        """The indices of the arguments that are or hold tensors."""
+        """Return the indices of the arguments that are or hold tensors."""
         return tuple(i for i, a in enumerate(self.arguments) if a.type in {"Tensor", "Tensor[]"})
 
     @property
     def written(self) -> tuple[int, ...]:
-        """The indices of the arguments that the operator writes."""
+        """Return the indices of the arguments that the operator writes."""
         return tuple(i for i, a in enumerate(self.arguments) if a.mutated)
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """The values of all arguments in schema order, for a call that fits the schema."""
+        """Return the values of all arguments in schema order, for a call that fits the schema."""
         values = [argument.default for argument in self.arguments]
         values[: len(args)] = args
         for name, value in kwargs.items():
@@ -133,7 +133,7 @@ class Schema:
         return values
 
     def signature(self) -> str:
-        """The signature as Python writes it."""
+        """Return the signature as Python writes it."""
         parts: list[str] = []
         for argument in self.arguments:
             if argument.keyword_only and "*" not in parts:
@@ -145,12 +145,12 @@ class Schema:
 
 
 def with_symbolic_ints(arguments: str) -> str:
-    """The arguments of a schema text with `SymInt` where people write `int`."""
+    """Return the arguments of a schema text with `SymInt` where people write `int`."""
     return _INT_TYPE.sub(lambda m: "SymInt" if m[0] == "int" else m[0], arguments)
 
 
 def with_plain_ints(text: str) -> str:
-    """A schema text with `int` where somebody wrote `SymInt`."""
+    """Return a schema text with `int` where somebody wrote `SymInt`."""
     return _SYMBOLIC.sub(lambda m: "int" if m[0] == "SymInt" else m[0], text)
 
 
@@ -175,7 +175,7 @@ def read_schema(text: str, shown: str) -> Any:
 
 
 def _reason(error: RuntimeError) -> str:
-    """What torch's parser says, and where: it points at the place with a line of its own."""
+    """Return what torch's parser says, and where: it points at the place with a line of its own."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     reason = lines[0].rstrip(":. ")
     for line, marker in itertools.pairwise(lines):
@@ -185,7 +185,7 @@ def _reason(error: RuntimeError) -> str:
 
 
 def parse_schema(text: str) -> Schema:
-    """Parses `namespace::name(arguments) -> returns`, written with `int` or `SymInt`.
+    """Parse `namespace::name(arguments) -> returns`, written with `int` or `SymInt`.
 
     Raises `SchemaError` for a text that is no schema, for a type that no kernel can take, and for
     returns that are not tensors.

@@ -53,7 +53,7 @@ class Subject:
     flatten: Callable[[Any, Any], tuple[list[Any], dict[str, Any]]] | None
 
     def flat(self, sample: Sample) -> Sample:
-        """The sample as arguments of `overload`."""
+        """Return the sample as arguments of `overload`."""
         if self.flatten is None:
             return sample
         args, kwargs = self.flatten(sample.args, sample.kwargs)
@@ -64,7 +64,7 @@ CheckFunction = Callable[[Subject, Sample], None]
 
 
 def run(call: Callable[..., Any], subject: Subject, sample: Sample) -> list[Any]:
-    """What a call of a copy returns and writes: the leaves, in order."""
+    """Return what a call of a copy returns and writes: the leaves, in order."""
     copy = sample.copied()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -74,7 +74,7 @@ def run(call: Callable[..., Any], subject: Subject, sample: Sample) -> list[Any]
 
 
 def compare(got: list[Any], expected: list[Any], what: str, **tolerance: Any) -> None:
-    """Raises `Failed` where two results differ."""
+    """Raise `Failed` where two results differ."""
     if len(got) != len(expected):
         raise Failed(f"{what}: {len(got)} results, expected {len(expected)}")
     for index, (ours, theirs) in enumerate(zip(got, expected, strict=True)):
@@ -87,7 +87,7 @@ def compare(got: list[Any], expected: list[Any], what: str, **tolerance: Any) ->
 
 
 def refusals(error: BaseException) -> bool:
-    """Whether an operator says itself that it does not take an argument's layout or shape."""
+    """Return whether an operator says itself that it does not take an argument's layout or shape."""
     if isinstance(error, (ContractError, KernelError)):
         return True
     return any(word in str(error).lower() for word in _REFUSAL_WORDS)
@@ -261,7 +261,7 @@ def channels_last(subject: Subject, sample: Sample) -> None:
 
 
 def fake_shapes(subject: Subject, sample: Sample) -> list[Any]:
-    """Shape and dtype of what the fake gives, for each leaf; other leaves as they are."""
+    """Return shape and dtype of what the fake gives, for each leaf; other leaves as they are."""
     mode = FakeTensorMode()
     given = sample.copied().mapped(mode.from_tensor)
     with mode:
@@ -276,7 +276,7 @@ def _meta(leaf: Any) -> Any:
 
 
 def _agrees_with_fake(subject: Subject, variant: Sample, name: str) -> list[Any] | None:
-    """The real results, whose sizes and dtypes are the fake's; None where both refuse."""
+    """Return the real results, whose sizes and dtypes are the fake's; None where both refuse."""
     try:
         expected: list[Any] | Exception = fake_shapes(subject, variant)
     except Exception as error:
@@ -340,7 +340,9 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def compiled_call(subject: Subject, *, dynamic: bool) -> Callable[..., Any]:
-    """The operator under torch.compile. A code object of its own: torch counts recompiles by it."""
+    """Return the operator under torch.compile. A code object of its own: torch counts recompiles by
+    it.
+    """
     overload = subject.overload
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -466,7 +468,7 @@ def _comparable(leaf: Any) -> Any:
 
 
 def _words(outcome: list[Any] | Exception) -> str:
-    """An error as it counts: ours with its text, torch's by its class."""
+    """Return an error as it counts: ours with its text, torch's by its class."""
     if isinstance(outcome, BringupError):
         return f"{type(outcome).__name__}: {outcome}"
     return type(outcome).__name__ if isinstance(outcome, Exception) else "results"

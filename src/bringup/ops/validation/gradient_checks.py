@@ -31,7 +31,7 @@ _Call = Callable[..., tuple[torch.Tensor, ...]]
 def _prepare(
     subject: Subject, sample: Sample
 ) -> tuple[_Call, list[torch.Tensor], dict[str, float]]:
-    """The call as a function of its floating tensors, those, and how near results must be."""
+    """Return the call as a function of its floating tensors, those, and how near results must be."""
     if subject.facts.written:
         raise NotApplicable("it writes its arguments")
     copies = sample.copied().tensors()
@@ -76,7 +76,7 @@ def _function(
 
 
 def _says_it_has_none(subject: Subject, error: Exception) -> bool:
-    """Whether an operator without a gradient says so, naming itself, as it should."""
+    """Return whether an operator without a gradient says so, naming itself, as it should."""
     bare = subject.name.partition("::")[2].partition(".")[0]
     return bare in str(error) or isinstance(error, NotImplementedError) or refusals(error)
 
@@ -191,7 +191,7 @@ def gradient_layouts(subject: Subject, sample: Sample) -> None:
 
 
 def _layouts_checked(function: _Call, leaves: list[torch.Tensor], what: str = "") -> bool:
-    """Whether backward took one layout and more, all with the same gradients."""
+    """Return whether backward took one layout and more, all with the same gradients."""
 
     def backward(seeds: list[torch.Tensor]) -> list[Any]:
         results = [result for result in function(*leaves) if result.requires_grad]
@@ -217,8 +217,8 @@ def _layouts_checked(function: _Call, leaves: list[torch.Tensor], what: str = ""
 
 
 def _within(values: torch.Tensor, sizes: list[int], step: int = 1, offset: int = 0) -> torch.Tensor:
-    """The values as a part of rows of these sizes, among NaN: there are enough elements for whoever
-    takes them for contiguous.
+    """Return the values as a part of rows of these sizes, among NaN: there are enough elements for
+    whoever takes them for contiguous.
     """
     strides = [step * math.prod(sizes[d + 1 :]) for d in range(values.dim())]
     memory = values.new_full((step * math.prod(sizes) + offset + values.numel(),), math.nan)

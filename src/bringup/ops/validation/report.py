@@ -59,7 +59,7 @@ class CheckReport:
 
     @property
     def failures(self) -> tuple[CheckRow, ...]:
-        """The checks that failed."""
+        """Return the checks that failed."""
         return tuple(row for row in self.rows if row.outcome is CheckOutcome.FAIL)
 
     def row(self, name: str) -> CheckRow:
@@ -179,7 +179,7 @@ def _row(
     samples: Sequence[Sample],
     on_check: Callable[[str], object],
 ) -> CheckRow:
-    """One check over all samples: it fails if one does, and applies if it applies to one."""
+    """Return one check over all samples: it fails if one does, and applies if it applies to one."""
     on_check(name)
     passed, excuses = False, []
     for index, sample in enumerate(samples):

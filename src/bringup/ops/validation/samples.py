@@ -40,22 +40,22 @@ class Sample:
     kwargs: Mapping[str, Any]
 
     def mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Sample:
-        """The sample with every tensor changed."""
+        """Return the sample with every tensor changed."""
         args, kwargs = _pytree.tree_map_only(torch.Tensor, change, (self.args, dict(self.kwargs)))
         return Sample(args, kwargs)
 
     def mapped_inputs(self, facts: Facts, change: Callable[[torch.Tensor], torch.Tensor]) -> Sample:
-        """The sample with every tensor changed that the operator only reads."""
+        """Return the sample with every tensor changed that the operator only reads."""
         written = {id(tensor) for tensor in self.written(facts)}
         return self.mapped(lambda tensor: tensor if id(tensor) in written else change(tensor))
 
     def tensors(self) -> list[torch.Tensor]:
-        """All tensors, those in lists too."""
+        """Return all tensors, those in lists too."""
         leaves = _pytree.tree_leaves((self.args, dict(self.kwargs)))
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
     def written(self, facts: Facts) -> list[torch.Tensor]:
-        """The tensors that the operator declares to write."""
+        """Return the tensors that the operator declares to write."""
         values = facts.values(self.args, self.kwargs)
         leaves = _pytree.tree_leaves([values[index] for index in facts.written])
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -69,7 +69,7 @@ Samples = Iterable[Any] | Callable[[], Iterable[Any]]
 
 
 def read(operator: str, samples: Samples) -> list[Sample]:
-    """What a caller gave as samples. Raises `ValueError` where that is none or no arguments."""
+    """Return what a caller gave as samples. Raises `ValueError` where that is none or no arguments."""
     given = list(samples() if callable(samples) else samples)
     if not given:
         raise ValueError(f"{operator}: samples is empty; give the arguments of one call or more")
@@ -114,7 +114,7 @@ def generate(operator: str) -> list[Sample]:
 
 
 def _fitting(definition: Any, rank: int, *, with_optional: bool) -> Sample:
-    """Arguments that the operator takes; raises what its contract or its kernel raises."""
+    """Return arguments that the operator takes; raises what its contract or its kernel raises."""
     arguments = definition.schema.arguments
     dtypes = _dtypes(definition.checks, arguments)
     values = [_value(a, dtypes[i], rank, with_optional) for i, a in enumerate(arguments)]
@@ -152,7 +152,7 @@ def _dtypes(checks: Sequence[Any], arguments: Sequence[SchemaArgument]) -> list[
 
 
 def _value(argument: SchemaArgument, dtype: torch.dtype, rank: int, with_optional: bool) -> Any:
-    """A first value; tensors are on meta, their shapes still to be fitted."""
+    """Return a first value; tensors are on meta, their shapes still to be fitted."""
     if argument.type in {"Tensor", "Tensor[]"}:
         if argument.optional and not with_optional:
             return None
@@ -166,7 +166,7 @@ def _value(argument: SchemaArgument, dtype: torch.dtype, rank: int, with_optiona
 
 
 def _fit(check: Any, values: list[Any], arguments: Sequence[SchemaArgument]) -> None:
-    """Gives the tensors of a check the shapes that it asks for."""
+    """Give the tensors of a check the shapes that it asks for."""
     targets = [i for i in check.indices if isinstance(values[i], torch.Tensor)]
     if check.kind is CheckKind.SAME_SHAPE and targets:
         for index in targets[1:]:
@@ -200,12 +200,12 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def sizes_of(sample: Sample) -> list[int]:
-    """Every size among the sample's tensors, once."""
+    """Return every size among the sample's tensors, once."""
     return sorted({size for tensor in sample.tensors() for size in tensor.shape if size})
 
 
 def emptied(sample: Sample) -> Iterator[tuple[str, Sample]]:
-    """The sample with zero in place of one size, wherever that stands, for each size."""
+    """Yield the sample with zero in place of one size, wherever that stands, for each size."""
     for size in sizes_of(sample):
         yield (
             f"with size 0 in place of {size}",
@@ -214,7 +214,7 @@ def emptied(sample: Sample) -> Iterator[tuple[str, Sample]]:
 
 
 def doubled(sample: Sample) -> Iterator[tuple[str, Sample]]:
-    """The sample with one size doubled, wherever that stands, for each size."""
+    """Yield the sample with one size doubled, wherever that stands, for each size."""
     for size in sizes_of(sample):
         yield (
             f"with size {2 * size} in place of {size}",

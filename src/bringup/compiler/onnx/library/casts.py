@@ -73,7 +73,7 @@ class MergeCasts(NodePass):
 
 
 def _may_skip(first: str, between: str, last: str) -> bool:
-    """Whether first -> last is the same as first -> between -> last."""
+    """Return whether first -> last is the same as first -> between -> last."""
     if not _contains(between, first):
         return False
     if last == first:
@@ -88,7 +88,7 @@ def _may_skip(first: str, between: str, last: str) -> bool:
 
 
 def _contains(larger: str, smaller: str) -> bool:
-    """Whether every number of one dtype is one of another."""
+    """Return whether every number of one dtype is one of another."""
     known = {"bool", *_INTEGERS, *_FLOATS}
     if larger not in known or smaller not in known or larger == "bool":
         return larger == smaller and larger in known
@@ -109,7 +109,7 @@ def _contains(larger: str, smaller: str) -> bool:
 
 
 def _exactly(value: Any, dtype: Any) -> Any:
-    """One element in another dtype; None if it is another number there."""
+    """Return one element in another dtype; None if it is another number there."""
     if value.dtype.kind not in "biuf":
         return None
     if np.dtype(dtype) == np.bool_:

@@ -96,7 +96,7 @@ _CLIPPED = {
 
 
 def _constants_of(node: ir.Node) -> tuple[ir.Value, list[Any]]:
-    """The one operand that is no constant, and the others' elements."""
+    """Return the one operand that is no constant, and the others' elements."""
     computed = [value for value in node.inputs if value.node.op_type != ir.CONSTANT]
     require(len(computed) == 1, "it has not one operand that is computed")
     found = [array(value) for value in node.inputs if value.node.op_type == ir.CONSTANT]
@@ -108,7 +108,7 @@ def _constants_of(node: ir.Node) -> tuple[ir.Value, list[Any]]:
 
 
 def _limits(node: ir.Node) -> Limits:
-    """What a `Clip` or `Relu` leaves; None where there is no limit."""
+    """Return what a `Clip` or `Relu` leaves; None where there is no limit."""
     if node.op_type == "onnx::Relu":
         return 0, None
     found = []
@@ -136,7 +136,7 @@ def _require_alike(first: Limits, second: Limits) -> None:
 
 
 def _joined(first: Limits, second: Limits) -> Limits:
-    """The limits of one clip that does what two do, the second on what the first leaves."""
+    """Return the limits of one clip that does what two do, the second on what the first leaves."""
     (low, high), (floor, ceiling) = first, second
 
     def within(limit: float | int) -> float | int:

@@ -34,7 +34,7 @@ class PadIntoConv(NodePass):
     rules: ClassVar = {"Conv": "conv", "ConvInteger": "conv"}
 
     def conv(self, node: ir.Node) -> ir.Value:
-        """One convolution that pads as both did."""
+        """Return one convolution that pads as both did."""
         pad = known(nodes_behind(node.inputs[0], "onnx::Pad"), "nothing is padded in front of it")
         require(attribute(pad, "mode") in ("constant", None), "it is padded with no constant")
         source = pad.inputs[0]
@@ -66,7 +66,7 @@ class ExplicitPads(NodePass):
     rules: ClassVar = {"Conv": "conv", "ConvInteger": "conv"}
 
     def conv(self, node: ir.Node) -> ir.Value:
-        """Where the shape is known, or nothing is padded."""
+        """Return where the shape is known, or nothing is padded."""
         require(attribute(node, "auto_pad") not in ("NOTSET", None), "its padding is explicit")
         source = node.inputs[0]
         rank = known(rank_of(source), "the rank is not known")
@@ -74,7 +74,7 @@ class ExplicitPads(NodePass):
 
 
 def _padded(rewriter: NodePass, node: ir.Node, source: ir.Value, sizes: Sequence[int]) -> ir.Value:
-    """The same convolution of another value, with these sizes as its padding."""
+    """Return the same convolution of another value, with these sizes as its padding."""
     given = {
         name: attribute(node, name)
         for name in ("dilations", "group", "kernel_shape", "strides")
@@ -86,7 +86,7 @@ def _padded(rewriter: NodePass, node: ir.Node, source: ir.Value, sizes: Sequence
 
 
 def _padding(pad: ir.Node, rank: int | None) -> tuple[Sequence[int], Sequence[int]]:
-    """What a `Pad` adds in front of and behind every axis."""
+    """Return what a `Pad` adds in front of and behind every axis."""
     name = "pads" if pad.has_attr("pads") else "paddings"  # of version 1
     pads = known(integers(pad.argument(name)), "the padding is known only at run time")
     half = len(pads) // 2
@@ -103,7 +103,7 @@ def _padding(pad: ir.Node, rank: int | None) -> tuple[Sequence[int], Sequence[in
 
 
 def _value_of(pad: ir.Node) -> Any:
-    """The number that is padded with; None where it is no constant."""
+    """Return the number that is padded with; None where it is no constant."""
     if pad.has_attr("value"):
         return attribute(pad, "value")
     given = optional(pad, "constant_value")
@@ -114,7 +114,7 @@ def _value_of(pad: ir.Node) -> Any:
 
 
 def _own_padding(conv: ir.Node, spatial: int) -> Sequence[int]:
-    """The padding of a convolution as numbers: in front of each axis, then behind each."""
+    """Return the padding of a convolution as numbers: in front of each axis, then behind each."""
     mode = attribute(conv, "auto_pad")
     if mode in ("NOTSET", None):
         return attribute(conv, "pads") or (0,) * 2 * spatial

@@ -43,14 +43,14 @@ def require(condition: object, reason: str) -> None:
 
 
 def known(found: Item | None, reason: str) -> Item:
-    """What was found; leaves the node alone for this reason where that is None."""
+    """Return what was found; leaves the node alone for this reason where that is None."""
     if found is None:
         raise passes.PassSkipException(reason)
     return found
 
 
 def opset(graph: ir.Graph) -> int:
-    """The version of ONNX's own operators that the graph imports."""
+    """Return the version of ONNX's own operators that the graph imports."""
     dialect: object = graph.dialect
     assert isinstance(dialect, ModelOperators), "the passes run on graphs of ONNX alone"
     return dialect.version_of("")
@@ -60,13 +60,14 @@ def opset(graph: ir.Graph) -> int:
 
 
 def optional(node: ir.Node, name: str) -> ir.Value | None:
-    """The input of this name; None where it is absent, or this version does not have it."""
+    """Return the input of this name; None where it is absent, or this version does not have it."""
     found = node.argument(name) if node.has_attr(name) else None
     return found if isinstance(found, ir.Value) else None
 
 
 def attribute(node: ir.Node, name: str) -> Any:
-    """The attribute of this name; None where it has no value, or this version does not have it.
+    """Return the attribute of this name; None where it has no value, or this version does not have
+    it.
 
     In a function it may be what the function is called with: `PassSkipException`.
     """
@@ -76,12 +77,12 @@ def attribute(node: ir.Node, name: str) -> Any:
 
 
 def is_result(value: ir.Value) -> bool:
-    """Whether the graph returns a value."""
+    """Return whether the graph returns a value."""
     return any(value is result for result in value.graph.outputs)
 
 
 def nodes_behind(value: ir.Value, op_type: str) -> ir.Node | None:
-    """The node that computes a value, if it is of this type."""
+    """Return the node that computes a value, if it is of this type."""
     return value.node if value.node.op_type == op_type else None
 
 
@@ -89,26 +90,26 @@ def nodes_behind(value: ir.Value, op_type: str) -> ir.Node | None:
 
 
 def dims(value: ir.Value) -> tuple[ir.Dim, ...] | None:
-    """The sizes of a tensor; None where not even their number is known."""
+    """Return the sizes of a tensor; None where not even their number is known."""
     desc = value.desc
     return None if desc is None else tuple(desc.shape)
 
 
 def dtype_of(value: ir.Value) -> str | None:
-    """The dtype of a tensor of known rank; None of anything else."""
+    """Return the dtype of a tensor of known rank; None of anything else."""
     desc = value.desc
     return None if desc is None else desc.dtype
 
 
 def rank_of(value: ir.Value) -> int | None:
-    """How many dimensions a tensor has; None where that is not known."""
+    """Return how many dimensions a tensor has; None where that is not known."""
     found = dims(value)
     return None if found is None else len(found)
 
 
 def same_dim(one: ir.Dim, other: ir.Dim) -> bool:
-    """Whether two sizes are equal for certain: of those of which nothing is known, nobody knows,
-    although onnx gives them names that may be the same.
+    """Return whether two sizes are equal for certain: of those of which nothing is known, nobody
+    knows, although onnx gives them names that may be the same.
     """
     if isinstance(one, int) and isinstance(other, int):
         return one == other
@@ -116,7 +117,7 @@ def same_dim(one: ir.Dim, other: ir.Dim) -> bool:
 
 
 def same_dims(one: Iterable[ir.Dim] | None, other: Iterable[ir.Dim] | None) -> bool:
-    """Whether two shapes are equal for certain."""
+    """Return whether two shapes are equal for certain."""
     if one is None or other is None:
         return False
     left, right = tuple(one), tuple(other)
@@ -124,7 +125,9 @@ def same_dims(one: Iterable[ir.Dim] | None, other: Iterable[ir.Dim] | None) -> b
 
 
 def keeps_shape(value: ir.Value, shape: tuple[int, ...]) -> bool:
-    """Whether an operand of this shape leaves that of `value` as it is when both are broadcast."""
+    """Return whether an operand of this shape leaves that of `value` as it is when both are
+    broadcast.
+    """
     sizes = dims(value)
     if sizes is None:
         return shape == ()
@@ -135,7 +138,7 @@ def keeps_shape(value: ir.Value, shape: tuple[int, ...]) -> bool:
 
 
 def axis_in(axis: int, rank: int | None) -> int:
-    """An axis counted from the front; `PassSkipException` where that takes an unknown rank."""
+    """Return an axis counted from the front; `PassSkipException` where that takes an unknown rank."""
     if axis >= 0:
         return axis
     return axis + known(rank, "an axis is counted from the back, and the rank is unknown")
@@ -145,8 +148,8 @@ def axis_in(axis: int, rank: int | None) -> int:
 
 
 def array(value: ir.Value | None) -> Any:
-    """The elements of a constant as an array; None of anything else, and where nobody can read the
-    file that they lie in.
+    """Return the elements of a constant as an array; None of anything else, and where nobody can
+    read the file that they lie in.
     """
     if value is None or value.node.op_type != ir.CONSTANT or value.node.payload is None:
         return None

@@ -49,7 +49,7 @@ class DropNoOps(NodePass):
         return left
 
     def dropout(self, node: ir.Node) -> ir.Value:
-        """A mask that is read is still computed."""
+        """Return a mask that is read is still computed."""
         require(not _drops(node), "the dropout may train")
         output = node.outputs[0]
         require(output.users, "nothing reads the result")
@@ -69,7 +69,7 @@ def _no_neutral(number: int) -> str:
 
 
 def _is_neutral(operand: ir.Value, value: ir.Value, number: int) -> bool:
-    """Whether an operand is this number everywhere and is broadcast to `value`."""
+    """Return whether an operand is this number everywhere and is broadcast to `value`."""
     if operand.node.op_type != ir.CONSTANT or value.node.op_type == ir.CONSTANT:
         return False
     desc = operand.desc
@@ -84,7 +84,7 @@ def _is_neutral(operand: ir.Value, value: ir.Value, number: int) -> bool:
 
 
 def _drops(node: ir.Node) -> bool:
-    """Whether a dropout may do anything."""
+    """Return whether a dropout may do anything."""
     if not node.has_attr("training_mode"):  # before version 7 an attribute said so
         if node.has_attr("is_test"):
             return not attribute(node, "is_test")

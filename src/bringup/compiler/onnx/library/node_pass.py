@@ -41,7 +41,7 @@ class NodePass(passes.FusionBasePass):
                 found = self._tried(found, kinds[found.op_type])
 
     def made(self, node: ir.Node, op_type: str, *inputs: object, **attributes: Any) -> ir.Value:
-        """The only output of a new operator of ONNX in front of a node."""
+        """Return the only output of a new operator of ONNX in front of a node."""
         holder: Any = self.graph.inserting_before(node).op(
             f"onnx::{op_type}", *inputs, **attributes
         )
@@ -49,7 +49,7 @@ class NodePass(passes.FusionBasePass):
         return holder.value  # type: ignore[no-any-return]
 
     def _tried(self, node: ir.Node, rule: Rule) -> ir.Node | None:
-        """The node to look at again; None where nothing was done."""
+        """Return the node to look at again; None where nothing was done."""
         self._made = None
         try:
             with self.graph.savepoint():
@@ -79,5 +79,5 @@ class NodePass(passes.FusionBasePass):
 
 
 def constant_before(node: ir.Node, elements: Any, name: str = "constant") -> ir.Value:
-    """A new constant for a node: an array."""
+    """Return a new constant for a node: an array."""
     return node.graph.add_constant(ConstantTensor.of_array(elements), name=f"{node.name}_{name}")

@@ -84,7 +84,7 @@ def _weight_of(node: ir.Node) -> Any:
 
 
 def _bias_of(node: ir.Node, bias: Any, count: int) -> Any:
-    """The bias as one number for each channel, in float64."""
+    """Return the bias as one number for each channel, in float64."""
     if bias is None:
         return np.zeros(count)
     wide = bias.astype(np.float64)

@@ -61,8 +61,8 @@ def _sizes(value: ir.Value) -> Sizes:
 
 
 def _shape_of_product(inner: tuple[Sizes, Sizes], outer: tuple[Sizes, Sizes]) -> Sizes | None:
-    """The shape of the product of the operands as they were before they were reshaped; None where
-    it is another product.
+    """Return the shape of the product of the operands as they were before they were reshaped; None
+    where it is another product.
     """
     (left, right), (first, second) = inner, outer
     if not same_dim(left[-1], first[-1]):
@@ -89,7 +89,7 @@ class MatMulAddToGemm(NodePass):
     rules: ClassVar = {"Add": "add"}
 
     def add(self, node: ir.Node) -> ir.Value:
-        """The product may be either operand; nothing else reads it."""
+        """Return the product may be either operand; nothing else reads it."""
         left, right = node.inputs
         reason = "no operand is a MatMul of matrices that nothing else reads"
         product, bias = (left, right) if _is_own_product(left) else (right, left)
@@ -123,7 +123,7 @@ def _require_broadcast(bias: ir.Value, product: ir.Value) -> None:
 
 
 def _untransposed(value: ir.Value) -> tuple[ir.Value, bool]:
-    """What a matrix is read from, and whether that is its transposition."""
+    """Return what a matrix is read from, and whether that is its transposition."""
     node = nodes_behind(value, "onnx::Transpose")
     if node is None or attribute(node, "perm") not in ((1, 0), None):
         return value, False

@@ -53,7 +53,7 @@ class MergeReshapes(NodePass):
         return source
 
     def flatten(self, node: ir.Node) -> ir.Value:
-        """One of the two sizes must be known, and is not 0."""
+        """Return one of the two sizes must be known, and is not 0."""
         require(opset(self.graph) >= _INPUT_SINCE, "Reshape has its shape as an attribute here")
         (source,) = node.inputs
         sizes = dims(source)
@@ -88,7 +88,7 @@ class MergeReshapes(NodePass):
         return self._reshaped(node, origin, wanted)
 
     def _reshaped(self, node: ir.Node, source: ir.Value, shape: Sequence[int | None]) -> ir.Value:
-        """A `Reshape` to sizes of which a 0 means that there are no elements."""
+        """Return a `Reshape` to sizes of which a 0 means that there are no elements."""
         extra = {}
         if any(size == 0 for size in shape):
             has = opset(self.graph) >= _ALLOWZERO_SINCE
@@ -107,7 +107,7 @@ def _product(sizes: Sequence[ir.Dim]) -> int | None:
 
 
 def _sizes_of(value: ir.Value) -> tuple[int, ...]:
-    """The shape of a value with at most one size left open."""
+    """Return the shape of a value with at most one size left open."""
     sizes = known(dims(value), "the shape is computed, and not known")
     numbers = tuple(size if isinstance(size, int) else -1 for size in sizes)
     require(numbers.count(-1) <= 1, "the shape is computed, and has several unknown sizes")
@@ -115,8 +115,8 @@ def _sizes_of(value: ir.Value) -> tuple[int, ...]:
 
 
 def _without_copies(wanted: Sequence[int], sizes: Sequence[ir.Dim] | None) -> tuple[int, ...]:
-    """The sizes with no 0 that stands for one of the source's; `PassSkipException` if it takes one
-    that is unknown.
+    """Return the sizes with no 0 that stands for one of the source's; `PassSkipException` if it
+    takes one that is unknown.
     """
     made = []
     for place, size in enumerate(wanted):
@@ -159,7 +159,7 @@ class MergeUnsqueezes(NodePass):
 
 
 def _axes(node: ir.Node, rank: int | None) -> tuple[int, ...]:
-    """The axes of an `Unsqueeze` of a tensor of this rank, counted from the front."""
+    """Return the axes of an `Unsqueeze` of a tensor of this rank, counted from the front."""
     stated = known(integers(node.argument("axes")), "the axes are known only at run time")
     whole = None if rank is None else rank + len(stated)
     found = tuple(axis_in(axis, whole) for axis in stated)

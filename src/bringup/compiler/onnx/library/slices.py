@@ -42,9 +42,9 @@ class _Part:
     step: int
 
     def of(self, size: int) -> range:
-        """The places that it takes of so many. ONNX limits starts and ends as Python does, but for
-        a start in front of everything from which it goes backwards: to ONNX and onnxruntime that is
-        the first place, to its reference implementation none.
+        """Return the places that it takes of so many. ONNX limits starts and ends as Python does,
+        but for a start in front of everything from which it goes backwards: to ONNX and onnxruntime
+        that is the first place, to its reference implementation none.
         """
         is_clear = self.step > 0 or self.start >= -size
         require(is_clear, "backwards from in front of everything, where runtimes differ")
@@ -52,7 +52,7 @@ class _Part:
 
 
 def _parts(node: ir.Node) -> dict[int, _Part]:
-    """What a slice takes, by axis; `PassSkipException` where that is known only at run time."""
+    """Return what a slice takes, by axis; `PassSkipException` where that is known only at run time."""
     starts, ends = (
         known(integers(node.argument(name)), f"{name} are known only at run time")
         for name in ("starts", "ends")
@@ -129,7 +129,7 @@ class MergeSlices(NodePass):
 
 
 def _merged(first: _Part, second: _Part, size: ir.Dim | None) -> _Part:
-    """What both take of one axis; `PassSkipException` where that depends on its size."""
+    """Return what both take of one axis; `PassSkipException` where that depends on its size."""
     if isinstance(size, int):
         taken = first.of(size)
         places = second.of(len(taken))
@@ -176,7 +176,7 @@ class SlicesToSplit(passes.FusionBasePass):
 
 
 def _cut(node: ir.Node) -> tuple[int, range] | None:
-    """The one axis that a slice takes a part of, and the part; None of any other slice."""
+    """Return the one axis that a slice takes a part of, and the part; None of any other slice."""
     try:
         parts = _parts(node)
     except passes.PassSkipException:
