@@ -47,7 +47,7 @@ class Leaf:
 
     @property
     def form(self) -> object:
-        """Return what two leaves must have in common to be compared."""
+        """Return what two leaves must share to be compared."""
         if isinstance(self.value, torch.Tensor):
             return self.path, tuple(self.value.shape), self.value.dtype
         kind = "number" if isinstance(self.value, NUMBERS) else type(self.value).__name__
@@ -192,9 +192,7 @@ def _far(ours: complex, expected: complex) -> float:
 
 
 def _integer_gap(x: torch.Tensor, y: torch.Tensor) -> float:
-    """Return the largest difference of whole numbers: exact until it is rounded to a float, which
-    their differences as floats would not be beyond 2**53.
-    """
+    """Return the largest difference of whole numbers, exact beyond 2**53 until it is rounded."""
     apart = torch.maximum(x, y) - torch.minimum(x, y)
     wrapped = torch.where(apart < 0, 2.0**64, 0.0)  # it needs 64 bits without a sign
     return float((apart.double() + wrapped).max())

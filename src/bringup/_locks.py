@@ -34,7 +34,7 @@ _holding = threading.Lock()
 
 
 def _after_fork() -> None:
-    """A forked child must not keep its parent's files locked when the parent dies."""
+    """Close in a forked child what would keep its parent's files locked."""
     global _holding
     _holding = threading.Lock()
     for descriptor in _held:

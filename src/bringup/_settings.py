@@ -121,7 +121,7 @@ def trace_place(text: str) -> Path | None:
 
 
 def paths(text: str) -> tuple[Path, ...]:
-    """Paths separated like those of PATH."""
+    """Return paths separated like those of PATH."""
     return tuple(path(part) for part in text.split(os.pathsep) if part)
 
 
@@ -137,7 +137,7 @@ def native_choice(text: str) -> NativeChoice:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Words separated by commas."""
+    """Return words separated by commas."""
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 

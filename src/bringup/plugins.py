@@ -157,9 +157,7 @@ _HELPERS: dict[str, dict[str, ModuleType]] = {}
 
 @contextmanager
 def _helpers_kept(plugin: PluginFile) -> Iterator[None]:
-    """In this block modules beside a plugin file can be imported; none of another folder, that
-    another plugin brought, is found in their place.
-    """
+    """Make modules beside a plugin file importable in this block, and no other folder's."""
     folder = plugin.folder
     foreign = {
         name: helper
@@ -440,9 +438,7 @@ class PluginLoader:
 
 
 def _entry_error(entry: EntryPoint, error: BaseException) -> PluginError:
-    """Return the error for a plugin that raised, for sys.exit() too; Ctrl-C is no fault of a
-    plugin's.
-    """
+    """Return the error for a plugin that raised or exited; Ctrl-C passes through."""
     if isinstance(error, KeyboardInterrupt):
         raise error
     return PluginError(
@@ -459,15 +455,13 @@ def _error_text(error: BaseException) -> str:
 
 
 def _forget_modules(entry: EntryPoint, before: set[str]) -> None:
-    """So that the next attempt runs the whole package again, not what is missing of it."""
+    """Forget the package's modules, so that the next attempt runs it whole."""
     for name in _modules_since(entry, before):
         del sys.modules[name]
 
 
 def _modules_since(entry: EntryPoint, before: set[str]) -> list[str]:
-    """Return the modules of an entry point's package that were imported since then; none of this
-    package, whose modules are never loaded twice.
-    """
+    """Return the package's modules imported since then, none of bringup's."""
     root = entry.value.partition(":")[0].strip().partition(".")[0]
     if root == _PACKAGE:
         return []

@@ -340,7 +340,6 @@ def _split(text: str) -> list[str]:
 
 
 def _parts(text: str, signature: Sequence[Argument], where: str) -> Iterator[tuple[str, ast.expr]]:
-    """Yield the elements of a list with their texts."""
     source = f"f({text}\n)"
     call = _Reader(text, signature, where).tree(source)
     if not isinstance(call, ast.Call) or call.keywords:
@@ -351,8 +350,6 @@ def _parts(text: str, signature: Sequence[Argument], where: str) -> Iterator[tup
 
 
 class _Reader(ExpressionReader):
-    """Reads one parameter."""
-
     grammar = (
         "a parameter is ptr(x), ptr(x, float32), size(x,i), stride(x,i), numel(x), ndim(x), "
         "dtype(x), has(x), len(list), a scalar argument's name, stream, device, workspace(bytes), "

@@ -94,7 +94,7 @@ def dtype_name(dtype: object) -> str:
 
 
 def c_type(dtype: object) -> str:
-    """Return the C type of a dtype; `void` for None. Raises `ValueError` for a dtype without one."""
+    """Return the C type of a dtype, `void` for None. Raises `ValueError` for any other."""
     if dtype is None:
         return "void"
     found = C_TYPES.get(dtype_name(dtype))

@@ -43,7 +43,7 @@ _REBUILD = "reinstall with `pip install --no-build-isolation .` (in the sources:
 
 
 def library_dir() -> Path:
-    """Return the folder that holds the native libraries (an editable install keeps them elsewhere)."""
+    """Return the folder of the native libraries (an editable install keeps them elsewhere)."""
     return Path(str(core().__file__)).parent
 
 
@@ -85,7 +85,7 @@ def core() -> ModuleType:
 
 
 def core_damage() -> str:
-    """Return what is wrong with the files that the native core consists of, or "". Loads nothing."""
+    """Return what is wrong with the files of the native core, or "". Loads nothing."""
     folder = _find.package_folder()
     if folder is None:
         problems = [_find.missing_core(Path(__file__).parent)]
@@ -116,7 +116,7 @@ _deciding = threading.RLock()
 
 
 def _after_fork() -> None:
-    """A forked child must not wait for a thread that only its parent has."""
+    """Renew the lock in a forked child, whose parent's threads it lacks."""
     global _deciding
     _deciding = threading.RLock()
 

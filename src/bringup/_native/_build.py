@@ -126,7 +126,7 @@ def _tools() -> dict[str, str]:
 
 
 def missing_tools() -> str:
-    """Return what a build of the library that links libtorch lacks here and how to get it, or ""."""
+    """Return what a build of the library of libtorch lacks here and how to get it, or ""."""
     lacking = [name for name, path in _tools().items() if not path or not shutil.which(path)]
     advice: list[str] = []
     if "a C++ compiler" in lacking:
@@ -195,9 +195,7 @@ def obtain(recipe: Recipe) -> Path:
 
 
 def _make_private(folder: Path) -> None:
-    """Make it and what is missing above it, for nobody else: what others may write is not loaded.
-    `parents=True` would give the folders above what the umask says.
-    """
+    """Make it and missing parents for this user alone: others' writable folders are not loaded."""
     for place in reversed((folder, *folder.parents)):
         if not place.exists():
             place.mkdir(mode=0o700, exist_ok=True)
@@ -212,9 +210,7 @@ def _refuse_repetition(recipe: Recipe) -> None:
 
 
 def _remove_left_over(recipe: Recipe) -> None:
-    """Remove drafts of builds that were killed. One that goes on is left alone: where the file
-    system has no locks, several build at once.
-    """
+    """Remove drafts of killed builds; without file locks several builds may go on at once."""
     prefix = f".{recipe.folder.name}."
     for left in recipe.folder.parent.glob(f"{prefix}*"):
         builder, _, host = left.name.removeprefix(prefix).rpartition(".")[0].partition("@")
@@ -265,7 +261,7 @@ def _build(recipe: Recipe) -> Path:
 
 
 def _compile(recipe: Recipe, draft: Path) -> str:
-    """Configure and builds in `draft`; why that failed, or ""."""
+    """Configure and build in `draft`; return why that failed, or ""."""
     tools = _tools()
     definitions = {
         **recipe.definitions,
@@ -319,9 +315,7 @@ def run_build(argv: list[str], log: Any, name: str, began: float) -> str:
 
 
 def _failure(recipe: Recipe, draft: Path, reason: str) -> Exception:
-    """Return what to raise for a build that failed. It is written down, unless the disk was full:
-    that is another one's fault, and may be over the next time.
-    """
+    """Return what to raise for a failed build, recorded unless the disk was full."""
     log = (draft / "build.log").read_text(encoding="utf-8") if draft.exists() else ""
     if full := _FULL.search(log):
         return OSError(errno.ENOSPC, f"{full[0]} while it was built, for it or temporary files")
@@ -329,7 +323,7 @@ def _failure(recipe: Recipe, draft: Path, reason: str) -> Exception:
 
 
 def _remember(recipe: Recipe, draft: Path, reason: str, log: str) -> str:
-    """Write down why the build failed; the text for the error."""
+    """Record why the build failed; return the error's text."""
     recipe.log_file.write_text(log, encoding="utf-8")
     lines = log.splitlines()
     at = next((i for i, line in enumerate(lines) if re.search(r"\berror\b", line, re.I)), None)

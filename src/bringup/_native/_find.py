@@ -58,7 +58,7 @@ class Key(NamedTuple):
 
 
 def running_key() -> Key:
-    """Return the key of this process. Raises `NativeLibraryError` where torch cannot be imported."""
+    """Return the key of this process. Raises `NativeLibraryError` where torch is not imported."""
     try:
         import torch
     except ImportError as error:
@@ -115,7 +115,7 @@ def in_folder(folder: Path) -> Iterator[LibraryCandidate]:
 
 
 def core_build_key(package_folder: Path) -> str:
-    """Return the build key of the native core; "" where it has no manifest (a plain cmake build)."""
+    """Return the build key of the native core; "" if it has no manifest (a plain cmake build)."""
     try:
         listed = _manifest.read(package_folder)
     except ValueError as error:
@@ -177,7 +177,6 @@ def _cached_folders(key: Key) -> Iterator[Path]:
 
 
 def _is_folder(path: Path) -> bool:
-    """Return whether it is one that can be looked into."""
     try:
         return path.is_dir()
     except OSError:  # of another user
@@ -206,7 +205,7 @@ def distrust(folder: Path) -> str:
 
 
 def source_folder() -> Path | None:
-    """Return the folder with CMakeLists.txt and the sources: of the install, or a checkout's root."""
+    """Return the folder with CMakeLists.txt: the install's sources, or a checkout's root."""
     package = Path(__file__).resolve().parents[1]
     for folder in (package / "source", package.parents[1]):
         if _manifest.is_source_folder(folder):

@@ -99,7 +99,7 @@ def _shared(
         ),
     ] = False,
 ) -> None:
-    """Options before the command. `debug` is read by `run`, before the command line is parsed."""
+    """Return the options before the command; `run` reads `debug` from the command line itself."""
     if context.invoked_subcommand != "doctor":  # which lists them all
         settings.check()
 
@@ -119,7 +119,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _show_failure(error: Exception, *, debug: bool) -> int:
-    """Print what went wrong to stderr and return the exit code."""
     if debug:
         traceback.print_exception(error)
         return ExitCode.FAILED

@@ -25,9 +25,7 @@ Key = Annotated[str, typer.Argument(help="The first digits of an entry's key.")]
 
 
 def _cache() -> jit.Cache:
-    """Return the user's cache itself: nobody wants to manage the private one that stands in for it.
-    Raises `PermissionError` saying why it is not used.
-    """
+    """Return the user's cache, never a private one. Raises `PermissionError` saying why."""
     found = jit.Cache(settings.cache_dir())
     if reason := found.distrust():
         raise PermissionError(

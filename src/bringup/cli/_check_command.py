@@ -97,9 +97,7 @@ def check(
 
 
 def _in_child(operator: str, options: list[str]) -> int:
-    """Run the checks in a process of their own; its exit code. One that was ended by a signal is
-    told, with the check that ran.
-    """
+    """Run the checks in a child; return its exit code. A signal is reported with the check."""
     with tempfile.TemporaryDirectory() as folder:
         progress = Path(folder) / "progress"
         command = [sys.executable, "-m", "bringup", "check", operator, *options]

@@ -233,6 +233,6 @@ def _page(target: str, found: Comparison, tables: list[report.Table]) -> report.
 
 
 def print_lines(lines: list[str], console: Console) -> None:
-    """Lines as they are: brackets in them are not markup."""
+    """Print lines as they are: brackets in them are not markup."""
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -62,7 +62,7 @@ def check(
 
 
 def _kernels() -> tuple[Path | None, str]:
-    """Return the device code of the checks, for devices that run host code; or why there is none."""
+    """Return the device code of the checks, for devices that run host code, or why not."""
     source = jit.Source(KERNELS, entry="check_accumulate")
     try:
         return jit.compile(source, target="cpu").path, ""

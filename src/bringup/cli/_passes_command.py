@@ -192,7 +192,7 @@ def _bisected(
 
 @contextmanager
 def _usage_errors() -> Iterator[None]:
-    """What is wrong with the question, not with the answer, is the command line's fault."""
+    """Turn errors in the question, not in the answer, into usage errors."""
     try:
         yield
     except Exception as error:

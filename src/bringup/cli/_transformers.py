@@ -9,7 +9,7 @@ __all__ = ["offline_transformers"]
 
 
 def offline_transformers() -> Any:
-    """Return the module `transformers`, which downloads nothing; `ImportError` where there is none."""
+    """Return the module `transformers`, which downloads nothing; `ImportError` if none."""
     os.environ["HF_HUB_OFFLINE"] = "1"  # read when it is imported for the first time
     import transformers
     from transformers.utils import logging

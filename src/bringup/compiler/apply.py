@@ -71,7 +71,6 @@ def apply_passes(
 
 
 def _is_aten(target: object) -> bool:
-    """Return whether its operators are torch's."""
     if not isinstance(target, ir.Graph):
         return _is_fx(target)
     aten = sys.modules.get("bringup.compiler.aten")
@@ -126,7 +125,6 @@ def _rewrite_all(
     plugins: PluginReport,
     options: Mapping[str, object],
 ) -> PassReport:
-    """Run passes over several graphs, each result with the name of its graph."""
     whole: PassReport | None = None
     for graph in graphs:
         report = run(graph, selected, options, plugins, fold=bool(options.get("fold")))
@@ -143,7 +141,7 @@ _OPTIONS = ("dump_passes", "pass_switch", "pass_versions", "verify")
 
 
 def _check_options(options: object) -> None:
-    """Any name may be an option that a pass reads, but not one that is nearly another's."""
+    """Refuse an option whose name is nearly a known one; passes may read any other."""
     if options is not None and not isinstance(options, Mapping):
         raise TypeError(f"options must map names to values, got {options!r}")
     for name in options or {}:

@@ -300,9 +300,8 @@ def ordinary_torch() -> Iterator[None]:
 
 
 def _dense_order(meta: object) -> list[int] | None:
-    """Return the dimensions from the outermost to the innermost one in memory; None for a tensor
-    with gaps, overlaps, or sizes that only the data tell. Looks at hints, so that no guard is
-    added.
+    """Return the dimensions from outermost to innermost in memory, by hints, so without guards;
+    None for gaps, overlaps or sizes that only data tell.
     """
     if not isinstance(meta, torch.Tensor) or meta.layout is not torch.strided:
         return None

@@ -93,7 +93,7 @@ class _Compilation:
         self._to_freeze = self._chosen_weights() if options.may_freeze else frozenset()
 
     def _chosen_weights(self) -> frozenset[int]:
-        """Return the positions of the weights that are frozen if no gradient is asked of the graph."""
+        """Return the positions of the weights frozen if no gradient is asked of the graph."""
         if self._options.freeze:
             return frozenset(weight.index for weight in self._weights)
         if torch.is_grad_enabled():

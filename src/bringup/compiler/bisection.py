@@ -176,7 +176,7 @@ class _Search:
         return Bisection(tuple(culprits), rewrites, self._count)
 
     def _first_culprit(self, whole: Attempt) -> Culprit:
-        """Return the first part with which the result differs, given that it does with all of them."""
+        """Return the first part with which the result differs, given it does with all of them."""
         nothing = self._attempt([])
         if nothing.reason:
             return Culprit("torch", nothing.reason)
@@ -373,7 +373,7 @@ class _ModelRuns:
         return leaves(function(*args, **kwargs))
 
     def _uncached(self) -> AbstractContextManager[Any]:
-        """Return a graph from Inductor's cache would have no rewrites to count."""
+        """Turn Inductor's cache off: a cached graph has no rewrites to count."""
         if not self._is_inductor:
             return nullcontext()
         from torch._inductor import config

@@ -264,8 +264,6 @@ def require_capturable(aten: Any, name: str, static: frozenset[int]) -> None:
 
 
 class _Captured:
-    """One captured graph with inputs of its own."""
-
     def __init__(
         self,
         run: BoxedFunction,

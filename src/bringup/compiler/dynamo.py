@@ -45,8 +45,8 @@ def owned_in_evaluation(sources: Iterable[Any]) -> list[Any]:
 
 
 def root_and_path(source: Any) -> tuple[str | None, str]:
-    """Dynamo's word for the outermost module that a source is taken from, and what follows it; None
-    where there is no module, or its word does not begin the source's.
+    """Return Dynamo's word for the outermost module of a source, and what follows it; None without
+    a module, or where its word does not begin the source's.
     """
     output = getattr(_translator(), "output", None)
     if output is None:

@@ -139,9 +139,7 @@ class Inference:
         return metas
 
     def _faked(self, meta: Any) -> object:
-        """Return a tensor without data as one of the mode: torch would make a new one at every
-        call.
-        """
+        """Return a tensor without data in the mode; torch would make a new one at every call."""
         return self.mode.from_tensor(meta, static_shapes=True) if _is_plain_meta(meta) else meta
 
     def _number(self, node: ir.Node) -> object:

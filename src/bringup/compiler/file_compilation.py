@@ -69,7 +69,6 @@ def compile_file(
 def _kind_of(
     source: Path, target: Path
 ) -> tuple[Callable[[Path], Any], Callable[[Any, Path], None]]:
-    """Return what reads and writes such files."""
     kinds = {".onnx": (_read_onnx, _write_onnx), ".pt2": (_read_exported, _write_exported)}
     if source.suffix not in kinds:
         raise ModelError(
@@ -109,7 +108,7 @@ def _onnx_library() -> AbstractContextManager[None]:
 def _switched(
     options: Mapping[str, object], stages: Sequence[PassStage] | None, leave_out: tuple[str, ...]
 ) -> dict[str, object]:
-    """Return the options, with passes of other stages, and of modules to leave out, switched off."""
+    """Return the options with passes of other stages, and of modules to leave out, off."""
     switch = dict(options.get("pass_switch", {}))  # type: ignore[call-overload]
     for item in passes.get_registered_passes():
         is_other = stages is not None and item.stage not in stages

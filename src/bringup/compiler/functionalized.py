@@ -159,7 +159,7 @@ def _called(graph: fx.Graph, op: Any, given: Mapping[str, Any]) -> fx.Node:
 
 
 def _hand_out_written(call: Wrapped, written: Sequence[fx.Node]) -> None:
-    """Give the results of an operator of `out=` form to who reads them."""
+    """Give the results of an operator of `out=` form to their readers."""
     if len(written) == 1:
         call.node.replace_all_uses_with(written[0])
         return
@@ -171,7 +171,7 @@ def _hand_out_written(call: Wrapped, written: Sequence[fx.Node]) -> None:
 def _hand_out(
     call: Wrapped, returned: fx.Node, given: Mapping[str, Any], written: Sequence[Any]
 ) -> None:
-    """Give the results of an operator, and what it wrote, to who reads them."""
+    """Give the results of an operator, and what it wrote, to their readers."""
     count = len(call.op._schema.returns)
     for position in range(call.first_written + len(written)):
         for user in call.results(position):
@@ -189,7 +189,7 @@ def _hand_out(
 
 
 def _exchange(user: fx.Node, written: Any) -> None:
-    """Let who reads `user` read what was written, which may be a list of nodes."""
+    """Let readers of `user` read what was written, which may be a list of nodes."""
     if isinstance(written, fx.Node):
         user.replace_all_uses_with(written)
         return
@@ -262,10 +262,8 @@ def _view(graph: fx.Graph, call: Wrapped, info: Any, written: Sequence[Any]) -> 
 
 
 def _offset(graph: fx.Graph, operand: fx.Node, base: fx.Node, traced: Any) -> Any:
-    """Return where in its storage a view begins that began at `traced` in that of the operand.
-
-    An input need not begin where it began when the graph was traced (Dynamo does not guard it), and
-    a copy begins at 0.
+    """Return the storage offset of a view whose traced offset was `traced`. Inputs may begin
+    elsewhere than when traced (Dynamo has no guard for it); copies begin at 0.
     """
     begin = operand.meta["val"].storage_offset()
     if not isinstance(begin, int):  # then the offset is computed from that of the input

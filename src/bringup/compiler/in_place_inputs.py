@@ -94,9 +94,7 @@ def _results(output: Any, node: Any) -> list[int]:
 
 
 def _steps_from(target: Any, value: Any) -> list[Any]:
-    """Return the operators that make `value` of `target`, each of the one before; none if one of
-    them has no in-place form.
-    """
+    """Return the chain of operators from `target` to `value`; none if one has no in-place form."""
     steps: list[Any] = []
     while value is not target:
         if not isinstance(value, torch.fx.Node) or value.op != "call_function" or not value.args:
@@ -121,8 +119,8 @@ _WINDOWS = {
 
 
 def _written_by(step: Any) -> tuple[Wrapped, int] | None:
-    """Return the wrapped call, and the number of its operand, that writes all that a step does:
-    into the base itself, or into the very window of it that the step then fills.
+    """Return the wrapped call that does all writes of a step, into the base or into its window, and
+    the number of its operand.
     """
     if step.target not in _WINDOWS:
         return written_operand(step)
@@ -140,7 +138,7 @@ def _written_by(step: Any) -> tuple[Wrapped, int] | None:
 
 
 def _in_place_form(overload: Any) -> Any | None:
-    """`index_copy_` for `index_copy`: the same arguments, the first one written and returned."""
+    """Return the in-place form, such as `index_copy_` of `index_copy`."""
     if not isinstance(overload, torch._ops.OpOverload):
         return None
     packet = getattr(getattr(torch.ops, overload.namespace), f"{overload._opname}_", None)
@@ -154,7 +152,7 @@ def _in_place_form(overload: Any) -> Any | None:
 
 
 def _may_overwrite(graph: Any, target: Any, steps: Sequence[Any]) -> bool:
-    """Return whether nobody reads the former content once a step has written over it."""
+    """Return whether no later step reads the former content."""
     order = {node: index for index, node in enumerate(graph.nodes)}
     for base, step in zip([target, *steps], steps, strict=False):
         same_memory = _aliases(base)

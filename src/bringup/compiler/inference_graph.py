@@ -90,7 +90,7 @@ class InferenceGraph:
         return run_frozen
 
     def _build_narrowed(self, to_freeze: Sequence[Weight], arguments: list[Any]) -> Built:
-        """Packed weights in fewer bits, where the results of this call allow it."""
+        """Pack weights in fewer bits where the results of this call allow it."""
         if self._options.weight_dtype == "float32":
             return self.build(to_freeze)
         return self.build(to_freeze, self._layers_to_narrow(to_freeze, arguments))
@@ -109,7 +109,7 @@ class InferenceGraph:
     def _rewritten(
         self, to_freeze: Sequence[Weight]
     ) -> tuple[Any, BoxedFunction | None, list[Weight]]:
-        """Return the graph with constants for weights after the passes, and what they say runs it."""
+        """Return the graph with constant weights after the passes, and the runner they choose."""
         graph = fx.GraphModule(self._original, _copied(self._original.graph))
         frozen, constants = freeze_weights(graph, to_freeze)
         return graph, self._rewrite(graph, constants), frozen
@@ -170,9 +170,7 @@ class InferenceGraph:
         return padded_calls(replayed, run, length, options.ladder, self._name)
 
     def _length_input(self) -> LengthInput | None:
-        """Return the length that is padded up to buckets; None, and the reason in the log, where it
-        must not be.
-        """
+        """Return the length to pad to buckets; None if it must not be, with the reason logged."""
         try:
             found = length_input(self._original)
             if written := self._static.intersection(found.padded):
@@ -184,9 +182,7 @@ class InferenceGraph:
 
 
 def _roots_of(weights: Sequence[Weight]) -> tuple[Any, ...] | None:
-    """Return the outermost modules that own weights, while Dynamo compiles; None where one has
-    none.
-    """
+    """Return the outermost modules with weights while Dynamo compiles; None without weights."""
     names = {weight.root: None for weight in weights}
     return None if None in names else tuple(root_named(str(name)) for name in names)
 

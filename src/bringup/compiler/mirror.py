@@ -229,7 +229,7 @@ class _Reader:
         return self._of_one_mode(_meta_of(fx_node))
 
     def _of_one_mode(self, meta: object) -> object:
-        """Some tracers give every node a fake mode of its own; shapes are inferred under one."""
+        """Give all nodes one fake mode, as shapes are inferred under one."""
         if self._mode is None or not isinstance(meta, FakeTensor) or meta.fake_mode is self._mode:
             return meta
         with ordinary_torch(), self._mode:
@@ -250,9 +250,7 @@ def _mode_of(graph: Any) -> Any:
 
 
 def _structure(fx_node: Any) -> ir.Operator:
-    """Return what a node is that calls no operator; unless known to be pure, nothing moves across
-    it.
-    """
+    """Return the kind of a node without an operator; none but pure ones may be moved across."""
     if fx_node.op == "placeholder":
         return ir.Operator(ir.INPUT)
     if fx_node.op == "get_attr":
@@ -286,7 +284,7 @@ def _lists(argument: object) -> object:
 def _as_traced(
     slots: _Slots, given: tuple[object, ...]
 ) -> tuple[tuple[object, ...], dict[str, object]]:
-    """Return arguments in schema order as tracing writes them: what equals its default is left out."""
+    """Return arguments in schema order as tracing writes them, without those at default."""
     keywords: dict[str, object] = {}
     positional = needed = 0
     for (name, kwarg_only, has_default, default), argument in zip(slots, given, strict=True):
@@ -300,7 +298,7 @@ def _as_traced(
 
 
 def _is_default(default: object, given: object) -> bool:
-    """Return whether an argument is what the schema has; symbolic sizes are not compared with it."""
+    """Return whether an argument equals the default; symbolic sizes are not compared."""
     if isinstance(default, list) and isinstance(given, list):
         return len(default) == len(given) and all(map(_is_default, default, given))
     return same_number(default, given)

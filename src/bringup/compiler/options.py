@@ -136,7 +136,7 @@ class CompileOptions:
 
     @property
     def may_freeze(self) -> bool:
-        """Return whether weights are frozen where that is right (`BRINGUP_FREEZE` may forbid it)."""
+        """Return whether weights are frozen if that is right (`BRINGUP_FREEZE` may forbid it)."""
         if self.freeze is None:
             return self.inner == "eager" and settings.freeze()
         return self.freeze and settings.freeze()

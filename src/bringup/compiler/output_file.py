@@ -13,7 +13,7 @@ __all__ = ["replacing"]
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """An empty file beside `path` that takes its place when the block ends, and else is removed.
+    """Open an empty file beside `path`, which it replaces if the block ends well.
 
     It has the permissions of the file that it replaces, or those of any new file.
     """

@@ -87,9 +87,7 @@ def as_traced_or_eagerly(
 def _traced_overlaps(
     traced: Sequence[Any], tensors: Sequence[int], written: set[int]
 ) -> list[_Pair] | None:
-    """Return the overlaps of the arguments that a graph was traced with; None where they are not
-    known.
-    """
+    """Return the overlaps of the traced arguments; None where they are not known."""
     try:
         spans = {index: _span(traced[index]) for index in tensors}
     except TypeError:  # a size that only the data tell

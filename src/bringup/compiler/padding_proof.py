@@ -221,7 +221,7 @@ class _Proof:
         )
 
     def _is_made_of_the_length(self, node: fx.Node, name: str) -> bool:
-        """Return what is made of the length alone has the same rows for a longer one."""
+        """Return whether a value computed from the length keeps its rows for a longer one."""
         if name in _FILLED or name == "aten::expand":
             return not _is_number(_argument(node, "fill_value", None))
         if name == "aten::arange":
@@ -260,7 +260,7 @@ class _Proof:
         return True
 
     def _view_keeps_rows(self, node: fx.Node) -> bool:
-        """Return a view counts elements anew: as many as before must lie before a sequence."""
+        """Return whether as many elements as before lie before each sequence of a view."""
         before = self._rows_before(node.args[0])
         shape = _tensor(node).shape
         dims = self._dims(node)
@@ -275,9 +275,7 @@ class _Proof:
         return bool(sympy.expand(rows - before) == 0)
 
     def _product(self, node: fx.Node) -> bool:
-        """Return rows of a left operand, or columns of a right one, by what the length does not
-        touch.
-        """
+        """Return the rows of a left operand, or columns of a right one, without the length."""
         left, right = node.args[-2:] if _name(node) != "aten::addmm" else node.args[1:3]
         assert isinstance(left, fx.Node)
         assert isinstance(right, fx.Node)
@@ -295,7 +293,7 @@ class _Proof:
         return True
 
     def _other_dimension(self, node: fx.Node) -> bool:
-        """Along dimensions that are not the length's."""
+        """Return the rows along dimensions other than the length's."""
         source = node.args[0]
         if not self._carries(source) or any(self._carries(x) for x in node.args[1:]):
             return False
@@ -341,7 +339,7 @@ class _Proof:
         )
 
     def _prefix(self, node: fx.Node) -> bool:
-        """Return rows are made of rows before them: none of padding, which is behind them all."""
+        """Return the rows, each made of rows before it, which padding never is."""
         return node.args[0] not in self._outer
 
     # --- results ---
@@ -363,9 +361,7 @@ class _Proof:
         return tuple(cut), frozenset(given_back)
 
     def _fits(self) -> Callable[[Sequence[Any], int], bool]:
-        """Guard hold for the lengths that compiled the graph; a padded one is held against
-        them too.
-        """
+        """Return whether the compiled guards hold for these lengths, padded ones included."""
         others = {}
         for index, node in enumerate(self._inputs):
             value = node.meta.get("val")
@@ -389,7 +385,7 @@ class _Proof:
 
 
 def _hold(environment: Any, length: Any, values: Mapping[Any, int]) -> bool:
-    """Return whether everything that was found out of the length while compiling is true of these."""
+    """Return whether all found out of the length while compiling is true of these."""
     bounds = environment.var_to_range.get(length)
     if bounds is not None and not (bounds.lower <= values[length] <= bounds.upper):
         return False

@@ -52,7 +52,7 @@ def without_library(selected: Sequence[PassDescriptor]) -> tuple[PassDescriptor,
 
 @functools.cache
 def _warn_not_loaded(error: str) -> None:
-    """Once a process: the report has the whole text every time."""
+    """Warn once a process; the report has the whole text every time."""
     _LOG.warning("not loaded: %s", error)
 
 
@@ -65,7 +65,7 @@ def last_report() -> PassReport | None:
 
 @contextmanager
 def extend_last_report() -> Iterator[None]:
-    """What passes do in this block is added to this thread's last report."""
+    """Add what passes do in this block to this thread's last report."""
     before = last_report()
     try:
         yield
@@ -103,7 +103,7 @@ def run(
 
 
 def _outside_modes() -> AbstractContextManager[object]:
-    """Return where torch is imported, its modes are off while passes run."""
+    """Switch torch's modes off while passes run, where torch is imported."""
     if "torch" not in sys.modules:
         return nullcontext()
     from bringup.compiler.aten import ordinary_torch

@@ -192,7 +192,7 @@ def _identity(function: Callable[..., Any]) -> str:
 
 
 def _require_same_parameters(search: Callable[..., Any], replace: Callable[..., Any]) -> None:
-    """Names, order and defaults: inputs that were exchanged would compute something else."""
+    """Require the same names, order and defaults of parameters."""
     wanted, given = parameters_of(search, "search"), parameters_of(replace, "replace")
     if identity(list(wanted.items())) != identity(list(given.items())):
         raise TypeError(
@@ -263,9 +263,7 @@ def _rebuilt(
     dialect: AtenDialect,
     argument_of: Callable[[ir.Node, str, object], object],
 ) -> ir.Graph:
-    """Return the operators of a trace that make tensors, with other arguments where numbers are
-    values.
-    """
+    """Return the tensor operators of a trace with numbers exchanged for values."""
     graph = ir.Graph(traced.name, dialect)
     copies: dict[Any, object] = {value: graph.add_input(value.name) for value in traced.inputs}
     for node in _computing(traced):
@@ -293,7 +291,7 @@ def _computing(graph: ir.Graph) -> list[ir.Node]:
 def _difference_of_match(
     pattern: passes.Pattern, match_result: passes.MatchResult, traced: ir.Graph
 ) -> str:
-    """In what the matched nodes are not the trace of `search` on their inputs; "" in nothing."""
+    """Return how matched nodes differ from the trace of `search` on their inputs, or ""."""
     nodes = [node for node in pattern.graph.nodes if node.op_type not in (ir.INPUT, ir.OUTPUT)]
     twins = _computing(traced)
     if [node.op_type for node in nodes] != [twin.op_type for twin in twins]:
@@ -331,7 +329,7 @@ def _is_same(dialect: AtenDialect, left: object, right: object) -> bool:
 def _difference_of_results(
     dialect: AtenDialect, expected: Sequence[ir.Value], got: Sequence[ir.Value]
 ) -> str:
-    """In what results differ; "" in nothing."""
+    """Return how results differ, or ""."""
     if len(expected) != len(got):
         return f"expected {len(expected)} tensors, got {len(got)}"
     for index, (old, new) in enumerate(zip(expected, got, strict=True)):

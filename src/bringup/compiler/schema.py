@@ -144,7 +144,7 @@ def resolve(op_type: str, arguments: Sequence[object], keywords: Mapping[str, ob
 def _resolved(
     op_type: str, arguments: Sequence[object], keywords: Mapping[str, object], constant: object
 ) -> str:
-    """Return the name of the overload for a call whose constants without a number are `constant`."""
+    """Return the overload of a call in which constants without a number are `constant`."""
     return str(
         torch._C._jit_resolve_packet(
             op_type,
@@ -190,9 +190,7 @@ def _stand_in(argument: object, constant: object) -> object:
 
 
 def _unknown_number(given: object) -> object:
-    """Return a number of the same type for one that is not known, so that choosing an overload adds
-    no guard; None for what is no number.
-    """
+    """Return a number of the type of one not known, so that no guard is added; None for others."""
     if isinstance(given, torch.SymBool):
         return True
     if isinstance(given, (torch.SymFloat, float)):

@@ -152,7 +152,7 @@ class FrozenModels:
             return kept.live
 
     def _made(self, arguments: list[Any]) -> _Kept:
-        """Return what is made for weights that no kept set has: those of another model, or changed."""
+        """Return what is made for weights of another model, or for changed ones."""
         roots = _roots(self._weights, arguments)
         if roots is None:
             former = self._by_first.get(id(arguments[self._first]))
@@ -239,7 +239,7 @@ def _given(weights: Sequence[Weight], arguments: list[Any]) -> list[Weight]:
 
 
 def _mark(tensor: Any) -> object:
-    """Return what tells that a weight is another tensor or was written, as far as that is counted."""
+    """Return what identifies a weight and its counted writes."""
     return tensor.data_ptr(), None if tensor.is_inference() else tensor._version
 
 
@@ -252,9 +252,7 @@ def _watch(frozen: Sequence[Weight]) -> Any:
 
 
 def _roots(weights: Sequence[Weight], arguments: list[Any]) -> Roots | None:
-    """Return the outermost modules that own the weights of a call, as the frames that lead here
-    have them; None where these do not tell.
-    """
+    """Return the outermost modules with a call's weights, from the calling frames, or None."""
     if any(weight.root is None for weight in weights):
         return None
     names = {str(weight.root): None for weight in weights}
@@ -272,9 +270,7 @@ def _roots(weights: Sequence[Weight], arguments: list[Any]) -> Roots | None:
 
 
 def _value(expression: str, scope: dict[str, Any]) -> Any:
-    """Return what Dynamo's word for a place stands for, in a frame; None where there is no such
-    place.
-    """
+    """Return the value of a Dynamo place name in a frame, or None."""
     try:
         return eval(expression, scope)
     except Exception:

@@ -24,7 +24,7 @@ def announce() -> None:
 
 
 def _register() -> None:
-    """Only the entry point: torch loads it, and refuses to register a name twice."""
+    """Register the entry point alone: torch loads it, and refuses a name twice."""
     from importlib.metadata import EntryPoint
 
     entry = EntryPoint("bringup", f"{_BACKEND}:dynamo_backend", "torch_dynamo_backends")
@@ -40,9 +40,7 @@ def _prepare_torch() -> None:
 
 
 def _check_options_when_compile_is_called() -> None:
-    """torch gives options to a backend only when a graph is compiled; wrong ones are an error of
-    `torch.compile(backend="bringup", ...)` itself.
-    """
+    """Raise for wrong options in `torch.compile`; torch passes them on at the first graph."""
     import torch
 
     wrapper: Any = torch._TorchCompileWrapper

@@ -137,7 +137,7 @@ def _generic_trace(
 def _refuse_differences(
     one: ir.Graph, other: ir.Graph, called: str, open_arguments: frozenset[str]
 ) -> None:
-    """What differs between two generic traces was taken from sizes or dtypes nobody asked for."""
+    """Refuse traces that depend on sizes or dtypes that were not asked for."""
     if [node.op_type for node in one.nodes] != [node.op_type for node in other.nodes]:
         raise PassError(
             f"which operators {called} calls depends on the sizes or the dtype of its inputs: give "

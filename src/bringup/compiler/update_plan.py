@@ -140,7 +140,7 @@ def _name(node: fx.Node) -> str:
 
 
 def _keys_of(node: fx.Node) -> dict[int, str]:
-    """Return the arguments of a call that will be slots: their keys by their index in the schema."""
+    """Return the arguments of a call that become slots, as keys by index in the schema."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return {}
     schema = node.target._schema
@@ -176,7 +176,7 @@ def _given(node: fx.Node, index: int) -> Any:
 
 
 def _source(value: Any, positions: dict[fx.Node, int]) -> Source | None:
-    """Return None for what is computed in the graph, or is no value that a plan has."""
+    """Return where an argument comes from; None for what the graph computes or plans exclude."""
     if not isinstance(value, (list, tuple)):
         return _element(value, positions)
     items = [_element(item, positions) for item in value]

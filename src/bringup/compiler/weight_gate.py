@@ -192,9 +192,7 @@ def _compare(got: Any, expected: Any) -> tuple[float, bool]:
 
 
 def _same_top_1(got: Any, expected: Any) -> bool:
-    """Return whether the largest element of every last dimension is in the same place, or was so
-    near to the one in that place that it is a tie: less than `_TIE` of the largest magnitude apart.
-    """
+    """Return whether the largest elements are in equal places, up to ties nearer than `_TIE`."""
     top = expected.amax(-1)
     chosen = expected.gather(-1, got.argmax(-1, keepdim=True)).squeeze(-1)
     return bool((top - chosen <= _TIE * expected.abs().amax(-1)).all())

@@ -176,9 +176,7 @@ def _name(op: Any) -> str:
 
 
 class _CountCalls(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
-    """Counts and times the operators that compute on a device, and those of them that used the
-    host. What is called with tensors of the host alone is no work of the device's.
-    """
+    """Count and time operators on a device, and those of them that used the host."""
 
     def __init__(self, device: str) -> None:
         super().__init__()

@@ -72,7 +72,7 @@ class Comparison:
 
     @property
     def far(self) -> list[ResultDifference]:
-        """Results that no small accumulated error explains."""
+        """Return results that no small accumulated error explains."""
         return [
             result
             for result in self.results

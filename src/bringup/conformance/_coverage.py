@@ -298,9 +298,7 @@ def _flops(func: OpOverload, args: Any, named: Any, result: Any) -> int:
 
 
 def _rescued(func: OpOverload, args: Any, named: Any, failed: Exception) -> Any:
-    """Return what the host computes in the device's place, on the device; raises what the device
-    did where that cannot be.
-    """
+    """Return the host's result on the device; raises the device's error where that fails."""
     move = Mover("cpu")
     there_args, there_named = move((args, named))
     results, wrong = outcome(lambda: func(*there_args, **there_named))

@@ -63,9 +63,7 @@ def second_opinion(
 def _in_float64(
     call: Callable[..., Sequence[Any]], arguments: Any, number: int, epsilon: float | None
 ) -> Tensor | None:
-    """Return one result in float64, each input changed by a relative `epsilon` up or down; None
-    where the operator has none.
-    """
+    """Return a result in float64 with inputs changed by a relative `epsilon`; None without one."""
     random = torch.Generator().manual_seed(0)
 
     def widened(leaf: object) -> object:

@@ -52,9 +52,7 @@ def _built(info: ModuleInfo, given: ModuleInput, training: bool) -> nn.Module:
 def _on_the_device(
     info: ModuleInfo, given: ModuleInput, module: nn.Module, moved: Any, device: str
 ) -> nn.Module:
-    """Return a copy of `module`. A lazy one is made on the device, because in torch 2.13
-    `Module.to` gives a PrivateUse1 device parameters that are new, and lazy no more.
-    """
+    """Return a copy of `module`; a lazy one is made on the device, as `Module.to` would lose it."""
     if not info.is_lazy:
         return copy.deepcopy(module).to(device)
     with torch.device(device):
@@ -136,9 +134,7 @@ def _told(
     values: bool,
     device: str,
 ) -> str:
-    """Return how an outcome differs from the CPU's, in words: numbers by the largest of each
-    result.
-    """
+    """Return how an outcome differs from the CPU's, in words, by the largest gap of each result."""
     words = told(got, our_error, expected, their_error, False, device)
     if words or not values or their_error is not None:
         return words

@@ -170,9 +170,7 @@ class Comparer(TorchDispatchMode):  # type: ignore[misc]  # torch has no types h
         return result
 
     def _moved(self, func: OpOverload, args: Any, named: Any) -> tuple[Any, Any, str]:
-        """Return arguments on the other device, the same to stay as they are for a second opinion,
-        and how they look.
-        """
+        """Return arguments on the other device, kept for a second opinion, and how they look."""
         there = Mover(self._device)((args, named))
         kept = Mover("cpu")(there) if func._schema.is_mutable else there
         return there, kept, _described(args, named)
@@ -233,9 +231,7 @@ def computes(func: OpOverload) -> bool:
 
 
 def _is_random(func: OpOverload, args: Any, named: Any) -> bool:
-    """Return whether the CPU gives other results for another seed; attention without dropout is
-    tagged as random and is not.
-    """
+    """Return whether the CPU's results depend on the seed; the tag says so too often."""
     if torch.Tag.nondeterministic_seeded not in func.tags:
         return False
     results = []
@@ -277,9 +273,7 @@ def _form(value: Any) -> object:
 
 
 def _overwrite(results: list[Any], recorded: list[Any]) -> None:
-    """The values of the other run take the place of these. Autograd does not see it: what it saved
-    is what is written to.
-    """
+    """Overwrite values by the other run's, unseen by autograd, which saved these tensors."""
     for mine, other in zip(results, recorded, strict=True):
         if isinstance(mine, Tensor) and mine.layout is torch.strided and mine.numel():
             with torch.no_grad(), torch.autograd._unsafe_preserve_version_counter(mine):

@@ -203,9 +203,7 @@ def _sample(run: _Run, sample: SampleInput) -> Iterator[tuple[str, str]]:
 
 
 def _count_calls(run: _Run, arguments: tuple[Any, Any, Any], process: Any) -> None:
-    """Run a sample once more for its operators; backward with the function of its result that has
-    a gradient. How that ends the first run tells.
-    """
+    """Run a sample again to count its operators, backward too; errors are the first run's."""
     if not run.watch.counts_calls:
         return
     with run.watch.calls():
@@ -215,9 +213,7 @@ def _count_calls(run: _Run, arguments: tuple[Any, Any, Any], process: Any) -> No
 
 
 def _left_otherwise(there: object, arguments: object, device: str) -> str:
-    """Return how arguments differ after the call: what an operator writes, declared or not, is to
-    be the same.
-    """
+    """Return how arguments differ after the call, for declared and undeclared writes."""
     words = difference(list(tensors(there)), list(tensors(arguments)), values=True, device=device)
     return f"the arguments after the call: {words}" if words else ""
 
@@ -228,9 +224,7 @@ def _call(op: OpInfo, arguments: tuple[Any, Any, Any]) -> Any:
 
 
 def _is_repeatable(op: OpInfo, arguments: tuple[Any, Any, Any]) -> bool:
-    """Return whether the CPU answers alike for two seeds, on copies; random operators do not. The
-    seed that some of torch's operators under test set themselves counts for nothing meanwhile.
-    """
+    """Return whether the CPU answers alike for two seeds, without those that tests set."""
     results = []
     with mock.patch("torch.manual_seed"):
         for seed in (1, 2):

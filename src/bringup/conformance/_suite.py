@@ -103,7 +103,7 @@ class Conformance:
 
     @property
     def not_passed(self) -> list[CaseResult]:
-        """Cases that were tried and do not pass: refusals, too."""
+        """Return cases that were tried and do not pass: refusals, too."""
         return [one for one in self.results if one.outcome not in ("pass", "skipped")]
 
 
@@ -223,7 +223,7 @@ class _Run:
         self._stopped = threading.Event()
 
     def driver(self, library: Path, pattern: str) -> None:
-        """The checks of the driver's functions, all in one go."""
+        """Run the checks of the driver's functions at once."""
         missing = [case for case in self._missing() if case.startswith("driver/")]
         if not missing:
             return
@@ -243,7 +243,7 @@ class _Run:
             self._keep(CaseResult(case, outcome, native, one.reason, 1, seconds=one.seconds))
 
     def others(self, make: Callable[[], Worker], workers: int) -> None:
-        """Everything else, in workers."""
+        """Run everything else, in workers."""
         cases: queue.SimpleQueue[str] = queue.SimpleQueue()
         missing = [case for case in self._missing() if not case.startswith("driver/")]
         for case in missing:
@@ -290,9 +290,8 @@ class _Run:
 
 
 class _Journal:
-    """Results as lines of a file, one for each case, under all that they depend on: the content of
-    the driver and of the package with kernels, torch, the number of samples, and the settings of
-    the environment.
+    """Keep results as lines of a file named by all that they depend on: the content of the driver
+    and of the package with kernels, torch, the number of samples, and settings.
     """
 
     def __init__(self, library: Path, samples: int, load: str) -> None:

@@ -108,7 +108,7 @@ class Worker:
         return self._running
 
     def _line(self, running: _Process, seconds: float) -> str | None:
-        """Return the next answer; "" at the end of the process, None where there is none in time."""
+        """Return the next answer; "" at the end of the process, None if none in time."""
         assert running.process.stdout is not None
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:

@@ -118,5 +118,5 @@ _offered = lazily(__name__, {"bringup.ops.operators.operator_kernel": "kernel Op
 
 
 def __getattr__(name: str) -> Any:
-    """Return what packages above this one offer here; they are imported when it is first asked for."""
+    """Return what packages above this one offer here; imported at first use."""
     return _offered(name)

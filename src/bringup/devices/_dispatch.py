@@ -226,9 +226,7 @@ def key_names(key_set: object) -> tuple[str, ...]:
 
 
 def _require_operator(name: str) -> str:
-    """Raise `DeviceError` where no operator has this name and overload; returns the name as
-    torch writes it.
-    """
+    """Return the operator's name as torch writes it; raises `DeviceError` where there is none."""
     found = name.removesuffix(".default")
     if _torch_c()._dispatch_dump_table(found):  # a registered operator has rows
         return found
@@ -293,7 +291,7 @@ def _entry(operator: str, row: str) -> DispatchEntry:
 
 
 def _kind_of_ours(operator: str, key: str, file: str) -> KernelKind | None:
-    """Return what a kernel from the kit's own sources is, where torch's word for it is not enough."""
+    """Return what a kernel from the kit's sources is, where torch's word is not enough."""
     if file.endswith(_HOST_FILE):
         composite = key == "PrivateUse1" and _hands_to_out_form(operator)
         return KernelKind.COMPOSITE_EXPLICIT if composite else KernelKind.HOST
@@ -305,8 +303,8 @@ def _kind_of_ours(operator: str, key: str, file: str) -> KernelKind | None:
 
 
 def _hands_to_out_form(operator: str) -> bool:
-    """Return whether the fallback leaves it to torch's composite kernel, which calls the kernel
-    that somebody registered for the out form. The library is there: it registered the fallback.
+    """Return whether the fallback leaves the operator to torch's composite kernel, which calls the
+    registered out form. Needs the native library.
     """
     name, _, overload = operator.partition(".")
     found: bool = _native.torch_library("the fallback").devices.hands_to_out_form(name, overload)

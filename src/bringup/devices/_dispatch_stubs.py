@@ -98,9 +98,7 @@ def _library(root: Path) -> Path:
 
 
 def _texts(headers: Path) -> dict[Path, str]:
-    """Return the text of each header that declares stubs or names types, without comments and
-    macros.
-    """
+    """Return each header with stubs or type names, without comments and macros."""
     folder = headers / _FOLDER
     files = sorted(folder.rglob("*.h"))
     if not files:
@@ -131,7 +129,7 @@ def _mangled(name: str) -> str:
 
 
 def _namespace_at(text: str, place: int) -> str:
-    """Return the namespace below `at::native` that `place` is in, with "::" behind it; or ""."""
+    """Return the namespace below `at::native` of `place`, followed by "::"; or ."""
     stack: list[str] = []
     for found in _BRACE.finditer(text, 0, place):
         if found["brace"] == "{":
@@ -162,9 +160,7 @@ def _tidy(function: str) -> str:
 
 
 def _until_closed(text: str, start: int) -> str | None:
-    """Return what is in parentheses that were opened before `start`; None where they are not
-    closed.
-    """
+    """Return the text up to the parenthesis that closes one before `start`, or None."""
     depth = 1
     for at in range(start, len(text)):
         depth += {"(": 1, ")": -1}.get(text[at], 0)

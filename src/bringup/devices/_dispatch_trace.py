@@ -139,7 +139,7 @@ def dispatch_trace(*, limit: int = _LIMIT) -> Iterator[DispatchTrace]:
 
 
 def _take(native: ModuleType, tracer: Any, into: DispatchTrace) -> None:
-    """End a trace and computes the chains of its calls."""
+    """End a trace and compute the chains of its calls."""
     names, calls, into.lost = native.stop_dispatch_trace(tracer)
     chains: dict[tuple[int, int, str], tuple[tuple[str, ...], tuple[DispatchEntry, ...]]] = {}
     key_set = importlib.import_module("torch")._C.DispatchKeySet

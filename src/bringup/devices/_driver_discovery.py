@@ -60,9 +60,7 @@ def _library_by_name(name: str) -> Path:
 
 
 def _libraries_on_path() -> tuple[dict[str, Path], list[str]]:
-    """By name, the first library that a folder of the path has for it; folders that cannot be
-    read, with the reason.
-    """
+    """Return the first library of each name on the path, and unreadable folders with reasons."""
     found: dict[str, Path] = {}
     unreadable = []
     for folder in settings.driver_path():

@@ -193,8 +193,8 @@ def _bound(
 
 
 def _key_sets(torch: Any, value: Any, is_tensor: bool) -> Iterator[Any]:
-    """Yield the key sets of what torch's dispatcher looks at: tensors, also in lists, and
-    generators. A number where the schema has a tensor becomes a tensor on cpu.
+    """Yield the key sets that the dispatcher reads: of tensors, also in lists, generators, and
+    numbers in place of tensors.
     """
     if isinstance(value, torch.Tensor):
         yield torch._C._dispatch_keys(value)
@@ -214,9 +214,7 @@ def _device_type(torch: Any, device: Any) -> str:
 
 
 def _factory_key(torch: Any, given: Mapping[str, Any]) -> str:
-    """Return the key of the device and layout that a call asks for, as BackendSelect's kernel takes
-    it.
-    """
+    """Return the key of a call's device and layout, as BackendSelect computes it."""
     device = given.get("device")
     kind = "cpu" if device is None else _device_type(torch, device)
     base: str = torch._C._dispatch_key_for_device(kind)

@@ -249,9 +249,7 @@ def _install(native: ModuleType, name: str) -> None:
 
 
 def _name_dlpack_device(torch: ModuleType, name: str) -> None:
-    """Let `Tensor.__dlpack_device__` know the device: torch compares its type with a name that no
-    renamed PrivateUse1 device has, so that `torch.from_dlpack(tensor)` would raise.
-    """
+    """Let `Tensor.__dlpack_device__` know a renamed PrivateUse1 device by its name."""
     original = torch.Tensor.__dlpack_device__
     device_type = importlib.import_module("torch.utils.dlpack").DLDeviceType.kDLExtDev
 
@@ -265,9 +263,7 @@ def _name_dlpack_device(torch: ModuleType, name: str) -> None:
 
 
 def _print_without_float64(torch: ModuleType, name: str, module: Any) -> None:
-    """Let tensors be printed on a device that has no float64, in which torch would choose the
-    form of their numbers.
-    """
+    """Print tensors on a device without float64, in which torch formats numbers."""
     printing: Any = importlib.import_module("torch._tensor_str")
     original = printing.tensor_totype
 
@@ -282,17 +278,13 @@ def _print_without_float64(torch: ModuleType, name: str, module: Any) -> None:
 
 
 def _offer_random_state(name: str) -> None:
-    """Let a compiled forward and its recomputation in the backward draw the same numbers: torch
-    keeps a state for both only of devices that it knows to have one.
-    """
+    """Let a compiled forward and its recomputation draw the same numbers on this device."""
     utils = importlib.import_module("torch._functorch._aot_autograd.utils")
     utils.register_graphsafe_rng_device_type(name)
 
 
 def _await_autograd_threads(native: ModuleType, name: str) -> None:
-    """Let autograd's new threads take the GIL once each. A thread that first asks for it while the
-    interpreter shuts down would end the process with an abort.
-    """
+    """Let autograd's new threads take the GIL once: a first time at shutdown aborts."""
     torch = importlib.import_module("torch")
     for index in range(native.device_count()):
         leaf = torch.ones((), device=f"{name}:{index}", requires_grad=True)
@@ -305,12 +297,11 @@ class _Mark:
 
 
 def _await_autograd_release(native: ModuleType, name: str) -> None:
-    """Wait until autograd's threads hold nothing of Python's any more.
+    """Wait until autograd's threads hold no Python object.
 
-    backward() returns before the device's thread has let go of the graph, and with it of an object
-    that torch keeps for each backward. Letting go takes the GIL, and a thread that asks for it
-    while the interpreter shuts down ends the process with an abort. The thread lets go before it
-    begins the next graph, so one is run whose own object is watched.
+    backward() returns before the device's thread has released the graph and torch's object for the
+    backward. Releasing takes the GIL, which at shutdown ends in an abort. The thread releases one
+    graph before it begins the next, so one is run whose own object is watched.
     """
     if not _has_autograd_threads():
         return
@@ -333,7 +324,7 @@ def _await_autograd_release(native: ModuleType, name: str) -> None:
 
 
 def _has_autograd_threads() -> bool:
-    """Return whether a backward ever ran for a device: by the names that torch gives its threads."""
+    """Return whether a backward ran for a device, by torch's names of its threads."""
     for comm in Path("/proc/self/task").glob("*/comm"):
         with contextlib.suppress(OSError):  # the thread may just have ended
             if comm.read_text().startswith("pt_autograd"):
@@ -342,9 +333,7 @@ def _has_autograd_threads() -> bool:
 
 
 def _drain(native: ModuleType, name: str) -> None:
-    """Wait while Python still runs, as host functions may need it and failures must be told, and
-    ends the driver.
-    """
+    """Wait while Python still runs (host functions need it), then end the driver."""
     if native.in_forked_child():
         return
     try:

@@ -103,7 +103,7 @@ class _SynchronousDriver:
         """End an event without pending work."""
 
     def event_record(self, event: int, device: int, stream: int | None) -> None:
-        """The event stands for the stream's work until here."""
+        """Let the event stand for the stream's work until here."""
 
     def event_wait(self, event: int, device: int, stream: int | None) -> None:
         """Later work of the stream waits for the event."""
@@ -213,7 +213,7 @@ class PythonDriver(_SynchronousDriver, ABC):
         return table
 
     def _refuse_other_functions(self) -> None:
-        """A method that nobody would call is a mistake of its author."""
+        """Refuse methods that are no driver functions: their author misspelt one."""
         others = [name for name in FUNCTIONS if name not in _ADAPTERS and hasattr(self, name)]
         if not others:
             return
@@ -276,7 +276,7 @@ def _status_of(error: BaseException) -> Status:
 
 
 def _value(method: Callable[..., Any], *arguments: Any) -> None:
-    """The last argument points at where the result goes."""
+    """Store a result where the last argument points."""
     *given, result = arguments
     result[0] = method(*given)
 

@@ -211,7 +211,7 @@ class Replay:
     # --- arguments
 
     def _arguments(self, call: Call, outputs: dict[str, Any]) -> list[Any]:
-        """Numbers as they are, handles and addresses as they are here, outputs as places."""
+        """Return numbers as they are, handles and addresses of here, places for outputs."""
         special = _SPECIAL.get(call.function)
         known = {} if special is None else special(self, call)
         arguments: list[Any] = []
@@ -268,7 +268,7 @@ class Replay:
                 memory.add(call.outputs[name], place.value, call.arguments["bytes"])
 
     def _note_memory(self, call: Call) -> None:
-        """What a call that succeeds does to memory."""
+        """Note what a call that succeeds does to memory."""
         given = call.arguments
         if call.function == "mem_free":
             self._memory.remove(given["address"])
@@ -303,9 +303,7 @@ class Replay:
         return {"records": records}
 
     def _ends_of_graph_copy(self, call: Call) -> dict[str, Any]:
-        """Return the host's side of a graph's copy is memory that stays; its bytes are not
-        recorded.
-        """
+        """Return the ends of a graph's copy; the host's is memory that stays, without its bytes."""
         given = call.arguments
         self._memory.write(given["dst"], given["bytes"], Content.UNKNOWN)
         if given["kind"] == _DEVICE_TO_DEVICE:
@@ -348,7 +346,7 @@ class Replay:
         return True
 
     def _anywhere(self, address: int, size: int) -> int | None:
-        """Return an end of a copy whose bytes are not followed: where it was, or memory that stays."""
+        """Return an end of a copy without known bytes: where it was, or memory that stays."""
         if address == 0:
             return None
         place = self._memory.place(address) or self._host_memory.place(address)
@@ -368,7 +366,7 @@ class Replay:
         return copy
 
     def _settle(self, done: dict[str, Any]) -> None:
-        """A copy that was done by now when the trace was made; compares what it brought."""
+        """Compare what a copy brought that was done by now in the trace."""
         copy = self._copies.pop(done["copy"], None)
         if copy is None or "sha256" not in done:
             if done.get("overwritten"):

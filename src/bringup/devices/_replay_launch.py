@@ -192,7 +192,7 @@ class Launches:
     # --- what a launch does to memory
 
     def _content_after(self, given: dict[str, Any]) -> Content:
-        """Return a kernel may write each of its tensors, from all of them."""
+        """Return the content after a kernel, which may write each tensor from all of them."""
         contents = [self._memory.content(at, size) for at, size in self._spans(given)]
         return Content.UNKNOWN if Content.UNKNOWN in contents else Content.KNOWN
 
@@ -203,8 +203,8 @@ class Launches:
             self._memory.write(at, size if exact else 1, content)
 
     def _spans(self, given: dict[str, Any]) -> list[tuple[int, int]]:
-        """Return the device memory that a launch's arguments may reach: from a plain address to the
-        end of its allocation.
+        """Return the device memory that arguments may reach: from an address to its allocation's
+        end.
         """
         if "values" in given:
             addresses = (x["address"] for x in given["values"] if x["kind"] == _ADDRESS)

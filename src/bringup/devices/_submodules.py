@@ -161,7 +161,7 @@ def _device_index(
 
 
 def _snapshot(module: Any, device: int | str | torch.device | None = None) -> dict[str, Any]:
-    """As `torch.cuda.memory._snapshot`: what `torch.cuda._memory_viz` reads. No history is kept."""
+    """Return `torch.cuda.memory._snapshot`'s form, for `_memory_viz`, without history."""
     segments = module.memory_snapshot()
     if device is not None:
         index = _device_index(module, device, optional=True)

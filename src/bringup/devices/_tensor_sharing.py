@@ -44,7 +44,7 @@ def _refuse(tensor: Any) -> NoReturn:
 
 
 def _raise(words: str) -> NoReturn:
-    """Called by the receiver of what it cannot have."""
+    """Raise in the process that receives a tensor."""
     raise RuntimeError(words)
 
 

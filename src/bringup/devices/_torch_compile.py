@@ -36,7 +36,7 @@ def _register_interface(name: str, module: Any) -> None:
 
 
 def _interface(base: Any, name: str, module: Any) -> Any:
-    """Return a DeviceInterface is a class of static functions: those of `torch.<name>`."""
+    """Return a DeviceInterface whose static functions are those of `torch.<name>`."""
     worker = {
         function: staticmethod(getattr(module, function))
         for function in ("set_device", "current_device", "get_device_properties")

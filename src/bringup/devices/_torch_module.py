@@ -165,7 +165,7 @@ class DeviceModule(ModuleType):
         return self.device_count() > 0
 
     def is_initialized(self) -> bool:
-        """Return whether the devices are ready: once a driver is loaded, but not in a forked child."""
+        """Return whether a driver is loaded, and this is not a forked child."""
         return not self._is_in_bad_fork()
 
     @property
@@ -376,7 +376,7 @@ class DeviceModule(ModuleType):
         return int(torch.accelerator.max_memory_reserved(self._index(device)))
 
     def memory_summary(self, device: DeviceLike = None, abbreviated: bool = False) -> str:
-        """Return the allocator's statistics as a table for people; `abbreviated` changes nothing."""
+        """Return the allocator's statistics as a table; `abbreviated` changes nothing."""
         index = self._index(device)
         free, total = self.mem_get_info(index)
         return _submodules.memory_summary(

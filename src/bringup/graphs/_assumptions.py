@@ -149,7 +149,7 @@ def watch_modules(
 
 
 def _with_compiled(ran: Iterable[torch.nn.Module]) -> dict[torch.nn.Module, None]:
-    """Return the modules in order; a compiled one stands for everything in it, which runs unseen."""
+    """Return the modules in order; a compiled one stands for all in it, which runs unseen."""
     called: dict[torch.nn.Module, None] = {}
     for module in ran:
         original = dict(vars(module).get("_modules", {}).items()).get("_orig_mod")
@@ -192,7 +192,7 @@ def _watch_tree(
 def _read_slots(
     watch: Any, held: dict[str, Any], called: bool
 ) -> Iterator[tuple[dict[str, Any], str, str]]:
-    """(dictionary, key, kind) of what the graph depends on."""
+    """Return (dictionary, key, kind) of each slot that the graph depends on."""
     for name, kind in _KINDS.items():
         dictionary = held.get(name, {})
         for key, value in dictionary.items():
@@ -205,9 +205,7 @@ def _read_slots(
 
 
 def _watch_script(watch: Any, script: Any, path: str, root: str, called: bool) -> bool:
-    """Return whether anything in the TorchScript module is watched. It runs in C++, where it keeps
-    what it holds, and stands for everything in it.
-    """
+    """Watch a TorchScript module with its content, which C++ holds; return whether it has any."""
     rows = []
     for below, module in script.named_modules():
         at = _join(path, below)

@@ -177,15 +177,13 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         return graph
 
     def _begin_for(self, graph: CapturedGraph, caller: FrameType) -> Callable[[], object]:
-        """As `_begin`, for `capture_begin`: the capture ends with the graph. What is returned is to
-        be called when it ends before.
-        """
+        """Begin as `_begin` does, for `capture_begin`; return what to call at an early end."""
         self._graph = weakref.ref(graph)
         self._begin(caller)
         return weakref.finalize(graph, self._lose).detach
 
     def _lose(self) -> None:
-        """The graph is gone: nobody else can end its capture."""
+        """End the capture of a graph that is gone."""
         _lost.append(self)
         _end_lost()
 
@@ -317,7 +315,7 @@ def current_recorder() -> Any:
 
 
 def begin_task_group(node: int) -> None:
-    """The capture has to see its end. CaptureError when one has begun."""
+    """Begin a task group that must end in the capture. CaptureError when one has begun."""
     if _session.task_group is not None:
         raise CaptureError("graph_task_group_begin: a group has begun, and groups do not nest")
     _session.task_group = node
@@ -350,8 +348,8 @@ def constant(tensor: torch.Tensor) -> torch.Tensor:
 def _remember(
     recorder: Any, given: Given, found: Iterable[Found], most: int
 ) -> list[torch.Generator]:
-    """Remember what the captured code can reach: the content of tensors, up to `most` bytes, and
-    what holds them; returns the random generators.
+    """Record the content of reachable tensors, up to `most` bytes, and their holders; return the
+    random generators.
     """
     found = list(found)
     given.add(found)
@@ -363,9 +361,7 @@ def _remember(
 
 @contextmanager
 def _in_stream(stream: Any) -> Iterator[None]:
-    """Run the block in `stream`, after the work of the stream around it and before what follows
-    there: to put tensors back, too.
-    """
+    """Run the block in `stream`, ordered behind and before the stream around it."""
     outer = torch.accelerator.current_stream(stream.device)
     stream.wait_stream(outer)
     try:
@@ -413,7 +409,7 @@ def _register_once_dynamo_is_there() -> None:
 
 @contextmanager
 def _paused_while_compiling(recorder: Any, compiled: Callable[[], None]) -> Iterator[None]:
-    """What a compiler runs while it compiles is no part of the model. Calls `compiled` after it."""
+    """Pause the capture while a compiler runs; call `compiled` after it."""
 
     def pause(_args: object) -> None:
         if _session.recorder is recorder:
@@ -466,9 +462,7 @@ _SHARE_MEMORY = ("torch.utils.dlpack", "copy")
 
 @contextmanager
 def _host_reads_refused() -> Iterator[None]:
-    """What reads memory, or gives it to others, without an operator: refuse it on the capturing
-    thread.
-    """
+    """Refuse reads and exports of memory without an operator on the capturing thread."""
 
     def guarded(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
         def method(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -490,9 +484,7 @@ def _host_reads_refused() -> Iterator[None]:
 
 @contextmanager
 def _capture_visible_to_libraries() -> Iterator[None]:
-    """Libraries (transformers' masks) avoid reading values on the host while a stream captures, and
-    know CUDA's and XPU's functions that tell it.
-    """
+    """Make CUDA's and XPU's capture queries, which libraries ask before reading values, true."""
 
     def or_recording(original: Callable[..., bool]) -> Callable[..., bool]:
         return lambda: is_current_stream_capturing() or original()
@@ -506,9 +498,7 @@ def _capture_visible_to_libraries() -> Iterator[None]:
 
 
 def _check_outputs(recorder: Any) -> None:
-    """Every tensor that outlives the block must be written by a node, or replay would leave it
-    stale.
-    """
+    """Require that nodes write every tensor that outlives the block: replay leaves others stale."""
     unwritten = recorder.unwritten()
     if not unwritten:
         return

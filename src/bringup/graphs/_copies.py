@@ -35,9 +35,7 @@ def copied(tensor: Any) -> Any:
 
 
 def repeated_dims(tensor: torch.Tensor) -> list[int]:
-    """Dimensions along which there is one element in memory for many: those of an expanded
-    tensor.
-    """
+    """Return the expanded dimensions: one element in memory stands for many."""
     return [d for d, n in enumerate(tensor.shape) if n > 1 and tensor.stride(d) == 0]
 
 
@@ -104,7 +102,7 @@ class ResultNest:
         self._is_tensor = self._spec.is_leaf() and type(value) is torch.Tensor
 
     def settle(self) -> None:
-        """After the capture: keeps what the tensors are now, whatever the user's objects become
+        """Keep after the capture what the tensors are now, whatever the user's objects become
         (`set_`, `.data =`, `t_()`).
         """
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
@@ -145,7 +143,7 @@ class _Record:
 
 
 def _of_class(kind: type, copy: torch.Tensor) -> torch.Tensor:
-    """Return a class of tensors that the user made stays; a parameter becomes a tensor."""
+    """Return a result of the user's tensor class as it is; a parameter becomes a tensor."""
     plain = kind is torch.Tensor or issubclass(kind, torch.nn.Parameter)
     return copy if plain else copy.as_subclass(kind)
 

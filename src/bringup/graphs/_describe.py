@@ -160,7 +160,7 @@ def _event(name: str, kind: str, begin: int, end: int, args: Mapping[str, object
 def _scopes(
     nodes: Sequence[NodeInfo], times: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[str, int, int]]:
-    """(scope, begin, end) of each stretch of nodes in one scope, outer ones first."""
+    """Yield (scope, begin, end) of each stretch of nodes in one scope, outer ones first."""
     open_: list[tuple[str, int]] = []
     ended: list[tuple[str, int, int]] = []
     last = 0
@@ -250,7 +250,7 @@ def dot_text(
 
 
 def _memory_lines(accesses: Sequence[Sequence[Access]]) -> list[str]:
-    """Return a line for each memory that predates the capture, labelled as it was used first."""
+    """Return a line for each memory from before the capture, labelled by its first use."""
     labels: dict[int, str] = {}
     for touched in accesses:
         for access in touched:
@@ -263,7 +263,7 @@ def _memory_lines(accesses: Sequence[Sequence[Access]]) -> list[str]:
 
 
 def _edge_lines(accesses: Sequence[Sequence[Access]]) -> list[str]:
-    """From who filled a memory last to who reads it; memory that predates fills itself at first."""
+    """Return edges from the last writer of a memory to its readers."""
     filled: dict[int, str] = {}
     lines: dict[str, None] = {}
     for number, touched in enumerate(accesses):

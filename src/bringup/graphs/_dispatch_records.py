@@ -123,7 +123,7 @@ def handled_nodes(
 
 
 def _handler_of(handler: type[GraphOpHandler], func: Any, actual: Any) -> type[GraphOpHandler]:
-    """Whose updates are those of what is called in the place of `func`."""
+    """Return the handler for what is called in the place of `func`."""
     if isinstance(actual, torch._ops.OpOverload):
         found = handler_for(_full_name(actual))
         if found is None:
@@ -143,9 +143,7 @@ def _handler_of(handler: type[GraphOpHandler], func: Any, actual: Any) -> type[G
 def _of_operator(
     record: DispatchRecord, handler: type[GraphOpHandler], ops: Sequence[str]
 ) -> tuple[DispatchRecord, type[GraphOpHandler]]:
-    """Return the record of a function's call as one of the operator with a handler that it called,
-    and that handler.
-    """
+    """Return a call's record as one of the operator with a handler that it called, and that."""
     found = {name: of_op[0] for name in ops if (of_op := handler_for(name))}
     if len(found) != 1:
         raise CaptureError(
@@ -170,7 +168,7 @@ def _full_name(func: Any) -> str:
 
 
 def _split(func: Any, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Without defaults, as `__torch_dispatch__` gives them: of positional ones the last."""
+    """Drop defaults as `__torch_dispatch__` does: of positional arguments the last ones."""
     arguments = list(zip(func._schema.arguments, values, strict=True))
     positional = [row for row in arguments if not row[0].kwarg_only]
     while positional and _is_default(*positional[-1]):
@@ -321,8 +319,8 @@ class HandledRecord:
 
 
 def _now(known: Sequence[Any], value: Any) -> Any:
-    """Return a slot's value in a record. Of a tensor the reference that is known, which leads to
-    the user's object; lists in the type that was captured.
+    """Return a slot's value in a record: for a tensor the known reference, lists in the captured
+    type.
     """
     if isinstance(value, torch.Tensor):
         for ref in known:

@@ -99,7 +99,7 @@ class Snapshot:
         self._found = dict(_walk("", value))
 
     def settle(self, native: Any) -> None:
-        """After the capture: lets go of tensors that the graph does not know."""
+        """Let go after the capture of tensors that the graph does not know."""
         for path, value in self._found.items():
             if isinstance(value, torch.Tensor) and not native.knows(value):
                 self._found[path] = _Unread(value_text(value))
@@ -156,9 +156,7 @@ def _member(item: Any) -> str:
 def _walk(
     path: str, value: Any, above: tuple[int, ...] = (), budget: list[int] | None = None
 ) -> Iterator[tuple[str, Any]]:
-    """(path, value) of everything in an object: an `_Object` for what is looked into further down,
-    itself for all else.
-    """
+    """Yield (path, value) of everything in an object; an `_Object` for what is walked further."""
     budget = [MOST_VALUES] if budget is None else budget
     budget[0] -= 1
     if id(value) in above:
@@ -174,8 +172,8 @@ def _walk(
 
 
 def _shows_all(kind: type, parts: dict[str, Any]) -> bool:
-    """Return whether its items and attributes are all there is: classes made in C have a `__new__`
-    of their own, and where there are none nothing can be compared.
+    """Return whether items and attributes are all there is; classes made in C have their own
+    `__new__`.
     """
     if issubclass(kind, _CONTAINERS):
         return True

@@ -49,7 +49,7 @@ class GivenGradients:
                 self._leaves[id(tensor)] = _Leaf(tensor, what, tensor.grad)
 
     def see_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """The same for what an optimizer steps in the capture."""
+        """Watch what an optimizer steps in the capture."""
         for number, group in enumerate(optimizer.param_groups):
             of_group = f"of group {number} of {type(optimizer).__name__}"
             names = group.get("param_names", range(len(group["params"])))
@@ -105,7 +105,7 @@ class GivenGradients:
                 native.add_gradient(leaf.tensor, leaf.name, before, after, former, writes, flag)
 
     def put_back(self) -> None:
-        """After a capture that failed: gradients as they were."""
+        """Restore the gradients after a capture that failed."""
         for leaf in self._leaves.values():
             if leaf.tensor.grad is not leaf.before:
                 leaf.tensor.grad = leaf.before

@@ -514,7 +514,7 @@ def _as_dict(values: Any) -> dict[str, HostValue]:
 def _by_record(
     records: Sequence[Record | HandledRecord], inputs: Sequence[Mapping[str, Any]]
 ) -> list[tuple[int, Any]]:
-    """torch_npu's list of dicts as (slot, value) pairs."""
+    """Return torch_npu's list of dicts as (slot, value) pairs."""
     if not isinstance(inputs, (list, tuple)) or not all(
         isinstance(entry, Mapping) for entry in inputs
     ):

@@ -85,9 +85,7 @@ def make_graphed_callables(
 def _graphed(
     callables: tuple[Any, ...], samples: tuple[Any, ...], allow_unused: bool, pool: object | None
 ) -> tuple[Any, ...]:
-    """Return all forwards are captured before the first backward, so that no backward is in the
-    memory of what another one reads.
-    """
+    """Capture all forwards before the first backward, whose memory must not overlap theirs."""
     if pool is not None:
         pool = pool_of(pool)
     for function, sample in zip(callables, samples, strict=True):

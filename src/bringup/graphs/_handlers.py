@@ -259,9 +259,7 @@ def _check_handler(handler: object, names: Sequence[str]) -> None:
 
 
 def _schemas_of(name: str) -> list[Any]:
-    """Return the schemas of the overload of this name, if it exists and is one:
-    `"ns::op.overload"`.
-    """
+    """Return the schemas of the overload `"ns::op.overload"`, if it exists."""
     base, _, overload = name.partition(".")
     if "::" not in base or not overload:
         return []
@@ -313,7 +311,7 @@ def _check_spec(handler: type[GraphOpHandler], spec: Spec) -> None:
 
 @contextmanager
 def handlers_of_block() -> Iterator[None]:
-    """Handlers that are registered in the block are gone after it, those they replaced are back."""
+    """Undo at the end of the block what it registered, restoring replaced handlers."""
     former = dict(_registry)
     try:
         yield
@@ -323,7 +321,7 @@ def handlers_of_block() -> Iterator[None]:
 
 
 def registered_names() -> list[str]:
-    """Return every operator name that has a handler, or whose operator `ops.adopt` has a handle on."""
+    """Return every operator name that has a handler, or a handle of `ops.adopt`."""
     return [*_registry, *adopted_names()]
 
 

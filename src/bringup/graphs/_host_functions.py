@@ -29,7 +29,7 @@ class _HostCall:
         self.armed = False
 
     def arm(self) -> None:
-        """The capture, which replays once itself, is over."""
+        """Begin to call: the capture, which replays once itself, is over."""
         self.armed = True
 
 

@@ -103,7 +103,7 @@ class Inputs:
                 )
 
     def settle(self, native: Any) -> None:
-        """After the capture: which tensors the graph itself made or writes."""
+        """Record after the capture which tensors the graph made or writes."""
         for name, tensor in self.tensors.items():
             if native.owns(tensor):
                 self._kept[name] = "was made inside the capture"
@@ -122,9 +122,7 @@ class Inputs:
         return self._by_name(args, kwargs) if copies is None else copies
 
     def _plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[_Place, ...] | None:
-        """Return the places of such a call, None when one is a nest or an object that has to be
-        looked into, or a tensor is missing.
-        """
+        """Return the places of such a call; None for a nest, an object, or a missing tensor."""
         count = len(args) + len(kwargs)
         numbers = dict(zip(kwargs, range(len(args), count), strict=True))
         names = {
@@ -256,8 +254,8 @@ class Placeholders(tuple[Any, ...]):
 
 
 def declared_inputs(inputs: Any) -> Inputs:
-    """Inputs as `capture(inputs=...)` declares them: one tensor, a sequence (run takes them by
-    position) or a mapping (by keyword); nests of tensors are allowed in both.
+    """Return inputs as `capture(inputs=...)` declares them: one tensor, a sequence (run takes them
+    by position) or a mapping (by keyword); nests of tensors are allowed in both.
 
     Raises:
         TypeError: `inputs` is something else, or holds something that is no tensor.

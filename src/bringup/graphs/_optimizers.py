@@ -92,7 +92,7 @@ class GivenOptimizer:
                 self._refuse(f"has {value!r} for '{key}' in {where}, and had {former!r}")
 
     def _take(self, copies: list[Any], groups: list[Any], state: dict[Any, Any]) -> None:
-        """The captured objects, which the graph looks at, with the content of now."""
+        """Give the captured objects, which the graph reads, the content of now."""
         with torch.no_grad():
             for target, source in copies:
                 target.copy_(source)

@@ -285,6 +285,6 @@ def _base(op: str) -> str:
 
 
 def _is_same(planned: str, captured: str) -> bool:
-    """Return a handler may capture the out overload of what was planned."""
+    """Return whether a call is the planned one, or its out overload."""
     ours, theirs = (op.partition(".")[2] or "default" for op in (planned, captured))
     return _base(planned) == _base(captured) and (ours == theirs or theirs == "out")

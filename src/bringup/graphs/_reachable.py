@@ -46,7 +46,7 @@ Found = tuple[str, Any, dict[str, Any]]
 
 
 def frame_values(frame: types.FrameType) -> dict[str, Any]:
-    """Return the variables that code in this frame can name: locals, and globals that it mentions."""
+    """Return the variables that code in this frame can name: locals, and globals it mentions."""
     while frame.f_back is not None and frame.f_globals.get("__name__") == "contextlib":
         frame = frame.f_back
     values = _mentioned_globals(frame.f_code, frame.f_globals)
@@ -134,9 +134,7 @@ _NO_SLOTS = ("__dict__", "__weakref__")
 
 
 def _attributes(value: Any) -> dict[str, Any]:
-    """Return the object's own, in slots and in its dictionary, without asking its class, which may
-    be a proxy for something.
-    """
+    """Return the object's slots and dictionary without asking its class, which may be a proxy."""
     held: dict[str, Any] = {}
     for owner in reversed(type(value).__mro__):
         for name, entry in vars(owner).items():

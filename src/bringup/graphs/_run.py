@@ -54,7 +54,8 @@ class RunUnit:
         self._run_locks: Any | None = None  # until outputs are known
 
     def declare_outputs(self, outputs: Any, native: Any | None) -> None:
-        """What run gives: a nest of tensors of the capture. `native`: the graph, once it is there.
+        """Declare what run gives: a nest of tensors of the capture. `native`: the graph, once it is
+        there.
 
         Raises:
             CaptureError: it cannot be copied, or holds a tensor that has nothing to do with the
@@ -74,7 +75,7 @@ class RunUnit:
         self._run_locks = _run_locks_of(self._inputs, nest)
 
     def settle(self, native: Any, calls: OutermostCalls) -> None:
-        """At the end of the capture: checks what was declared, and infers what was not.
+        """Check at the end of the capture what was declared, and infer the rest.
 
         Raises:
             CaptureError: a declared tensor has nothing to do with the graph.

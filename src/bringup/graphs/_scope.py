@@ -51,7 +51,7 @@ def _step_left(frame: FrameType, _result: Any, raised: bool) -> None:
 
 
 def _call_watch() -> Any:
-    """Hooks for all modules or optimizers would be a part of what other threads compile."""
+    """Watch calls on this thread alone; hooks would be compiled by other threads."""
     step = torch.optim.Optimizer.profile_hook_step.__code__
     wrapper = next(c for c in step.co_consts if getattr(c, "co_name", "") == "wrapper")
     module = torch.nn.Module._wrapped_call_impl.__code__
@@ -101,7 +101,7 @@ class OutermostCalls:
         self._snapshots: dict[int, Snapshot] = {}
 
     def begin(self, arguments: Any) -> None:
-        """One begins, with this nest of arguments."""
+        """Begin a call with this nest of arguments."""
         self._count += 1
         self._call = None  # of several none is kept: its results would keep their memory
         self._snapshots = snapshots(arguments) if self._count == 1 else {}
@@ -183,7 +183,7 @@ class ScopeTracker:
     def enter_module(
         self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """A module is being called."""
+        """Enter a module's call."""
         parent = next((m for m, _ in reversed(self._stack) if m is not None), None)
         first = module not in self.called and module not in self._paths
         if first or parent is None:

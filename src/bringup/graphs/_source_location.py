@@ -66,7 +66,7 @@ def _expression(frame: FrameType) -> str:
 
 
 def _condition_of(text: str) -> str:
-    """`x > 0` of `if x > 0: ...`: a jump's position is its statement's."""
+    """Return the `x > 0` of `if x > 0: ...`, as a jump's position is its statement's."""
     head = text.removeprefix("el")
     try:
         statement = ast.parse(head).body[0]
@@ -92,6 +92,6 @@ def host_read_error(op: str, tensor: str) -> CaptureError:
 
 
 def capture_error(message: str) -> CaptureError:
-    """Return the error to raise for `message`, with the user's line. Called by the native recorder."""
+    """Return the error for `message` with the user's line, for the native recorder."""
     line = user_line()
     return CaptureError(f"{message}\n  at {line}" if line else message)

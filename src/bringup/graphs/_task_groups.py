@@ -47,7 +47,7 @@ class TaskGroup:
         return self._graph()
 
     def arm(self) -> None:
-        """The capture is over."""
+        """Begin to update: the capture is over."""
         graph = self.graph
         assert graph is not None
         self._captured = weakref.ref(graph._content)
@@ -229,9 +229,7 @@ def _tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def _results_given(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """Return what an operator returns that writes into its arguments; None for one that makes
-    results.
-    """
+    """Return the results of an operator that writes its arguments; None for others."""
     schema = func._schema
     written = [
         _value_of(argument, index, args, kwargs)

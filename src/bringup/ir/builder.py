@@ -73,9 +73,7 @@ class TensorHolder:
         return self
 
     def _infix(self, name: str, left: object, right: object) -> TensorHolder:
-        """Return an infix operator, which the graph's dialect names; what is no holder may be a
-        number, or a list or an array, which becomes a constant.
-        """
+        """Return the dialect's infix operator; numbers, lists and arrays become constants."""
         table = self._builder.infix
         op_type = table.get(name)
         if op_type is None:  # with the operands reversed: "rsub"
@@ -400,9 +398,7 @@ class GraphBuilder:
         return TensorHolder(self, node.output)
 
     def _held(self, argument: object) -> object:
-        """Return the argument with holders, which must be this builder's, exchanged for their
-        values.
-        """
+        """Return the argument with this builder's holders exchanged for their values."""
         if isinstance(argument, TensorHolder):
             if argument._builder._graph is not self._graph:
                 raise ValueError(

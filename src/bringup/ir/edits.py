@@ -79,7 +79,7 @@ class Journal(Sequence[Edit]):
         self._committed: EditList | None = None
 
     def close(self, committed: EditList | None) -> None:
-        """The transaction is over; None when it was undone."""
+        """End the transaction; None when it was undone."""
         self._open, self._committed = False, committed
 
     def repeat_on_fx(self, fx_graph: object, writer: object) -> None:

@@ -37,7 +37,7 @@ _builder_over: Callable[[Graph, Node], Calls]
 
 
 def use_builder(over: Callable[[Graph, Node], Calls]) -> None:
-    """What makes a builder over a graph and a place in it: the builder is above the graph."""
+    """Set what makes a builder over a graph: the builder is above the graph."""
     global _builder_over
     _builder_over = over
 
@@ -529,9 +529,7 @@ class Graph(GraphTree):
     def _metas_of(
         self, node: Node, output_count: int | None, instead_of: Value | None = None
     ) -> tuple[object, ...]:
-        """Return what the dialect infers for each output of a new node; Nones where nothing is
-        known.
-        """
+        """Return the dialect's description of each output of a new node, None where unknown."""
         declared = node.operator.output_count
         count = output_count if declared is None else declared
         if count is None and node.operator.optional_outputs:
@@ -640,9 +638,7 @@ def _unknown_count(node: Node) -> ValueError:
 
 
 def _with_outputs(operator: Operator, count: int) -> Operator:
-    """Return the operator as a call with `count` outputs has it; `ValueError` if there is no such
-    call.
-    """
+    """Return the operator of a call with `count` outputs; raises `ValueError` without one."""
     least = operator.output_count or 1
     most = (operator.output_count or 0) + operator.optional_outputs
     if operator.parameters and not least <= count <= most:
@@ -651,5 +647,5 @@ def _with_outputs(operator: Operator, count: int) -> Operator:
 
 
 def _first_line(error: Exception) -> str:
-    """Return what an operator says; the rest of torch's messages is for those who build torch."""
+    """Return the first line of an operator's error, without torch's hints."""
     return str(error).partition("\n")[0]

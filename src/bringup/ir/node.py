@@ -104,7 +104,7 @@ class Value(ValueBase):
 
     @property
     def size(self) -> Dim | None:
-        """Return the number that this value is, where it is a size; None where it is anything else."""
+        """Return the number that this value is, where it is a size; None if it is anything else."""
         dialect = self.graph.dialect
         return None if dialect is None else dialect.as_size(self.meta)
 
@@ -313,9 +313,8 @@ class OutAnchor:
 
 
 def _control_inputs(node: Node) -> tuple[Node, ...]:
-    """Return the nodes that must run before `node` for another reason than that it reads their
-    values: a control edge, or because one of the two writes memory that the other uses, or its
-    effects are unknown. In graph order.
+    """Return the nodes that must run before `node` but whose values it does not read: by a control
+    edge, by a write of memory that the other uses, or by unknown effects. In graph order.
     """
     order = _ordered_by_memory(node)
     found = [other for other in order if other.is_before(node) and node not in other.users]
@@ -323,9 +322,7 @@ def _control_inputs(node: Node) -> tuple[Node, ...]:
 
 
 def _control_outputs(node: Node) -> tuple[Node, ...]:
-    """Return the nodes that must run after `node` for another reason than that they read its
-    values.
-    """
+    """Return the nodes that must run after `node` without reading its values."""
     order = _ordered_by_memory(node)
     found = [other for other in order if node.is_before(other) and other not in node.users]
     return _sorted(found, node.control_users)

@@ -69,7 +69,7 @@ def _path(graph: EditableGraph, value: Value) -> list[Value]:
 
 
 def _viewed(graph: EditableGraph, value: Value) -> Value | None:
-    """Return the value that another is a view of whatever its strides are; None where it is none."""
+    """Return the value that another is a view of whatever its strides are; None if it is none."""
     operator, node = value.node.operator, value.node
     if len(operator.aliases) != 1 or operator.mutates or operator.opaque:
         return None

@@ -290,9 +290,7 @@ def _is_open(argument: object) -> bool:
 def _in_order(
     overload: _Overload, arguments: Sequence[object], keywords: Mapping[str, object]
 ) -> tuple[object, ...]:
-    """Return all arguments in schema order, defaults filled in. Raises `SchemaError` that do not
-    match.
-    """
+    """Return all arguments in schema order with defaults. Raises `SchemaError`."""
     kind = overload.operator.type
     if len(arguments) > overload.by_position:
         raise SchemaError(

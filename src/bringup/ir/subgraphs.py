@@ -86,7 +86,7 @@ class GraphTree:
         return None if self._parent is None else self._parent[0]
 
     def get_parent_node(self) -> Node | None:
-        """Return the node that calls this graph; None for a root graph, or when the node is gone."""
+        """Return the node that calls this graph; None for a root graph, or if the node is gone."""
         self._live()
         if self._parent is None or self._parent[1] is None:
             return None
@@ -94,7 +94,7 @@ class GraphTree:
         return node if graph.owns(node) else None
 
     def get_all_subgraphs(self) -> tuple[Self, ...]:
-        """Return the subgraphs of this graph (not theirs), in the order in which they were added."""
+        """Return the subgraphs of this graph (not theirs), as they were added."""
         self._live()
         return tuple(subgraph for subgraph, _ in self._subgraphs.values())
 

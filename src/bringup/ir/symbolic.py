@@ -207,9 +207,7 @@ class SymbolicDim:
     __repr__ = __str__
 
     def _minus(self, other: float | SymbolicDim) -> float | Dim:
-        """Return the difference to another one; a number that is none of a size is far from all
-        sizes.
-        """
+        """Return the difference; a number that is no size is far from all sizes."""
         if isinstance(other, float):
             if not other.is_integer():
                 return math.nan
@@ -234,7 +232,7 @@ class SymbolicDim:
         raise self._undecided(sign, other)
 
     def _may_be_zero(self) -> bool:
-        """False where a common factor of all that varies does not divide the rest."""
+        """Return False where a common factor of all that varies does not divide the rest."""
         common = math.gcd(*[factor for product, factor in self._terms.items() if product])
         return self._terms.get((), 0) % common == 0
 
@@ -301,7 +299,7 @@ def _simplest(terms: Mapping[_Product, int]) -> Dim:
 
 
 def _quotient(left: Dim, right: Dim) -> Dim:
-    """As Python rounds it; what divides without a rest is divided, the rest stands for itself."""
+    """Return the floor quotient; what divides exactly is divided, the rest stands for itself."""
     if isinstance(right, int) and right == 0:
         raise ZeroDivisionError(f"{left} // 0")
     whole: dict[_Product, int] = {}

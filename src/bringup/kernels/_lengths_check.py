@@ -54,9 +54,7 @@ def _random_inputs(model: Any) -> Tensors:
 
 
 def _token_ids(model: Any, shape: tuple[int, ...], seed: int) -> torch.Tensor:
-    """Return random ids of tokens that are no padding and no other special ones, where that is
-    known.
-    """
+    """Return random ids without padding and special tokens, where those are known."""
     config = model.config.get_text_config()
     special = {
         value
@@ -127,7 +125,7 @@ class _Patterns:
 
 
 def _points(*sizes: int) -> torch.Tensor:
-    """Positions at which masks of these local sizes differ, if they do."""
+    """Return positions at which masks of these local sizes differ."""
     near = {0, 1, 2, 3, 7, 20, 1000}
     for size, factor, step in itertools.product(sizes, (1, 2, 3), (-1, 0, 1)):
         near.add(max(0, size * factor + step))
@@ -214,7 +212,7 @@ class _Check:
     def _require_same(
         self, got: Tensors, expected: Tensors, when: str, run: Callable[[], Tensors], first: int = 0
     ) -> None:
-        """`expected` is of the inputs and their lengths, `got` of `run`."""
+        """Require `got` of `run` to equal `expected` of the inputs and their lengths."""
         if got.keys() != expected.keys():
             self._refuse(f"its outputs are {sorted(expected)}, and {sorted(got)} {when}")
         for name, reference in expected.items():
@@ -280,7 +278,7 @@ class _Check:
 
 
 def _register_checked(patterns: _Patterns) -> None:
-    """The attention of `register` under another name, with every call compared."""
+    """Register attention under another name, with every call compared."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     register_lengths()

@@ -74,15 +74,14 @@ def best_layout(
 
 
 def _is_trusted(table: Mapping[str, float]) -> bool:
-    """Return whether something was measured, and not on a machine whose processors were busy: then
-    threads wait for each other and the figures say nothing. They are kept all the same, so that the
-    next run decides, and computes, as this one did.
+    """Return whether the machine was idle when measured. Untrusted figures are kept too, so that
+    the next run decides as this one.
     """
     return bool(table) and table[PANELS] <= _BUSY * table[_ONE_THREAD]
 
 
 def _never_bad(tables: list[Mapping[str, float]], ways: list[str]) -> str:
-    """Return the way whose worst ratio to the best is the smallest; panels if they are near that."""
+    """Return the way with the smallest worst ratio; panels if near that."""
     worst = {
         way: max(table[way] / min(map(table.__getitem__, ways)) for table in tables) for way in ways
     }

@@ -84,9 +84,7 @@ def paired_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> 
 
 
 def _ranks_outside(count: int) -> int:
-    """Return the largest k such that the k-th smallest and the k-th largest of `count` values hold
-    their median between them with the confidence; 0 where there is none.
-    """
+    """Return the largest k for which the k-th smallest and largest enclose the median, or 0."""
     below, k = 0, 0
     while 2 * (below + math.comb(count, k)) <= (1 - _CONFIDENCE) * 2**count:
         below += math.comb(count, k)

@@ -109,9 +109,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[misc]  # torch is Any to mypy
 
 
 def count_host_ops(candidate: ModelRunner, sentence: Sentence) -> int:
-    """Operators that one call sends through the dispatcher. What a captured graph runs, and what
-    Inductor generated, is not dispatched.
-    """
+    """Count the operators that one call dispatches; a captured graph and Inductor's code do not."""
     call = candidate.call_on(sentence)
     with _Counter() as counter:
         call()

@@ -54,7 +54,7 @@ def load_tokenizer(folder: Path) -> Any:
 
 
 def load_model(folder: Path, attention: str) -> Any:
-    """Return the transformer for evaluation with that attention implementation. Downloads nothing."""
+    """Return the transformer for evaluation with that attention. Downloads nothing."""
     model = offline_transformers().AutoModel.from_pretrained(
         folder, attn_implementation=attention, local_files_only=True
     )

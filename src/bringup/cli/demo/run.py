@@ -119,7 +119,7 @@ class _Run:
         self.reference = measure.embed_all(modes.eager(self.masked, "cpu"), self.sentences)
 
     def on_if_possible(self, device: str) -> None:
-        """The same on one device more; what stops it is a failure that does not hide the others."""
+        """Run the same on one device more; what stops it does not hide the others."""
         try:
             self.on(device)
         except BringupError as error:
@@ -198,7 +198,6 @@ class _Run:
 
 
 def _warm_up(candidate: ModelRunner, sentences: Sequence[Sentence]) -> None:
-    """Compile for all lengths."""
     for sentence in _extremes(sentences):
         candidate.call(candidate.prepare(sentence))
 

@@ -42,7 +42,7 @@ class OnnxFile:
         """Nothing: reading the file has looked at all of it."""
 
     def expected(self) -> list[Leaf]:
-        """Return the results without any pass; from now on those of `rewritten` are computed too."""
+        """Return the results without passes; from now on those of `rewritten` are computed too."""
         self._is_run = True
         return self._outputs(self._proto)
 

@@ -43,9 +43,7 @@ def show_reports(console: Console, model: str, reports: Sequence[PassReport]) ->
 
 
 def _place(number: int, graph: PassReport, result: PassResult) -> str:
-    """Return which graph a result is about: the number of the report, and the name of an inner
-    graph.
-    """
+    """Return the graph of a result: the report's number and the inner graph's name."""
     return str(number) if result.graph == graph.graph else f"{number} {result.graph}"
 
 

@@ -164,8 +164,6 @@ class _Mapping:
 
 
 class _Sequence:
-    """A list."""
-
     def __init__(self, path: str, sequence: MutableSequence[Any]) -> None:
         self._path = path
         self._sequence = sequence

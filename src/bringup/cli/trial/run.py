@@ -122,8 +122,6 @@ def try_subject(
 
 
 class _Trying:
-    """One trial on its way."""
-
     def __init__(
         self,
         subject: Subject,
@@ -149,7 +147,7 @@ class _Trying:
         )
 
     def run(self) -> None:
-        """Everything, in the order in which it is shown."""
+        """Run everything, in the order in which it is shown."""
         self._on_step("running it in eager mode")
         self._eager()
         for mode in MODES:
@@ -187,7 +185,7 @@ class _Trying:
         )
 
     def _eager(self) -> None:
-        """Run it twice: what the first call leaves behind is what later calls start without."""
+        """Run it twice, as later calls find what the first call leaves behind."""
         subject, trial = self._subject, self._trial
         self._state = State(model=subject.model, args=subject.args, kwargs=subject.kwargs)
         self._works["eager"] = lambda: subject.model(*subject.args, **subject.kwargs)
@@ -222,7 +220,7 @@ class _Trying:
     def _try(
         self, mode: str, make: Callable[[], Callable[[], Any]], against: Sequence[str]
     ) -> None:
-        """Whatever a foreign model, compiler or capture raises is the answer to "why not"."""
+        """Return the error of a foreign model, compiler or capture as the answer to "why not"."""
         try:
             self._state.restore()
             with self._prints.aside():
@@ -288,9 +286,7 @@ def _tensors(*nests: Any) -> list[torch.Tensor]:
 
 
 def _tolerance(values: Sequence[Leaf]) -> float:
-    """Return the absolute difference up to which outputs agree: by the largest value and the
-    dtypes.
-    """
+    """Return the absolute tolerance of outputs, from the largest value and the dtypes."""
     dtypes = {leaf.value.dtype for leaf in values if isinstance(leaf.value, torch.Tensor)}
     coarse = any(dtype.is_floating_point and dtype.itemsize < 4 for dtype in dtypes)
     return (_NARROW if coarse else _FLOAT32) * _scale_of(values)

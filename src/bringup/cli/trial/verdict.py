@@ -14,7 +14,7 @@ _QUOTABLE = 0.25
 
 
 def spread(ratio: Ratio) -> str:
-    """Return a ratio with its interval, the interval alone where it is wide, or why there is none."""
+    """Return a ratio with its interval, the interval alone if it is wide, or why there is none."""
     if ratio.high == float("inf"):
         return f"too few rounds to say ({ratio.rounds})"
     interval = f"({ratio.low:.2f} to {ratio.high:.2f})"

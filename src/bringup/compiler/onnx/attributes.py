@@ -249,7 +249,7 @@ _CANONICAL: dict[int, Callable[[object], object]] = {
 
 
 def _rounded_pattern(item: ArgumentPattern) -> ArgumentPattern:
-    """Return an open argument whose numbers are as an attribute keeps them."""
+    """Return an open argument with numbers rounded as attributes are."""
     if isinstance(item, Constant) and item.values:
         return dataclasses.replace(item, values=tuple(round32(value) for value in item.values))
     if isinstance(item, AnyValue) and item.among is not None:

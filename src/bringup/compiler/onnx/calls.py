@@ -49,7 +49,7 @@ def infer(dialect: ModelOperators, node: ir.Node, count: int) -> list[object]:
 
 
 def _node_types(call: _Call, constants: Mapping[ir.Value, ConstantTensor | None]) -> list[Any]:
-    """Return the type of every output of a node that calls no graph; None where nothing is known."""
+    """Return the type of every output of a node that calls no graph; None if nothing is known."""
     tensors = {}
     for value, name in call.names.items():
         constant = constants.get(value)
@@ -73,7 +73,7 @@ def _node_types(call: _Call, constants: Mapping[ir.Value, ConstantTensor | None]
 
 
 def _forget_wrong_sizes(schema: Any, sizes: Any) -> None:
-    """Take out what onnx infers and what is not so."""
+    """Take out what onnx infers wrongly."""
     kind = (schema.domain, schema.name)
     for size in sizes:
         if kind == ("", "Slice") and schema.since_version == _KEEPS_NAMES:
@@ -99,14 +99,14 @@ def _key(
 
 
 def _without_unknown(look: object) -> object:
-    """Return the look with all unknown sizes alike: onnx is not told their names."""
+    """Return the look with all unknown sizes alike."""
     if not isinstance(look, ir.TensorDesc) or look.shape.is_static:
         return look
     return look.dtype, tuple("?" if is_unknown(dim) else dim for dim in look.shape)
 
 
 def _small_constant(value: ir.Value) -> ConstantTensor | None:
-    """Return the constant behind a value if shapes may depend on its elements, and these are known."""
+    """Return the constant behind a value if its elements are known and few enough for shapes."""
     payload = value.node.payload
     if value.node.op_type != ir.CONSTANT or payload is None:
         return None

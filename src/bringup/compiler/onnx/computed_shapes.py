@@ -78,9 +78,7 @@ def _with_rank(rank: int, dtype: str) -> ir.TensorDesc:
 
 
 def _reshaped(node: ir.Node, elements: Elements) -> Elements | None:
-    """Return a size with a name may be 0, which stands for the size that is there: it counts where
-    that is the same size.
-    """
+    """Let a named size, which 0 would copy, count only where it is that size."""
     known = _sizes(node.inputs[0])
     source = known or ()
     keeps_zero = bool(_argument(node, "allowzero"))

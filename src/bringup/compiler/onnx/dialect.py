@@ -324,7 +324,7 @@ def _trains(node: ir.Node) -> bool:
 
 
 def _settled(inferred: object, known: object) -> object:
-    """Return what is known after inference; where the two contradict each other, what was inferred."""
+    """Return the description after inference; inferred facts win over contradicting ones."""
     if inferred is None or known is None:
         return known if inferred is None else inferred
     together = joined(inferred, known)

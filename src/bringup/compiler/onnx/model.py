@@ -197,9 +197,7 @@ def _written_function(graph: ir.Graph, model: ir.Graph) -> Any:
 def _extend_imports(
     proto: Any, graph: ir.Graph, nodes: Any, around: ir.Graph | None = None
 ) -> None:
-    """Import what passes asked for, and what new nodes need; a function takes its model's version
-    where there is one.
-    """
+    """Import the opsets that passes and new nodes need; a function takes its model's versions."""
     imported = _versions(proto.opset_import) if proto.opset_import else {}
     wanted = dict(graph.attributes[IMPORTS])  # type: ignore[call-overload]
     model = {} if around is None else dict(around.attributes[IMPORTS])  # type: ignore[call-overload]
@@ -228,6 +226,6 @@ def _write(proto: Any, target: Path) -> None:
 
 
 def _format_of(path: Path) -> str:
-    """Text and JSON files are told by their suffix, as onnx tells them."""
+    """Return the format by suffix, as onnx chooses it."""
     registry = onnx.serialization.registry
     return registry.get_format_from_file_extension(path.suffix) or "protobuf"

@@ -72,7 +72,7 @@ class _Scope:
 
 
 def _has_unknown_sizes(look: object) -> bool:
-    """Return whether values of the same type differ all the same: an unknown size is nobody else's."""
+    """Return whether a type has an unknown size, which equals no other size."""
     return isinstance(look, ir.TensorDesc) and any(map(is_unknown, look.shape))
 
 
@@ -119,7 +119,7 @@ class _Reader:
     def graph(
         self, proto: Any, name: str, around: _Scope | None, captured: Sequence[str]
     ) -> ir.Graph:
-        """Return a graph whose inputs are its own and, after them, the `captured` values around it."""
+        """Return a graph whose inputs are its own and then the `captured` values around it."""
         scope = _scope_of(proto, name, self._dialect, around)
         graph = scope.graph
         for info in proto.input:
@@ -174,7 +174,7 @@ class _Reader:
     # Nodes
 
     def nodes(self, protos: Iterable[Any], scope: _Scope) -> None:
-        """All nodes: in their order, or where one reads what a later one makes, behind that one."""
+        """Yield all nodes in order, each behind those that it reads from."""
         for proto in self._sorted(list(protos)):
             try:
                 self._node(proto, scope)
@@ -185,7 +185,7 @@ class _Reader:
                 ) from error
 
     def _sorted(self, protos: list[Any]) -> list[Any]:
-        """Return the nodes behind those that they read from; what cannot be sorted stays as it is."""
+        """Return the nodes behind what they read from; what cannot be sorted stays as it is."""
         makers = {name: at for at, proto in enumerate(protos) for name in proto.output if name}
         reads = [
             [makers[name] for name in self._read_names(proto) if name in makers] for proto in protos
@@ -237,7 +237,6 @@ class _Reader:
     def _attributes(
         self, proto: Any, path: str, scope: _Scope, captured: Sequence[str]
     ) -> tuple[dict[str, object], list[Body]]:
-        """Return the attributes of a node by name, and the graphs among them."""
         bodies: list[Body] = []
 
         def body(name: str, inner: Any) -> Body:
@@ -251,7 +250,6 @@ class _Reader:
         return found, bodies
 
     def _constant_of(self, proto: Any, scope: _Scope) -> Any:
-        """Return the payload of a node that is a constant; None for any other."""
         if proto.op_type != "Constant" or proto.domain not in ("", "ai.onnx"):
             return None
         if len(proto.attribute) != 1 or proto.attribute[0].ref_attr_name or len(proto.output) != 1:
@@ -338,7 +336,7 @@ def _graphs_of(proto: Any) -> Iterator[Any]:
 def _by_parameter(
     signature: Signature, attributes: dict[str, object], proto: Any
 ) -> dict[str, object]:
-    """Attributes by the names of their parameters; `SchemaError` for one of another type."""
+    """Return attributes by parameter; raises `SchemaError` for a wrong type."""
     kinds = {slot.attribute: slot for slot in signature.attributes}
     for attribute in proto.attribute:
         slot = kinds.get(attribute.name)

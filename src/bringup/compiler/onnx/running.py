@@ -56,7 +56,7 @@ def run(
 
 
 def random_feeds(proto: Any, seed: int) -> dict[str, Any]:
-    """Return random data for every input without a default; `ModelError` when its rank is unknown."""
+    """Return random data for inputs without default; `ModelError` if a rank is unknown."""
     defaults = {tensor.name for tensor in proto.graph.initializer}
     found = {}
     for number, info in enumerate(proto.graph.input):

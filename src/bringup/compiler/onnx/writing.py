@@ -214,9 +214,7 @@ class _Writer:
         self._initializers.append(_named_tensor(as_constant(payload), name))
 
     def _needs_a_node(self, node: ir.Node) -> bool:
-        """Return whether a new constant cannot be an initializer: in old models those are inputs
-        too.
-        """
+        """Return whether a constant needs a node: in old models initializers are inputs."""
         return origin_of(node) is None and self._dialect.ir_version < _FREE_INITIALIZERS_SINCE
 
     def _constant_node(self, node: ir.Node) -> None:
@@ -262,9 +260,7 @@ class _Writer:
         self._nodes.append(proto)
 
     def _output_name(self, value: ir.Value) -> str:
-        """Return the name of a node's output; "" where the file leaves it out and nobody reads it
-        now.
-        """
+        """Return an output's name; "" where the file omits it and it has no reader now."""
         origin = origin_of(value.node)
         left_out = origin is not None and not origin.names[value.index]
         return "" if left_out and not value.users else self._names.of(value)
@@ -312,9 +308,7 @@ class _Writer:
                 proto.initializer.append(tensor)
 
     def _kept_infos(self, origin: GraphOrigin | None) -> tuple[list[Any], list[Any]]:
-        """Return the descriptions of values that are still there, those of new ones, and
-        annotations.
-        """
+        """Return descriptions of values that remain, those of new ones, and annotations."""
         written = self._names.written()
         infos = [] if origin is None else [*origin.proto.value_info]
         new = {name: value for name, value in written.items() if origin_of(value.node) is None}

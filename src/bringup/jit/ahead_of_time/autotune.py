@@ -53,9 +53,7 @@ def _tile(params: Params) -> str:
 
 
 def _key(params: Params, name: str, target: str) -> str:
-    """Return what a result is kept under: kernel, content of the source, target, and what a call
-    decides.
-    """
+    """Return the key of a result: kernel, content of source, target, and the call's choices."""
     tiled = params.template.tiles[0]
     decided = {macro: value for macro, value in params.macros.items() if macro not in tiled}
     glued = params.bound.glued.source

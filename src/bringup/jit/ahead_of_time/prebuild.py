@@ -108,7 +108,7 @@ class _Job:
 
 
 def _home() -> tuple[str, str]:
-    """Machine and folder of the cache in use: who shares both needs nothing sent."""
+    """Return machine and folder of the cache; workers with both need nothing sent."""
     return os.uname().nodename, str(compilation.cache().root)
 
 
@@ -122,7 +122,7 @@ def _request(spec: Spec) -> Request:
 
 @contextlib.contextmanager
 def _builds_of_this_thread() -> Iterator[list[events.CompileFinished]]:
-    """The compiles that finish on this thread meanwhile."""
+    """Collect the compiles that finish on this thread."""
     thread, finished = threading.get_ident(), []
 
     def note(event: events.Event) -> None:
@@ -137,7 +137,7 @@ def _builds_of_this_thread() -> Iterator[list[events.CompileFinished]]:
 
 
 def _work(job: _Job) -> tuple[Outcome, Shipment | None]:
-    """Run in a worker: builds, and packs the entry when it has to travel. Never raises."""
+    """Build in a worker, and pack the entry when it has to travel. Never raises."""
     worker = _worker_name()
     try:
         with progress.quiet(), _builds_of_this_thread() as finished:
@@ -175,9 +175,7 @@ def _plan(spec: Spec) -> Outcome | _Job:
 
 
 def _already_there(spec: Spec) -> Outcome:
-    """Return what no compiler makes: a library, and where there is no compiler a kernel from a
-    bundle or from the shared tier.
-    """
+    """Return what needs no compiler: a library, or a kernel of a bundle or of the shared tier."""
     try:
         return Outcome(spec, "hit", compilation.compile(spec.source, **spec.arguments).key)
     except Exception as error:

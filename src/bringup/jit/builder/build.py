@@ -106,9 +106,7 @@ def lookups_of_build(
 
 
 def _untracked(job: Job, found: Lookups) -> str:
-    """Return what of this build depends on files that nobody can follow, and what to write instead;
-    or "".
-    """
+    """Return which inputs of the build cannot be tracked and what to write instead, or ""."""
     for one in found.untracked:
         if "embed" in one.text:
             return (
@@ -134,9 +132,7 @@ def _untracked(job: Job, found: Lookups) -> str:
 
 @dataclass(frozen=True)
 class _Tools:
-    """What the linker and the assembler say that they read; None for one that says nothing, as
-    where a target links nothing.
-    """
+    """Reports of linker and assembler; None for one that says nothing."""
 
     linked: list[str] | None
     assembled: list[str] | None
@@ -154,8 +150,8 @@ def _depfile(path: Path) -> list[str] | None:
 
 
 def _inputs(job: Job, request: Request, own: Iterable[str], tools: _Tools) -> list[str]:
-    """Return what else this build read: what the linker took beyond its usual, data that it
-    assembled, files that flags name, and programs that they chose.
+    """Return other inputs of the build: unusual linker inputs, assembled data, files that flags
+    name, and chosen programs.
     """
     usual = {*job.toolchain.linked, os.path.join(job.folder, job.file)}
     linked = [path for path in tools.linked or () if path not in usual]
@@ -173,7 +169,7 @@ def _inputs(job: Job, request: Request, own: Iterable[str], tools: _Tools) -> li
 
 
 def _passed(job: Job, request: Request, tools: _Tools, start_ns: int) -> Searched:
-    """Return where the linker, or the assembler, would have found other files than it took."""
+    """Return where the linker or assembler would have found other files first."""
     folders = library_directories(job.flags)
     passed = [path for path in request.platform.passed_by_linker(job) if not os.path.exists(path)]
     searched_for_data = (*job.toolchain.include_directories, *include_directories(job.flags, "-I"))
@@ -198,7 +194,7 @@ def shown_names(request: Request, found: Lookups) -> tuple[str, ...]:
 
 
 def _shown(path: str, folders: Sequence[tuple[str, str]]) -> str:
-    """As `-ffile-prefix-map` has it: the last that fits counts."""
+    """Return the path as the last fitting `-ffile-prefix-map` has it."""
     for folder, name in reversed(folders):
         if path.startswith(os.path.join(folder, "")):
             return name + path[len(folder.rstrip("/")) :]
@@ -206,7 +202,7 @@ def _shown(path: str, folders: Sequence[tuple[str, str]]) -> str:
 
 
 def _touched_since(files: Sequence[Header], start_ns: int) -> bool:
-    """Return whether one of them changed since then, however long ago that was as it was read."""
+    """Return whether a file changed since then, however old its time stamp."""
     return any(max((file.seen or stamp(file.path))[2:]) >= start_ns for file in files)
 
 
@@ -246,7 +242,7 @@ def _keep(request: Request, source_digest: str, staged: Path, log: str) -> None:
 
 
 def _uncalled(staged: Path) -> str:
-    """Return which optional function of the built kernel nobody would call, or ""."""
+    """Return an optional function of the built kernel that has no caller, or ""."""
     symbols = symbols_of(staged / BINARY)
     return "" if symbols is None else check_args_symbols(symbols.exported)
 
@@ -256,9 +252,7 @@ def _log_of(done: Finished) -> str:
 
 
 def _run(request: Request, job: Job, command: Sequence[str], failed_log: Path) -> Finished:
-    """Run a command that has to succeed. Raises `CompileError`, or `StoreUnwritableError` when
-    there was no space for it.
-    """
+    """Run a command. Raises `CompileError`, or `StoreUnwritableError` without space for it."""
     try:
         done = request.platform.run(job, command)
     except OSError as error:
@@ -280,9 +274,7 @@ def _run(request: Request, job: Job, command: Sequence[str], failed_log: Path) -
 
 
 def _run_whole(request: Request, job: Job, command: Sequence[str], failed_log: Path) -> Finished:
-    """Run the compiler, and once more where it did not fail and left out or cut off what it is
-    there for, as a wrapper or a disk may once. Raises as `_run` does.
-    """
+    """Run the compiler, again after an output left out or cut off. Raises as `_run` does."""
     for _ in range(2):
         done = _run(request, job, command, failed_log)
         problem = _unwritten(job)

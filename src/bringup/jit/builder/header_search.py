@@ -210,7 +210,7 @@ def _answers(
 
 
 def _before(headers: Sequence[str], own: Sequence[str], path: SearchPath) -> set[str]:
-    """Return where headers that no `#include` line names literally would have been found before."""
+    """Return where computed `#include`s would have found headers before."""
     wanted: set[str] = set()
     folders = (*path.quoted, *path.bracketed)
     # `#include "x.h"` looks beside the file that includes it first.

@@ -29,9 +29,7 @@ def thin_members(path: str) -> Iterator[str]:
 
 
 def _names(content: bytes) -> list[bytes]:
-    """Return the table of names. Members of a thin archive are all in there; only it, and the index
-    before it, are followed by content.
-    """
+    """Return the table of names. In a thin archive only it and the index have content."""
     at = len(_THIN)
     while content[at : at + 1] == b"/":
         size, start = int(content[at:][_SIZE]), at + _HEADER

@@ -75,7 +75,7 @@ class Symbols(NamedTuple):
     libraries: frozenset[str]
 
     def wants(self, prefix: str, library: str) -> bool:
-        """Return whether it needs `library`, by its name or for symbols that begin with `prefix`."""
+        """Return whether it needs `library`, by name or for symbols that begin with `prefix`."""
         return library in self.libraries or any(name.startswith(prefix) for name in self.wanted)
 
 

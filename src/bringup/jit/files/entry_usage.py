@@ -53,8 +53,8 @@ _marking = threading.Lock()
 
 
 def _after_fork() -> None:
-    """The parent's marks hold for the child too, which keeps their descriptors open; what the child
-    loads itself goes into a file of its own.
+    """Keep the parent's marks, whose descriptors a child has; its own loads get a file of their
+    own.
     """
     global _marking
     _marking = threading.Lock()
@@ -128,7 +128,7 @@ def _is_alive(path: Path, descriptor: int) -> bool:
 
 
 def keys_in_use(layout: StoreLayout) -> set[str]:
-    """Return the entries that some living process has loaded. Marks of dead processes are removed."""
+    """Return the entries loaded by living processes. Removes marks of dead ones."""
     found: set[str] = set()
     for path in layout.files(_IN_USE):
         try:

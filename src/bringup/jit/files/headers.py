@@ -232,8 +232,8 @@ def _settled_stamp(folder: str) -> Stamp | None:
 
 
 def _nearest_folder(path: str) -> tuple[str, bool]:
-    """Return the innermost folder on the way to a file that is there, and whether its stamp can
-    prove that nothing came or went: not where a link leads elsewhere.
+    """Return the innermost existing folder on the way to a file, and whether its stamp proves that
+    nothing came or went, which a link elsewhere does not.
     """
     certain = not os.path.islink(path)
     folder = os.path.dirname(path)

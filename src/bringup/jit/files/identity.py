@@ -46,7 +46,7 @@ _digests: dict[str, tuple[Stamp, str]] = {}
 
 
 def file_time_ns() -> int:
-    """Return the time now as files have it: one that changes from here on is not stamped earlier."""
+    """Return the time as files have it: one that changes from now on is not stamped earlier."""
     return time.clock_gettime_ns(_CLOCK)
 
 

@@ -72,7 +72,7 @@ class StoreUnwritableError(Exception):
 
 @contextlib.contextmanager
 def translate_write_errors() -> Iterator[None]:
-    """An `OSError` that says that a store cannot be written becomes `StoreUnwritableError`."""
+    """Turn an `OSError` of a store that cannot be written into `StoreUnwritableError`."""
     try:
         yield
     except OSError as error:
@@ -83,9 +83,7 @@ def translate_write_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def translate_disk_full() -> Iterator[None]:
-    """The same for an `OSError` that says that there is no space: where other files than the
-    store's take part, the rest may be about them.
-    """
+    """Turn an `OSError` for want of space alone, where others may be about other files."""
     try:
         yield
     except OSError as error:
@@ -134,7 +132,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def _open_fault(path: str, *, follow: bool, sticky_is_safe: bool) -> str:
-    """Return why others could put something else into this folder, or "", also where there is none."""
+    """Return why others could write this folder, or "" , also where there is none."""
     try:
         status = os.stat(path, follow_symlinks=follow)
     except NotADirectoryError:

@@ -48,7 +48,7 @@ _loading = threading.Lock()
 
 
 def _reset_lock() -> None:
-    """A forked child must not wait for a thread that only its parent has."""
+    """Renew the lock in a forked child, whose parent's threads it lacks."""
     global _loading
     _loading = threading.Lock()
 
@@ -191,8 +191,8 @@ def _warn_noexec(store: Path) -> None:
 
 
 def _unique_path(descriptor: int) -> str:
-    """Return a path to the descriptor that was never used before: the loader takes a library that
-    it knows by name for the same one, and descriptors' numbers come again.
+    """Return an unused path to the descriptor: the loader knows libraries by name, and numbers
+    recur.
     """
     # Neither step changes where a path leads.
     steps = ("./" if digit == "1" else "/" for digit in f"{next(_serial):b}")

@@ -62,9 +62,7 @@ def build_somewhere(request: Request, source_digest: str, store: Cache) -> Hit:
 
 
 def _build_once(request: Request, source_digest: str, store: Cache) -> Hit:
-    """Build while no other process builds the same; what another one built meanwhile is taken,
-    and so is its failure.
-    """
+    """Build under the lock of all processes; take another's result or failure."""
     question = Question(request, store, digest=source_digest)
     key = question.key
 

@@ -48,8 +48,8 @@ _SOURCE_ATTEMPTS = 5
 
 
 class _State:
-    """What this process knows. A forked child starts with its own flights: nobody would finish
-    the parent's.
+    """The state of this process. A forked child has its own flights, as it cannot finish its
+    parent's.
     """
 
     def __init__(self) -> None:
@@ -195,7 +195,7 @@ def request_for(
     debug: Debug | None,
     store: Cache,
 ) -> Request:
-    """Return what a call of `compile` with these arguments asks for now. Raises as `compile` does."""
+    """Return the request of a call of `compile` with these arguments. Raises as it does."""
     return with_compiler(request_without_compiler(source, macros, target, flags, debug), store)
 
 

@@ -94,7 +94,7 @@ _changing = threading.Lock()
 
 
 def _reset_lock() -> None:
-    """A forked child must not wait for a thread that only its parent has."""
+    """Renew the lock in a forked child, whose parent's threads it lacks."""
     global _changing
     _changing = threading.Lock()
 

@@ -73,7 +73,7 @@ def forget_proved() -> None:
 
 
 def call_record(question: Question) -> Hit | None:
-    """Return what this call was answered with, here or in another process, if no stamp has changed."""
+    """Return the answer to this call, here or in another process, if no stamp has changed."""
     store, name = question.store, question.name
     call = (store.layout.prefix, name)
     build = store.recall_call(name, _proved.get(call, ""))
@@ -94,7 +94,7 @@ def manifest(question: Question) -> Hit | None:
 
 
 def private_cache(question: Question) -> Hit | None:
-    """Return what was built into this process's own cache because the one in use could not take it."""
+    """Return the build in this process's own cache, made where the one in use could not take it."""
     private = made_private_cache()
     return None if private is None else private.lookup(question.key)
 

@@ -149,7 +149,7 @@ class _Work:
         watch.start()
 
     def done(self, text: str) -> None:
-        """One more is done; `text` says which and how."""
+        """Count one more as done; `text` says which and how."""
         with self._change:
             self._finished += 1
             self._update()
@@ -158,7 +158,7 @@ class _Work:
             _note(text if self._total is None else f"{self._finished}/{self._total} {text}")
 
     def doing(self, name: str) -> None:
-        """What is compiled now."""
+        """Show what is compiled now."""
         with self._change:
             self._name = name
             self._update()

@@ -26,7 +26,7 @@ _log = settings.logger("jit")
 
 
 def _shared_key(request: Request, source_digest: str) -> str:
-    """Return names what was asked for, of this compiler, on every machine."""
+    """Return the key of a request to this compiler on every machine."""
     fingerprint = request.toolchain.fingerprint
     return key_of({"asked": (portable_key(request, source_digest),), "compiler": (fingerprint,)})
 

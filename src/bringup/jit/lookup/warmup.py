@@ -65,9 +65,7 @@ def prebuild_command(spec: Spec, key: str, store: Cache) -> str:
 
 
 def _compared(request: Request, source_digest: str, store: Cache, *, built: str = "") -> str:
-    """Return what the nearest entry has otherwise. Which files are read is known only of what was
-    built.
-    """
+    """Return how the nearest entry differs; files are known only of built ones."""
     asked = request.record(source_digest)
     fields = _OF_THE_REQUEST if not request.toolchain.compiler else asked.keys() - _READ
     record = {field: asked[field] for field in asked if field in fields}

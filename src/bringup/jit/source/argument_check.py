@@ -168,7 +168,7 @@ def _converted(parameter: CParameter, c_type: CType, values: bool) -> CParameter
 
 
 def _referred(parameter: CParameter, declared: Declared) -> tuple[CParameter, str]:
-    """Return a number that is passed by its address, as what the function reads there; and why not."""
+    """Return a number passed by address as the function reads it, and why not."""
     what = f"is the address of {parameter.c_type}, and the function has '{declared.text}' there"
     c_type = CTYPES.get(declared.element)
     if declared.stars != 1:
@@ -209,9 +209,7 @@ def _address_misfit(
 
 
 def _elements(parameter: CParameter, signature: Sequence[Argument]) -> str:
-    """Return the C type of what lies behind the address; "" where the list of `args=` does not say
-    it, or the type is none of C's.
-    """
+    """Return the C type behind the address; "" where `args=` does not say it, or C has none."""
     first = parameter.program[0]
     if first.opcode in (Opcode.TEXT, Opcode.STRING):
         return "char"

@@ -76,9 +76,7 @@ def _new_names(text: str) -> dict[str, str]:
 
 
 def _is_declared(before: str) -> bool:
-    """Return whether what stands before a name is a type, and not an expression that the name is
-    in.
-    """
+    """Return whether a type, and no expression, stands before a name."""
     last = re.search(r"\w+\Z", before)
     if last is not None:
         return last[0] not in _BEFORE_CALLS
@@ -178,7 +176,7 @@ def _with_headers(text: str, source: Source) -> str:
 
 
 def _check_device_code(source: Source, text: str, declared: Sequence[Declared], where: str) -> None:
-    """Device code with plain arguments returns nothing, and gets its position first."""
+    """Require that device code with plain arguments returns void and takes its position first."""
     position = declared[0].text if declared else ""
     if not re.fullmatch(r"(const\s+)?bringup_position(\s+const)?\s*\*\s*\w*", position):
         raise ValueError(
@@ -194,7 +192,7 @@ def _check_device_code(source: Source, text: str, declared: Sequence[Declared], 
 
 
 def _refuse_unknown(source: Source, text: str, where: str) -> None:
-    """A function whose name does not even occur cannot be there, unless another file brings it."""
+    """Refuse a name that does not occur, unless another file may bring it."""
     seen = re.search(rf"\b{source.entry}\b", text) or "##" in text
     if seen or (re.search(r"^\s*#\s*include", text, re.MULTILINE) and not functions_in(text)):
         return

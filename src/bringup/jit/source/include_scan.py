@@ -155,7 +155,7 @@ def _assembled(content: bytes) -> tuple[str, ...] | None:
 
 
 def _spliced(content: bytes) -> tuple[bytes, ...]:
-    """Return the content with its lines joined: as languages with and without trigraphs do."""
+    """Return the content with lines joined, with and without trigraphs."""
     content = content.removeprefix(b"\xef\xbb\xbf")
     readings = [content]
     if _TRIGRAPH in content:
@@ -234,9 +234,7 @@ def _definition(directive: _Directive) -> tuple[str, tuple[str, ...], str]:
 
 
 def _calls(text: str, macros: _Macros) -> Iterator[tuple[bool, str | None]]:
-    """Yield the probes that are used in a text: whether each searches from the next folder on, and
-    its operand; None where it is not called.
-    """
+    """Yield for each probe whether it is of the `_next` form, and its operand or None."""
     for found in _either(tuple(macros)).finditer(text):
         if _DEFINED.search(text[: found.start()]):
             continue

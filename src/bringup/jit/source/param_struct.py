@@ -43,9 +43,7 @@ _SHOWN: Mapping[str, str] = {
 
 @lru_cache(maxsize=256)
 def _read(text: str) -> tuple[tuple[tuple[str, str], ...] | None, tuple[str, ...]]:
-    """Return the members of the parameter struct as pairs of type and name, or None when the text
-    does not show one; and the functions that are defined and never used.
-    """
+    """Return the struct's members as (type, name), or None, and functions never used."""
     plain = code_of(text, _DIRECTIVE)
     bodies = [found[1] for found in _STRUCT.finditer(plain)]
     members = _members(bodies[0]) if len(bodies) == 1 and _DIRECTIVE not in bodies[0] else None
@@ -94,7 +92,7 @@ def check_text(text: str, entry: str, items: Sequence[CParameter]) -> str:
 
 
 def check_args_text(text: str, entry: str) -> str:
-    """Return why an optional function of a source with `abi="args"` would never be called, or ""."""
+    """Return why an optional function of a source with `abi="args"` has no caller, or ""."""
     if "can_impl" not in text:  # which is most sources, and reading them takes time
         return ""
     for name in _read(text)[1]:
@@ -142,7 +140,7 @@ def _is_untyped(text: str, entry: str) -> bool:
 
 
 def _fits(kind: str, c_type: str) -> bool:
-    """Return whether a field of this type takes such a value; a type that is not known here does."""
+    """Return whether a field of this type takes such a value; one of an unknown type does."""
     if _NARROW.match(kind):
         return False
     if kind == "*":

@@ -410,9 +410,7 @@ class Cache:
         self._portables.add(origin.key, variant)
 
     def _commit(self, staged: Path, key: str, ours: Mapping[str, Any]) -> tuple[int, str]:
-        """Size and digest of the binary that is now under `key`; `ours` has those of the staged
-        one.
-        """
+        """Return size and digest of the binary now under `key`; `ours` describes the staged one."""
         final = self.layout.entry(key)
         final.parent.mkdir(exist_ok=True, mode=0o700)
         size = folder_size(staged)

@@ -125,9 +125,7 @@ class Failures:
     def _circumstances(
         request: Request, error: CompileError, staged: Path, start_ns: int
     ) -> tuple[list[Header], Searched] | None:
-        """Return the headers that the failure depends on, and those that would mend it; None when
-        that cannot be said.
-        """
+        """Return headers that a failure depends on and those that would mend it, or None."""
         try:
             paths = read_dependencies(staged)
             absent = Searched()
@@ -151,9 +149,8 @@ class Failures:
 def _ask_what_is_missing(
     request: Request, command: Sequence[str], staged: Path
 ) -> tuple[list[str], Searched]:
-    """Return the headers that were found, and every place where those that were not could appear. A
-    compiler that stops at a missing header does not say what it read before, so it is asked for
-    dependencies alone. Nothing is found where the compiler does not understand the question.
+    """Return the headers found, and all places of missing ones, by asking for dependencies alone: a
+    compiler that stops at a missing header does not list what it read.
     """
     if request.toolchain.family not in ("gcc", "clang"):
         return [], Searched()

@@ -16,7 +16,7 @@ __all__ = ["portable_key", "portable_roots"]
 
 
 def portable_key(request: Request, source_digest: str) -> str:
-    """Return names what was asked for on every machine. Folders do not count: what is in them does."""
+    """Return the name of a request on every machine: by what folders hold, not their paths."""
     source = request.source
     return key_of(
         {

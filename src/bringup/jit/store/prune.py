@@ -88,7 +88,7 @@ def _delete(path: Path) -> None:
 
 
 def _remove(layout: StoreLayout, victims: Iterable[_PruneCandidate]) -> Pruned:
-    """Take the entries away whole, and puts back what somebody loaded at that moment."""
+    """Remove the entries whole, and restore what was loaded at that moment."""
     staging = layout.folder(STAGING)
     trash: list[tuple[_PruneCandidate, Path]] = []
     for victim in victims:

@@ -45,9 +45,7 @@ class Finished(NamedTuple):
 
 
 def _limit(pid: int) -> None:
-    """Limit a process that has not begun yet, and with it all that it starts: nothing of ours may
-    run between fork and exec in a process with threads.
-    """
+    """Limit a process before it begins, and its children; no code of ours runs after fork."""
     wanted = (
         (resource.RLIMIT_AS, settings.jit_memory()),
         (resource.RLIMIT_FSIZE, settings.jit_file_size()),
@@ -80,7 +78,7 @@ def run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) ->
 
 
 def _text(output: bytes) -> str:
-    """Return what was printed; of very much the beginning and the end. It is kept and shown."""
+    """Return the beginning and the end of what was printed."""
     left_out = len(output) - _HEAD - _TAIL
     if left_out > 0:
         middle = b"\n[... %d bytes left out ...]\n" % left_out

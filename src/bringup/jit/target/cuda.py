@@ -245,9 +245,7 @@ def _find_nvcc() -> str:
 
 
 def _files_of(nvcc: str) -> list[str]:
-    """Return what takes part in a build: nvcc may be a wrapper, so it is asked where the others
-    are.
-    """
+    """Return the files of a build, asked of nvcc, which may be a wrapper."""
     plan = ask(nvcc, "--dryrun", "-c", "-x", "cu", os.devnull, get=_GET_NVCC, said_on_stderr=True)
     places: dict[str, str] = dict(re.findall(r"^#\$ (\w+)=(.*?)\s*$", plan, re.MULTILINE))
     folder, library = places.get("_HERE_", ""), places.get("NVVMIR_LIBRARY_DIR", "")

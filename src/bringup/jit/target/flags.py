@@ -137,7 +137,7 @@ def library_directories(flags: Iterable[str]) -> list[str]:
 
 
 def files_named(flags: Iterable[str]) -> list[str]:
-    """Return the files that flags name, whatever for: profiles, version scripts, forced includes."""
+    """Return the files that flags name: profiles, version scripts, forced includes."""
     words = (flag[start:] for flag in flags for start in _starts(flag))
     return [word for word in dict.fromkeys(words) if os.path.isabs(word) and os.path.isfile(word)]
 

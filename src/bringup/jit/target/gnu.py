@@ -268,9 +268,7 @@ class GnuTarget(Target):
         return found.fingerprinted()
 
     def _header_folders(self, compiler: str, language: str, *flags: str) -> tuple[str, ...]:
-        """Return the compiler's own folders for headers; first those that it would search if they
-        were there.
-        """
+        """Return the compiler's header folders, first those that it would search."""
         question = (*flags, "-E", "-v", "-x", language, os.devnull)
         said = self._ask(compiler, *question, said_on_stderr=True)
         listed = said.partition("search starts here:")[2].partition("End of search list")[0]
@@ -437,9 +435,7 @@ class GnuTarget(Target):
 
 
 def _lacking(isa: Iterable[str], here: Iterable[str]) -> tuple[str, ...]:
-    """Return the macros of features that are not defined `here`. One with another value is a size,
-    and a name in small letters is that of a processor (`__haswell__`).
-    """
+    """Return the feature macros not defined `here`; sizes and names of processors do not count."""
     known = {macro.partition(" ")[0] for macro in here}
     names = {macro.partition(" ")[0] for macro in isa} - known
     return tuple(sorted(name for name in names if not name.islower()))

@@ -47,7 +47,7 @@ def features() -> frozenset[str]:
 
 
 def required_features(isa: Iterable[str]) -> tuple[str, ...]:
-    """Return those features of this machine that code built with these predefined macros may use."""
+    """Return the features of this machine that code with these predefined macros may use."""
     spelled = {feature.replace("_", ""): feature for feature in features()}
     found = set()
     for macro in isa:

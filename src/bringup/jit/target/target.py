@@ -198,7 +198,7 @@ _registry = _Registry()
 
 @contextlib.contextmanager
 def temporary_targets() -> Iterator[None]:
-    """Targets that are registered within are gone after it."""
+    """Remove at the end of the block the targets registered in it."""
     global _registry
     before, _registry = _registry, _Registry(dict(_registry.named))
     try:

@@ -88,7 +88,7 @@ class TritonKernel:
         )
 
     def source(self) -> Source:
-        """Return what `jit.compile` takes. Raises `TypeError` for a constant that no text can say."""
+        """Return what `jit.compile` takes. Raises `TypeError` for a constant without a text."""
         entry = self.name.rpartition(".")[2]
         text = json.dumps(asdict(self), sort_keys=True, indent=1)
         return Source(text=text, name=f"{entry}.triton", entry=entry, kind="device")
@@ -210,7 +210,7 @@ class TritonTarget(Target):
         return compile_kernel(source, target=GPUTarget(*self._gpu()), options=dict(kernel.options))
 
     def _gpu(self) -> tuple[str, int | str, int]:
-        """Triton's words for the architecture: backend, architecture, threads of a warp."""
+        """Return Triton's words for the architecture: backend, architecture, threads of a warp."""
         nvidia = re.match(_NVIDIA, self._architecture)
         if nvidia:
             return "cuda", int(nvidia[1]), 32

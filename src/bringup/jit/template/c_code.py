@@ -55,7 +55,7 @@ _DIMENSIONS = (Opcode.SIZE, Opcode.STRIDE)
 
 
 def value_code(value: Expression) -> str:
-    """Return the C of the value for a call that `refusals` lets through; of a workspace, its size."""
+    """Return the C of the value for a call that `refusals` admits; of a workspace, its size."""
     stack: list[str] = []
     for step in value.program:
         if step.opcode in _OPERATORS:
@@ -69,8 +69,8 @@ def value_code(value: Expression) -> str:
 
 
 def refusals(parameter: CParameter) -> str:
-    """Statements that return the reason where there is no value, or none that the parameter can
-    hold. They refuse in the order in which the steps run.
+    """Return statements that return why there is no value, or none that the parameter can hold.
+    They refuse in the order in which the steps run.
     """
     value, lines = parameter.value, []
     stack: list[str] = []
@@ -131,9 +131,7 @@ def _out_of_range(parameter: CParameter, code: str) -> list[str]:
 
 
 def _unlike_declared(parameter: CParameter, code: str) -> list[str]:
-    """Hold a number against a type that only the compiler knows: it compiles where that is of the
-    same kind, and refuses what is another number there.
-    """
+    """Return C that compares a number with a type only the compiler knows, and refuses another."""
     given, is_whole = parameter.declared_type, parameter.kind is ValueKind.INT
     words = c_text(f"args=: {parameter.text} is passed, and the function takes {given} there")
     if parameter.alike:

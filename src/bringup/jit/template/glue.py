@@ -97,8 +97,8 @@ def _parameters(entry: str, items: Sequence[CParameter], blocks: str) -> str:
 
 
 def _checks(items: Sequence[CParameter]) -> str:
-    """Refuse a parameter struct whose fields are not the items, as far as C++ tells: types in
-    order, and members that `params=` names or that are called as an argument is.
+    """Return C++ that refuses a struct whose fields are not the items: types in order, and members
+    that `params=` names or that are called as an argument is.
     """
     kinds = [_KINDS[item.c_type] for item in items]
     lines = ""

@@ -370,9 +370,7 @@ class BoundTemplate:
         return parse_size(template.grid, template.block, template.shared, self.signature, where)
 
     def _parameters(self, where: str) -> tuple[CParameter, ...]:
-        """Return what a function gets. Raises `ValueError` when it is known to take something else,
-        or not to be there.
-        """
+        """Return a function's parameters. Raises `ValueError` if it takes others or is missing."""
         template, source = self.template, self.template.source
         if template.abi not in {"function", "tvm_ffi", "values"}:
             return ()

@@ -100,12 +100,12 @@ class NpuOperator:
         return {**self._defaults, **dict(zip(self._names, args, strict=False)), **kwargs}
 
     def results(self, args: Sequence[Any], kwargs: Arguments) -> dict[str, Tensor]:
-        """Tensors for the results of a call, by name, not yet written."""
+        """Return unwritten tensors for the results of a call, by name."""
         found = self._results(self.bound(args, kwargs))
         return dict(zip(self.signature.results, found, strict=True))
 
     def infer_output(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the results of a call, not yet written; `out` and `workspace` count for nothing."""
+        """Return the unwritten results of a call; `out` and `workspace` count for nothing."""
         found = tuple(self.results(args, kwargs).values())
         return found if len(found) > 1 else found[0]
 
@@ -165,7 +165,7 @@ def _define_kernel(signature: Signature) -> ops.KernelOperator:
 
 
 def _head_sizes(given: Arguments, heads: int, key_heads: int) -> tuple[int, int]:
-    """Elements of a head of query and of value. What does not fit is left to the kernel."""
+    """Return the elements of a head of query and of value; the kernel refuses misfits."""
     query, value, layout = given["query"], given["value"], given["input_layout"]
     paged = given.get("block_table") is not None
     joined = value.dim() == 3 if paged else layout == "BSH"

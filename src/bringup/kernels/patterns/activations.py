@@ -40,7 +40,7 @@ class SwiGlu(passes.PatternFusionPass):
         return binary(gate.builder, "aten::mul.Tensor", activated, up)
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
-        """Both of one shape, rows without gaps."""
+        """Require one shape of both, rows without gaps."""
         gate, up = described(match_result.inputs, ALL_FLOATS)
         require(gate.shape.rank > 0, "the gate has no dimension")
         require(gate.shape.same_as(up.shape), f"the shapes {gate.shape} and {up.shape} differ")
@@ -64,7 +64,7 @@ class _WrittenOutGelu(passes.PatternFusionPass):
     numbers: ClassVar[dict[str, float]]
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
-        """Return the numbers of the formula."""
+        """Require the numbers of the formula."""
         described(
             match_result.inputs,
             otherwise="the formula rounds at each step, so the operator's result is another",
@@ -102,7 +102,7 @@ class TanhGelu(_WrittenOutGelu):
 
     @passes.pattern
     def power(self, inputs: passes.PatternInputs) -> ir.TensorHolder:
-        """Return the cube is a power."""
+        """Match a cube written as a power."""
         cube = binary(
             inputs[0].builder, "aten::pow.Tensor_Scalar", inputs[0], passes.any_value("three")
         )
@@ -110,7 +110,7 @@ class TanhGelu(_WrittenOutGelu):
 
     @passes.pattern
     def product(self, inputs: passes.PatternInputs) -> ir.TensorHolder:
-        """Return the cube is a product."""
+        """Match a cube written as a product."""
         x, builder = inputs[0], inputs[0].builder
         square = binary(builder, "aten::mul.Tensor", x, x)
         return self._gelu(x, binary(builder, "aten::mul.Tensor", square, x))
@@ -180,7 +180,7 @@ class BiasGelu(passes.PatternFusionPass):
         return gelu
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
-        """Return a bias for each column; the view keeps columns."""
+        """Require a bias for each column and a view that keeps columns."""
         bias, _, weight, result = described(
             (*match_result.inputs, *match_result.outputs),
             otherwise="the product would be rounded before the bias is added",

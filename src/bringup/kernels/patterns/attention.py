@@ -106,7 +106,7 @@ def _without_mask(scores: ir.Value) -> tuple[ir.Value, ir.Value | None]:
 
 
 def _without_scale(scores: ir.Value) -> tuple[ir.Value, object]:
-    """Return what is scaled, and the factor: a number, or a tensor of one known only at run time."""
+    """Return what is scaled and the factor: a number, or a tensor of one known at run time."""
     node = scores.node
     if node.op_type not in ("aten::mul.Tensor", "aten::div.Tensor"):
         return scores, 1.0
@@ -161,9 +161,7 @@ def _require_shapes(known: list[ir.TensorDesc]) -> None:
 def _heads_stay_apart(
     product: ir.Node, mixing: ir.Node, known: list[ir.TensorDesc], scores: ir.TensorDesc
 ) -> bool:
-    """Return whether the products are over [B * H, ...]: a view may also cut the same elements
-    differently.
-    """
+    """Return whether the products are over [B * H, ...], which a view may cut otherwise."""
     q, k, v, result = (desc.shape.dims[2:] for desc in known[:4])
     expected: dict[ir.Value, tuple[ir.Dim, ...]] = {
         product.inputs[0]: q,
@@ -193,7 +191,7 @@ class GroupedHeads(NodePass):
     op_types = (_FLASH,)
 
     def rewrite(self, node: ir.Node) -> None:
-        """Where both key and value are repeated the same number of times."""
+        """Rewrite where key and value are repeated the same number of times."""
         key, value = (_unrepeated(node.argument(name), name) for name in ("key", "value"))
         known = descriptions((key, value))
         same = known[0].shape.same_as(known[1].shape)
@@ -270,7 +268,7 @@ class CausalMask(NodePass):
 
 
 def _is_causal(mask: object) -> bool:
-    """Zeros up to the diagonal, minus infinity (or the least number) behind it; square."""
+    """Match zeros up to the diagonal, minus infinity (or the least number) behind it; square."""
     import torch  # `bringup passes list` does without
 
     if not isinstance(mask, torch.Tensor) or mask.dim() != 4 or mask.shape[2] != mask.shape[3]:

@@ -234,7 +234,7 @@ class _Packing:
         return op(_OPERATORS[form], x, *panels, bias, padding, activation)
 
     def _best_layout(self, node: ir.Node, weight: ir.Value, x: ir.TensorDesc) -> str:
-        """As `_linear_choice.best_layout`; `PassSkipException` where the weight lies so already."""
+        """Return `_linear_choice.best_layout`; `PassSkipException` where the weight lies so."""
         from bringup.kernels import _linear_choice as choice  # needs torch
 
         desc = weight.desc
@@ -294,18 +294,14 @@ def _checked_form(form: object) -> str:
 
 
 def _matrix_of(weight: ir.Value) -> object:
-    """Return what two values have in common that are the same matrix: a transposed view of one
-    value.
-    """
+    """Return the identity of a matrix: views that transpose one value are equal."""
     if weight.node.op_type == "aten::t":
         return "transposed", weight.node.argument("self")
     return weight
 
 
 def _epilogue_of(product: ir.Value) -> _Epilogue | None:
-    """Return the activation that is the only reader of a product, or of a view that is its only
-    reader.
-    """
+    """Return the activation that alone reads a product, or its only view."""
     users = product.users
     if len(users) == 1 and users[0].op_type in _VIEWS:
         users = users[0].output.users

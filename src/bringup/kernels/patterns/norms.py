@@ -71,7 +71,7 @@ class RmsNorm(passes.PatternFusionPass):
         return passes.Pattern(builder.build_and_reset(normalized))
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
-        """Return the mean of squares over the last dimension, a number as eps, one weight per
+        """Require the mean of squares over the last dimension, a number as eps, one weight a
         column.
         """
         x, *weight = described(
@@ -137,7 +137,7 @@ class NarrowRmsNorm(passes.PatternFusionPass):
         return binary(builder, "aten::mul.Tensor", weight, narrow)
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
-        """Widened to float32, rounded to what it was; one weight per column."""
+        """Require widening to float32, rounding back, and one weight per column."""
         inner = next(
             node for node in match_result.get_matched_nodes() if "rms_norm" in node.op_type
         )
@@ -174,7 +174,7 @@ class AddRmsNorm(passes.PatternFusionPass):
         return _add_norm("bringup::rms_norm_eps", inputs, inputs[3])
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
-        """Nothing is broadcast."""
+        """Require that nothing is broadcast."""
         x, residual, *_ = described(match_result.inputs[:3], ALL_FLOATS)
         require(x.shape.same_as(residual.shape), f"{x.shape} and {residual.shape} are broadcast")
         return True
@@ -223,7 +223,7 @@ class AddLayerNorm(passes.PatternFusionPass):
         return outputs[0], total
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
-        """Return one dimension is normalised and nothing is broadcast."""
+        """Require one normalised dimension and no broadcast."""
         x, residual, weight, bias = described(match_result.inputs, ALL_FLOATS)
         require(weight.shape.rank == bias.shape.rank == 1, "more than one dimension is normalised")
         require(x.shape.same_as(residual.shape), f"{x.shape} and {residual.shape} are broadcast")

@@ -122,7 +122,7 @@ def rank(name: str, dimensions: int) -> InputConstraint:
 
 
 def fixed_lengths(schema: Schema) -> tuple[BoundConstraint, ...]:
-    """Return the checks that lists of fixed length have it: a kernel reads `int[2]` as two numbers."""
+    """Return the checks of lists of fixed length: a kernel reads `int[2]` as two numbers."""
     return tuple(
         BoundConstraint(CheckKind.LENGTH, (i,), (parse_dimension(a.length, (), ""),), ())
         for i, a in enumerate(schema.arguments)

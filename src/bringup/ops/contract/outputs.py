@@ -430,9 +430,7 @@ class FakeCounts:
 
 
 def _promoted(values: Sequence[Any]) -> torch.dtype:
-    """Return what `at::native::result_type` gives. Tensors without dimensions and numbers come
-    after tensors with some, each kind promoted among itself before.
-    """
+    """Return `at::native::result_type`: by kind, tensors with dimensions first."""
     given = [item for value in values for item in tensors_in(value)]
     kinds: list[list[torch.dtype]] = [[], [], []]
     for item in given:

@@ -147,7 +147,7 @@ class CustomOperator(RegistrationMethods, metaclass=_Constructor):
         return self.overload(*args, **kwargs)
 
     def __reduce__(self) -> Any:
-        """Return a copy is the operator itself, and so is what another process unpickles, by name."""
+        """Reduce to the name: a copy is the operator itself, and so is what is unpickled."""
         return reduced(self.qualified_name, getattr(self._function, "__module__", None) or "")
 
     def __repr__(self) -> str:
@@ -394,8 +394,8 @@ def _registered(
 
 
 def _rehearse(name: str, register: Callable[[str], CustomOperator], known: CustomOperator) -> None:
-    """Register under another name and takes that back: what fails does so while the earlier
-    operator is still there, which torch cannot have twice.
+    """Register under another name and undo it, so that errors come before the earlier operator is
+    gone.
     """
     operator = register(rehearsed(name))
     try:
@@ -472,9 +472,7 @@ def _contents(function: Callable[..., Any]) -> tuple[Any, ...]:
 
 
 def _is_same_definition(earlier: Callable[..., Any], function: Callable[..., Any]) -> bool:
-    """Return whether it is the function of that name in one file, or in what somebody types. What
-    has no name of its own is the same only where its code is.
-    """
+    """Return whether it is the function of that name in one file; unnamed ones by code."""
     if earlier is function:
         return True
     if not isinstance(earlier, FunctionType) or not isinstance(function, FunctionType):

@@ -84,8 +84,8 @@ class AdoptedOperator(RegistrationMethods):
             ) from None
 
     def __reduce__(self) -> Any:
-        """Return a copy is the handle itself; another process unpickles a handle on its own
-        operator.
+        """Reduce to the name: a copy is the handle itself; what is unpickled is a handle of its
+        own.
         """
         return adopt, (self.qualified_name,)
 
@@ -244,9 +244,7 @@ class AdoptedOperator(RegistrationMethods):
         self._ours.update(keys)
 
     def _is_placeholder(self, what: str) -> bool:
-        """Return whether what is there belongs to a `torch.library.custom_op` that was given none:
-        it only raises.
-        """
+        """Return whether it is the kernel of a `torch.library.custom_op` that only raises."""
         member = {"a fake": "_abstract_fn", "a gradient": "_backward_fn"}.get(what)
         known = torch._library.custom_ops.OPDEFS.get(self.qualified_name)
         return known is not None and member is not None and getattr(known, member) is None
@@ -288,9 +286,7 @@ class AdoptedOperator(RegistrationMethods):
 
 
 def _give_back(library: torch.library.Library, former: set[str]) -> None:
-    """Take back what a handle has registered, and puts what it took the place of back into torch's
-    book of Python registrations.
-    """
+    """Remove a handle's registrations, and restore those that it replaced."""
     library._destroy()
     library._op_impls.clear()  # torch strikes these out of its book once more later
     _registered.update(former)

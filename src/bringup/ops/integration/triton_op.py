@@ -345,9 +345,7 @@ def _is_interpreted(kernel: Any) -> bool:
 
 
 def _function_of(kernel: Any, name: str) -> Any:
-    """Return the Python function of a kernel. Raises `MissingCompilerError` without triton, and
-    `SchemaError` for what is no kernel.
-    """
+    """Return a kernel's Python function. Raises `MissingCompilerError` and `SchemaError`."""
     try:
         from triton.runtime.jit import KernelInterface
     except ImportError as error:

@@ -93,7 +93,7 @@ class KernelLauncher:
             torch.get_device_module(place.device).synchronize(place.device)
 
     def _parameters(self, name: str) -> list[_DeclaredParameter] | None:
-        """Return what the kernel declares, where its library says it: one of `ascendc_load` does."""
+        """Return what the kernel declares, if its library says it (one of `ascendc_load` does)."""
         if name not in self._declared:
             describe = self._libraries.find(f"bringup_ascendc_parameters_{name}")
             if describe is None:
@@ -161,7 +161,5 @@ def _kind(value: Any) -> str:
 
 
 def _holds(bits: int, size: int) -> bool:
-    """Return whether an integer of `size` bytes holds what somebody gave as an int, perhaps
-    negative.
-    """
+    """Return whether an integer of `size` bytes holds an int, perhaps negative."""
     return bits < 1 << (8 * size) or bits >= (1 << 64) - (1 << (8 * size - 1))

@@ -151,8 +151,8 @@ def _asked(
     sizes: Bounds,
     usual: tuple[dict[torch.dtype, torch.dtype], ...] = ({}, {}),
 ) -> list[torch.dtype] | Exception:
-    """Return what the CPU makes of stand-ins full of `number`, with `usual` dtypes for their own
-    ones: the dtypes of the results, or how it refuses them.
+    """Return the CPU's result dtypes for stand-ins full of `number` with dtypes `usual`, or its
+    refusal.
     """
 
     def stand_in(value: Any, usual: dict[torch.dtype, torch.dtype]) -> Any:

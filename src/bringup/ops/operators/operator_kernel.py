@@ -288,9 +288,7 @@ def _strided(operator: str, overload: Overload, kind: Kind, strided: Sequence[st
 
 
 def _target(operator: str) -> tuple[str, frozenset[torch.dtype]]:
-    """Return what jit builds for: device code for the family of the device ("sim" of "sim-1"); and
-    the dtypes that the device has.
-    """
+    """Return jit's target for the device's family ("sim" of "sim-1"), and the device's dtypes."""
     loaded = devices.loaded()
     if loaded is None:
         raise DeviceError(

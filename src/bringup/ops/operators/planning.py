@@ -133,9 +133,7 @@ class Planner:
         return None if kernel is None else (written, kernel, decided)
 
     def _has_named_dtypes(self, inputs: Sequence[Any]) -> bool:
-        """Return whether a raw kernel knows the dtype of each tensor: another one than `T` has to
-        have a macro, else the kernel would read its bytes as `T`.
-        """
+        """Return whether each tensor's dtype has a macro or is `T`, as a raw kernel needs."""
         if self._declaration.kind != "raw":
             return True
         macros = self._declaration.dtypes
@@ -147,7 +145,7 @@ class Planner:
         return known is None or all(d is known for name, d in given.items() if name not in named)
 
     def _dtype_in(self, argument: int, value: Any) -> torch.dtype | None:
-        """Return the dtype of what a raw kernel gets there, a number in a tensor's place among it."""
+        """Return the dtype of what a raw kernel gets, also of a number in a tensor's place."""
         if self._overload.parameters[argument].role == "tensor":
             value = torch.tensor(value) if isinstance(value, (bool, int)) else value
             value = torch.tensor(value, dtype=torch.float64) if isinstance(value, float) else value
@@ -165,9 +163,7 @@ class Planner:
     def _takes_scalars(
         self, inputs: Sequence[Any], decided: torch.dtype, results: Sequence[torch.dtype]
     ) -> bool:
-        """Return whether a raw kernel, which gets each Scalar as double or each as int64_t, loses
-        none.
-        """
+        """Return whether Scalars are exact as double, or each as int64_t, for a raw kernel."""
         if decided.is_floating_point or results[0].is_floating_point:
             return True
         roles = (self._overload.parameters[i].role for i in self._overload.operands)
@@ -211,9 +207,7 @@ class Planner:
     def _decided(
         self, inputs: Sequence[Any], result: torch.dtype, written: torch.dtype
     ) -> torch.dtype:
-        """Return the dtype that decides which binary runs: that in which torch computes, before
-        half precision is widened.
-        """
+        """Return the dtype of computation, which selects the binary, before half is widened."""
         tensors = [v for v in inputs if isinstance(v, torch.Tensor)]
         if self._declaration.kind == "raw":
             named = next(iter(self._declaration.dtypes.values()), None)

@@ -243,9 +243,7 @@ def no_jvp(facts: Facts) -> str:
 
 
 def _gradients(facts: Facts, ctx: Any, result: Any) -> tuple[Any, ...]:
-    """Return what a backward returned, one gradient an argument. It may leave out those of
-    keyword-only arguments, and with them of positional ones that the call left out.
-    """
+    """Return one gradient an argument; trailing keyword-only and positional ones may be absent."""
     gradients = result if isinstance(result, tuple) else (result,)
     missing = len(facts.names) - len(gradients)
     if missing == 0:
@@ -392,9 +390,7 @@ def autograd_kernel(facts: Facts, overload: Any, node: Any) -> Callable[..., Any
 
 
 def _in_forward_mode_of_now(run: Callable[..., Any]) -> Callable[..., Any]:
-    """`run`, which `apply` calls with forward mode off, for the transforms below this one: a jvp
-    around a grad would lose its tangents silently.
-    """
+    """Run with forward mode on, which `apply` turns off: a jvp around a grad needs it."""
     enabled = torch._C._is_fwd_grad_enabled()
 
     def call(*args: Any, **kwargs: Any) -> Any:

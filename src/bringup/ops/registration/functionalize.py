@@ -97,9 +97,7 @@ def _kernel(facts: Facts, without_returns: Any) -> Callable[..., Any]:
 
 
 def _view_kernel(facts: Facts, overload: Any) -> Callable[..., Any]:
-    """Return the operator on functional tensors: its own kernel, whose operators make functional
-    views.
-    """
+    """Run the operator's own kernel on functional tensors, which makes functional views."""
     redispatch = overload._handle.redispatch_boxed
 
     def kernel(*args: Any, **kwargs: Any) -> Any:

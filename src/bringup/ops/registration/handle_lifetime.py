@@ -90,9 +90,7 @@ def hold_for_keepers(name: str, instead: Callable[..., Any]) -> None:
 def _unless_defined_again(
     name: str, former: Callable[..., Any], instead: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """Return what calls `instead` as long as nothing has defined the operator again. Its entry is
-    the held one then, and modes are given what torch.ops gave out for that first.
-    """
+    """Return a call of `instead`, with its held entry, until the operator is redefined."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         chosen = former if name in torch.library._defs else instead

@@ -189,9 +189,7 @@ class RegistrationMethods:
         self._autograd_library.m.impl(self._bare, "Autograd", kernel, True)
 
     def _install_versions(self) -> None:
-        """Track what the operator's schema says of its memory: views, and version counters of
-        arguments that it writes.
-        """
+        """Track the schema's views, and version counters of written arguments."""
         facts, overload = self.facts, self.overload
         if overload._schema._is_view_op():
             self._library.m.register_ad_inplace_or_view_fallback(self._bare)

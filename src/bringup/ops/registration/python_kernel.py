@@ -110,9 +110,7 @@ def _is_same(result: Any, argument: Any) -> bool:
 
 
 def _fits(facts: Facts, result: Any) -> bool:
-    """Return whether the tensors are where the schema says; the dispatcher takes None for any of
-    them.
-    """
+    """Return whether tensors are where the schema says; None may stand for any."""
     if len(facts.returns) < 2:
         return result is None if not facts.returns else True
     return (

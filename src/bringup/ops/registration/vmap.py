@@ -77,7 +77,7 @@ def _writing_batches(facts: Facts, rule: Callable[..., Any]) -> Callable[..., An
 
 
 def _pointwise(overload: Any, facts: Facts) -> Callable[..., Any]:
-    """Return one call on the batch: every tensor gets the batch in front, ranks aligned behind it."""
+    """Return one call on the batch, which is in front of every tensor, ranks aligned behind."""
 
     def rule(info: Any, in_dims: Sequence[Any], *values: Any) -> Any:
         ranks = [
@@ -122,11 +122,11 @@ def _loop(overload: Any, facts: Facts) -> Callable[..., Any]:
 
 
 def _empty(overload: Any, facts: Facts, in_dims: Sequence[Any], values: Sequence[Any]) -> Any:
-    """Return the result for no samples: the operator's fake says what one would have given.
+    """Return the result of no samples by the operator's fake. Raises `RuntimeError` where only data
+    say how large a result is.
 
-    functorch's keys are excluded meanwhile. A rule runs with them, and they hand every call on with
-    the modes of the thread from before the batch: the fake mode would not be among them, and the
-    kernel would run. Raises `RuntimeError` where only data say how large a result is.
+    functorch's keys are excluded: they would switch to the modes from before the batch, without the
+    fake mode, and the kernel would run.
     """
     with torch._C._DisableFuncTorch(), FakeTensorMode():
 

@@ -16,5 +16,5 @@ DTYPES: dict[int, torch.dtype] = {
 
 
 def dtype_of_number(number: int) -> torch.dtype:
-    """Return the dtype with this number. Raises `KeyError` for one that this torch does not have."""
+    """Return the dtype of this number. Raises `KeyError` where this torch has none."""
     return DTYPES[number]

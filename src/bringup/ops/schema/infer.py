@@ -472,9 +472,7 @@ def _default_text(value: Any) -> str | None:
 
 
 def _is_writable(type_text: str, default: str) -> bool:
-    """Return whether a schema can have this default; torch's parser knows some names of dtypes and
-    memory formats only.
-    """
+    """Return whether torch's parser takes this default; it knows few dtypes and formats."""
     try:
         torch._C.parse_schema(f"f({type_text} x={default}) -> ()")
     except RuntimeError:

@@ -116,7 +116,7 @@ class Facts:
 
 
 def _is_default(value: Any, default: Any) -> bool:
-    """Return whether a value is its argument's default; not asked of tensors and symbolic numbers."""
+    """Return whether a value is its default; not asked of tensors and symbolic numbers."""
     if value is default:
         return True
     return type(value) is type(default) and bool(value == default)
@@ -130,7 +130,7 @@ def is_defined(name: str) -> bool:
 
 
 def is_dispatched(name: str) -> bool:
-    """Return the same, for a name that TorchScript may know without the dispatcher (`aten::add`)."""
+    """Return the same for a name that TorchScript alone may know (`aten::add`)."""
     try:
         torch._C._dispatch_find_schema_or_throw(*_parts(name))
     except RuntimeError:

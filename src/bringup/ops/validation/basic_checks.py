@@ -87,14 +87,14 @@ def compare(got: list[Any], expected: list[Any], what: str, **tolerance: Any) ->
 
 
 def refusals(error: BaseException) -> bool:
-    """Return whether an operator says itself that it does not take an argument's layout or shape."""
+    """Return whether an operator says itself it does not take an argument's layout or shape."""
     if isinstance(error, (ContractError, KernelError)):
         return True
     return any(word in str(error).lower() for word in _REFUSAL_WORDS)
 
 
 def _same_as_plain(subject: Subject, variants: Iterable[tuple[str, Sample]], what: str) -> None:
-    """Each variant gives what a contiguous copy of it gives, or is refused."""
+    """Check that each variant gives what its contiguous copy gives, or is refused."""
     refused = what
     checked = False
     for name, variant in variants:
@@ -130,12 +130,12 @@ def _opcheck(subject: Subject, sample: Sample, test: str, *, gradients: bool = F
 
 
 def schema(subject: Subject, sample: Sample) -> None:
-    """What the schema says of writes and aliases is so (opcheck)."""
+    """Check what the schema says of writes and aliases (opcheck)."""
     _opcheck(subject, sample, "test_schema")
 
 
 def autograd_registration(subject: Subject, sample: Sample) -> None:
-    """Gradients are registered where every tracer sees them (opcheck)."""
+    """Check that gradients are registered where every tracer sees them (opcheck)."""
     if not any(tensor.dtype.is_floating_point for tensor in sample.tensors()):
         raise NotApplicable("no floating-point argument")
     if subject.facts.written:
@@ -144,17 +144,17 @@ def autograd_registration(subject: Subject, sample: Sample) -> None:
 
 
 def fake(subject: Subject, sample: Sample) -> None:
-    """The fake has sizes, strides and dtypes of the real results (opcheck)."""
+    """Check that the fake has the sizes, strides and dtypes of the real results (opcheck)."""
     _opcheck(subject, sample, "test_faketensor")
 
 
 def aot_dispatch(subject: Subject, sample: Sample) -> None:
-    """Ahead-of-time tracing with symbolic sizes gives the eager results (opcheck)."""
+    """Check that tracing ahead of time with symbolic sizes gives the eager results (opcheck)."""
     _opcheck(subject, sample, "test_aot_dispatch_dynamic")
 
 
 def hidden_writes(subject: Subject, sample: Sample) -> None:
-    """Nothing but declared arguments is written, nor the memory beside any argument."""
+    """Check that only declared arguments are written, and no memory beside any."""
     written = {id(tensor) for tensor in sample.written(subject.facts)}
     guarded: list[tuple[torch.Tensor, torch.Tensor, bool]] = []
 
@@ -181,7 +181,7 @@ def hidden_writes(subject: Subject, sample: Sample) -> None:
 
 
 def aliases(subject: Subject, sample: Sample) -> None:
-    """No result shares memory with an argument or another result."""
+    """Check that no result shares memory with an argument or another result."""
     if subject.facts.returns_aliases:
         raise NotApplicable("the schema declares aliases")
     copy = sample.copied()
@@ -200,7 +200,7 @@ def _storage(tensor: torch.Tensor) -> int:
 
 
 def strides(subject: Subject, sample: Sample) -> None:
-    """Transposed and stepped arguments give what contiguous ones give."""
+    """Compare transposed and stepped arguments with contiguous ones."""
     if not any(tensor.dim() and tensor.numel() > 1 for tensor in sample.tensors()):
         raise NotApplicable("no argument has strides that matter")
     _same_as_plain(
@@ -224,7 +224,7 @@ def _stepped(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def offsets(subject: Subject, sample: Sample) -> None:
-    """Arguments that begin inside their storage give what others give."""
+    """Compare arguments that begin inside their storage with others."""
 
     def offset(tensor: torch.Tensor) -> torch.Tensor:
         plain = tensor.detach().reshape(-1)
@@ -234,7 +234,7 @@ def offsets(subject: Subject, sample: Sample) -> None:
 
 
 def expanded(subject: Subject, sample: Sample) -> None:
-    """Arguments with stride 0 give what their contiguous copies give."""
+    """Compare arguments with stride 0 with their contiguous copies."""
 
     def expand(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.dim() == 0 or tensor.numel() == 0:
@@ -248,7 +248,7 @@ def expanded(subject: Subject, sample: Sample) -> None:
 
 
 def channels_last(subject: Subject, sample: Sample) -> None:
-    """Arguments of four dimensions in channels-last order give what contiguous ones give."""
+    """Compare arguments in channels-last order with contiguous ones."""
     if not any(tensor.dim() == 4 for tensor in sample.tensors()):
         raise NotApplicable("no argument has four dimensions")
 
@@ -304,7 +304,7 @@ def _is_data_dependent(error: Exception) -> bool:
 
 
 def zero_size(subject: Subject, sample: Sample) -> None:
-    """Without elements it gives the fake's shape, or refuses in its own words."""
+    """Require the fake's shape for no elements, or a refusal in the operator's words."""
     variants = list(emptied(sample))
     if not variants:
         raise NotApplicable("no argument has elements")
@@ -314,7 +314,7 @@ def zero_size(subject: Subject, sample: Sample) -> None:
 
 
 def dtypes(subject: Subject, sample: Sample) -> None:
-    """In every floating-point dtype that the fake takes, the call gives near values."""
+    """Require near values in every floating-point dtype that the fake takes."""
     floats = {t.dtype for t in sample.tensors() if t.dtype.is_floating_point}
     if not floats:
         raise NotApplicable("no floating-point argument")
@@ -363,13 +363,13 @@ def _run_compiled(call: Callable[..., Any], subject: Subject, sample: Sample) ->
 
 
 def compiled(subject: Subject, sample: Sample) -> None:
-    """Compiled, without a graph break, it gives the eager results."""
+    """Require the eager results when compiled, without a graph break."""
     got = _run_compiled(compiled_call(subject, dynamic=False), subject, sample)
     compare(got, run(subject.overload, subject, sample), "compiled")
 
 
 def dynamic_shapes(subject: Subject, sample: Sample) -> None:
-    """With other sizes the fake follows, and one compilation for all sizes gives eager results."""
+    """Require that the fake and one compilation follow other sizes."""
     call = compiled_call(subject, dynamic=True)
     compare(_run_compiled(call, subject, sample), run(subject.overload, subject, sample), "dynamic")
     for name, variant in doubled(sample):
@@ -379,7 +379,7 @@ def dynamic_shapes(subject: Subject, sample: Sample) -> None:
 
 
 def vmap(subject: Subject, sample: Sample) -> None:
-    """A batch under torch.vmap gives what a loop gives."""
+    """Compare a batch under torch.vmap with a loop."""
     if subject.facts.written:
         raise NotApplicable("it writes its arguments")
     tensors = sample.tensors()
@@ -403,7 +403,7 @@ def vmap(subject: Subject, sample: Sample) -> None:
 
 
 def cpu_and_npu(subject: Subject, sample: Sample) -> None:
-    """On the loaded driver's device it gives the results of cpu."""
+    """Compare the loaded driver's device with cpu."""
     if devices.loaded() is None:
         raise NotApplicable("no driver is loaded; devices.load_driver('sim') loads the simulator")
     device = torch.device(torch._C._get_privateuse1_backend_name())
@@ -418,7 +418,7 @@ def cpu_and_npu(subject: Subject, sample: Sample) -> None:
 
 
 def fast_and_slow(subject: Subject, sample: Sample) -> None:
-    """The callable and the operator in torch.ops: same values, same errors."""
+    """Compare values and errors of the callable and of torch.ops."""
     if subject.fast is None:
         raise NotApplicable("only the operator of torch.ops was given")
 

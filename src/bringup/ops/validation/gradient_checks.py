@@ -31,7 +31,7 @@ _Call = Callable[..., tuple[torch.Tensor, ...]]
 def _prepare(
     subject: Subject, sample: Sample
 ) -> tuple[_Call, list[torch.Tensor], dict[str, float]]:
-    """Return the call as a function of its floating tensors, those, and how near results must be."""
+    """Return the call as a function of its floating tensors, those, and the tolerances."""
     if subject.facts.written:
         raise NotApplicable("it writes its arguments")
     copies = sample.copied().tensors()
@@ -112,7 +112,7 @@ def _verdict(call: Callable[[], Any], what: str, subject: Subject) -> None:
 
 
 def gradient(subject: Subject, sample: Sample) -> None:
-    """Backward gives the gradients that finite differences give."""
+    """Compare backward with finite differences."""
     function, leaves, tolerance = _differentiable(subject, sample)
     _verdict(
         lambda: gradcheck(
@@ -129,7 +129,7 @@ def gradient(subject: Subject, sample: Sample) -> None:
 
 
 def double_backward(subject: Subject, sample: Sample) -> None:
-    """Backward of backward is right, or raises; it is never silently zero."""
+    """Require that backward of backward is right, or raises; never silently zero."""
     function, leaves, tolerance = _differentiable(subject, sample)
     if leaves[0].dtype is not torch.float64:
         raise NotApplicable("finite differences of gradients need float64")
@@ -156,7 +156,7 @@ def double_backward(subject: Subject, sample: Sample) -> None:
 
 
 def forward_mode(subject: Subject, sample: Sample) -> None:
-    """Forward mode gives the derivatives that finite differences give, or raises."""
+    """Require the derivatives of finite differences from forward mode, or an error."""
     function, leaves, tolerance = _prepare(subject, sample)
     if not any(result.requires_grad for result in function(*leaves)):
         raise NotApplicable("no result requires grad")
@@ -176,8 +176,8 @@ def forward_mode(subject: Subject, sample: Sample) -> None:
 
 
 def gradient_layouts(subject: Subject, sample: Sample) -> None:
-    """Backward gives the same whatever the strides of the gradients that come to it: what follows
-    in a model may expand, transpose, narrow or negate them.
+    """Require equal gradients for any strides of those that come to backward: what follows in a
+    model may expand, transpose, narrow or negate them.
     """
     checked = _layouts_checked(*_differentiable(subject, sample)[:2])
     for what, variant in emptied(sample):
@@ -217,9 +217,7 @@ def _layouts_checked(function: _Call, leaves: list[torch.Tensor], what: str = ""
 
 
 def _within(values: torch.Tensor, sizes: list[int], step: int = 1, offset: int = 0) -> torch.Tensor:
-    """Return the values as a part of rows of these sizes, among NaN: there are enough elements for
-    whoever takes them for contiguous.
-    """
+    """Return the values as part of larger rows full of NaN, for kernels that assume contiguity."""
     strides = [step * math.prod(sizes[d + 1 :]) for d in range(values.dim())]
     memory = values.new_full((step * math.prod(sizes) + offset + values.numel(),), math.nan)
     return memory.as_strided(values.shape, strides, offset).copy_(values)

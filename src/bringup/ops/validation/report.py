@@ -160,7 +160,7 @@ def _subject(op: Any) -> Subject:
 
 
 def _must_run(subject: Subject, samples: Sequence[Sample]) -> None:
-    """A sample that the operator does not take says nothing of it."""
+    """Refuse a sample that the operator does not take."""
     for index, sample in enumerate(samples):
         copy = subject.flat(sample).copied()
         try:

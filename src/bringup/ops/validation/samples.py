@@ -69,7 +69,7 @@ Samples = Iterable[Any] | Callable[[], Iterable[Any]]
 
 
 def read(operator: str, samples: Samples) -> list[Sample]:
-    """Return what a caller gave as samples. Raises `ValueError` where that is none or no arguments."""
+    """Return what a caller gave as samples. Raises `ValueError` if that is none or no arguments."""
     given = list(samples() if callable(samples) else samples)
     if not given:
         raise ValueError(f"{operator}: samples is empty; give the arguments of one call or more")
@@ -88,8 +88,8 @@ def _read_one(operator: str, index: int, item: Any) -> Sample:
 
 
 def generate(operator: str) -> list[Sample]:
-    """Samples from the schema and the contract of a kernel operator: without its optional tensors,
-    and with them. Raises `ValueError` where that is not possible.
+    """Return samples from the schema and the contract of a kernel operator: without its optional
+    tensors, and with them. Raises `ValueError` where that is not possible.
     """
     definition = definition_of(operator)
     if definition is None:

@@ -126,9 +126,7 @@ def _limits(node: ir.Node) -> Limits:
 
 
 def _require_alike(first: Limits, second: Limits) -> None:
-    """No limit, to ONNX, is the largest number of the dtype: infinities become that number, unless
-    a limit is infinite.
-    """
+    """Refuse other limits: no limit turns infinities into the dtype's largest number."""
     for one, other in zip(first, second, strict=True):
         stated = [limit for limit in (one, other) if limit is not None]
         is_mixed = len(stated) == 1 and math.isinf(stated[0])

@@ -66,7 +66,7 @@ class ExplicitPads(NodePass):
     rules: ClassVar = {"Conv": "conv", "ConvInteger": "conv"}
 
     def conv(self, node: ir.Node) -> ir.Value:
-        """Return where the shape is known, or nothing is padded."""
+        """Match a convolution of known rank, or without padding."""
         require(attribute(node, "auto_pad") not in ("NOTSET", None), "its padding is explicit")
         source = node.inputs[0]
         rank = known(rank_of(source), "the rank is not known")
@@ -151,7 +151,7 @@ class DropZeroBiases(NodePass):
     }
 
     def bias(self, node: ir.Node) -> None:
-        """The node stays, without it. Before version 11 a `Gemm` needs one."""
+        """Keep the node without it. Before version 11 a `Gemm` needs one."""
         is_gemm = node.op_type == "onnx::Gemm"
         name = "C" if is_gemm else "B"
         elements = array(optional(node, name))

@@ -138,7 +138,7 @@ def keeps_shape(value: ir.Value, shape: tuple[int, ...]) -> bool:
 
 
 def axis_in(axis: int, rank: int | None) -> int:
-    """Return an axis counted from the front; `PassSkipException` where that takes an unknown rank."""
+    """Return an axis counted from the front; `PassSkipException` if that takes an unknown rank."""
     if axis >= 0:
         return axis
     return axis + known(rank, "an axis is counted from the back, and the rank is unknown")

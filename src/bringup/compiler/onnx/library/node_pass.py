@@ -49,7 +49,7 @@ class NodePass(passes.FusionBasePass):
         return holder.value  # type: ignore[no-any-return]
 
     def _tried(self, node: ir.Node, rule: Rule) -> ir.Node | None:
-        """Return the node to look at again; None where nothing was done."""
+        """Return the node to look at again; None where no rule applied."""
         self._made = None
         try:
             with self.graph.savepoint():

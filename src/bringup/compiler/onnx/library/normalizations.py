@@ -104,7 +104,7 @@ def _scaled_conv(node: ir.Node, weight: Any, factor: Any) -> Any:
 
 
 def _scaled_transposed(node: ir.Node, weight: Any, factor: Any) -> Any:
-    """Its weight has input channels first, then the output channels of one group."""
+    """Return the weight of a transposed convolution, scaled by output channel."""
     group = attribute(node, "group")
     rows, columns, *kernel = weight.shape
     if rows % group or columns * group != factor.size:

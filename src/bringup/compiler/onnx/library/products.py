@@ -61,9 +61,7 @@ def _sizes(value: ir.Value) -> Sizes:
 
 
 def _shape_of_product(inner: tuple[Sizes, Sizes], outer: tuple[Sizes, Sizes]) -> Sizes | None:
-    """Return the shape of the product of the operands as they were before they were reshaped; None
-    where it is another product.
-    """
+    """Return the product's shape before the operands were reshaped; None for another product."""
     (left, right), (first, second) = inner, outer
     if not same_dim(left[-1], first[-1]):
         return None
@@ -89,7 +87,7 @@ class MatMulAddToGemm(NodePass):
     rules: ClassVar = {"Add": "add"}
 
     def add(self, node: ir.Node) -> ir.Value:
-        """Return the product may be either operand; nothing else reads it."""
+        """Match a product as either operand, with no other reader."""
         left, right = node.inputs
         reason = "no operand is a MatMul of matrices that nothing else reads"
         product, bias = (left, right) if _is_own_product(left) else (right, left)
@@ -111,7 +109,7 @@ def _is_own_product(value: ir.Value) -> bool:
 
 
 def _require_broadcast(bias: ir.Value, product: ir.Value) -> None:
-    """A `Gemm` broadcasts the bias to the product, and never the product to the bias."""
+    """Require a bias that broadcasts to the product, as a `Gemm` needs."""
     sizes = known(dims(bias), "the shape of the bias is not known")
     whole = known(dims(product), "the shape of the product is not known")
     require(len(sizes) <= len(whole), "the bias has more dimensions than the product")

@@ -53,7 +53,7 @@ class MergeReshapes(NodePass):
         return source
 
     def flatten(self, node: ir.Node) -> ir.Value:
-        """Return one of the two sizes must be known, and is not 0."""
+        """Match where one of the two sizes is known and not 0."""
         require(opset(self.graph) >= _INPUT_SINCE, "Reshape has its shape as an attribute here")
         (source,) = node.inputs
         sizes = dims(source)
@@ -115,9 +115,7 @@ def _sizes_of(value: ir.Value) -> tuple[int, ...]:
 
 
 def _without_copies(wanted: Sequence[int], sizes: Sequence[ir.Dim] | None) -> tuple[int, ...]:
-    """Return the sizes with no 0 that stands for one of the source's; `PassSkipException` if it
-    takes one that is unknown.
-    """
+    """Return sizes without a 0 that copies one; `PassSkipException` where that one is unknown."""
     made = []
     for place, size in enumerate(wanted):
         kept = sizes[place] if sizes is not None and place < len(sizes) else None

@@ -49,7 +49,7 @@ class DropScatters(NodePass):
 
 
 def _range_end(indices: ir.Value) -> ir.Dim | None:
-    """n of [[0], [1], ..., [n - 1]] that is computed from the shape of a tensor."""
+    """Return the n of [[0], [1], ..., [n - 1]] computed from a tensor's shape."""
     wide = nodes_behind(indices, "onnx::Unsqueeze")
     if wide is None or integers(wide.argument("axes")) not in ((-1,), (1,)):
         return None

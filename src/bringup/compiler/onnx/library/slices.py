@@ -52,7 +52,7 @@ class _Part:
 
 
 def _parts(node: ir.Node) -> dict[int, _Part]:
-    """Return what a slice takes, by axis; `PassSkipException` where that is known only at run time."""
+    """Return what a slice takes, by axis; `PassSkipException` if that is known only at run time."""
     starts, ends = (
         known(integers(node.argument(name)), f"{name} are known only at run time")
         for name in ("starts", "ends")
@@ -77,7 +77,7 @@ def _parts(node: ir.Node) -> dict[int, _Part]:
 
 
 def _list(node: ir.Node, name: str) -> tuple[int, ...] | None:
-    """Axes or steps; None where there are none."""
+    """Return axes or steps; None where there are none."""
     given: Any = optional(node, name) or attribute(node, name)
     if given is None:
         return None
