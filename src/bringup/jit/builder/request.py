@@ -1,4 +1,4 @@
-"""What somebody asked for, in canonical form, and what makes two builds of it the same: the request
+"""What a caller asked for, in canonical form, and what makes two builds of it the same: the request
 key and the key record.
 
 The request key covers what is known before the compiler has run; directories enter only there: they
@@ -9,8 +9,8 @@ that decides what is built, the headers that the compiler read among it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from bringup.jit.builder.key import KERNEL_ABI, SCHEMA, Record
 from bringup.jit.source.source import Source
@@ -28,7 +28,7 @@ class SourceChangedError(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """One build that somebody asked for.
+    """One build that a caller asked for.
 
     Attributes:
         source: what is compiled; for the build key only its content, language and entry count.
@@ -45,6 +45,9 @@ class Request:
     flags: tuple[str, ...]
     toolchain: Toolchain
     debug: Debug = NO_DEBUG
+    _keys: dict[tuple[str, str], str] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @property
     def platform(self) -> Target:
@@ -57,9 +60,17 @@ class Request:
         return self.platform.flags(self.toolchain, self.source.language, self.debug)
 
     def key(self, source_digest: str) -> str:
-        """Return the request key of the source with this content. Computed wherever a manifest is
-        looked up, so in one go.
-        """
+        """Return the request key of the source with this content."""
+        return self.key_once("request", source_digest, self._key)
+
+    def key_once(self, name: str, source_digest: str, compute: Callable[[str], str]) -> str:
+        """Return the key of this name and source: `compute(source_digest)`, called once."""
+        known = self._keys.get((name, source_digest))
+        if known is None:
+            known = self._keys[name, source_digest] = compute(source_digest)
+        return known
+
+    def _key(self, source_digest: str) -> str:
         source, compiler = self.source, self.toolchain
         asked = (
             (SCHEMA, KERNEL_ABI, source_digest, source.language, source.symbol, source.abi),

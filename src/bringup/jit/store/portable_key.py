@@ -7,6 +7,8 @@ that is found.
 
 from __future__ import annotations
 
+from functools import partial
+
 from bringup.jit.builder.key import KERNEL_ABI, SCHEMA, key_of
 from bringup.jit.builder.request import Request
 from bringup.jit.target.flags import include_directories, library_directories, without_folders
@@ -17,6 +19,10 @@ __all__ = ["portable_key", "portable_roots"]
 
 def portable_key(request: Request, source_digest: str) -> str:
     """Return the name of a request on every machine: by what folders hold, not their paths."""
+    return request.key_once("portable", source_digest, partial(_computed, request))
+
+
+def _computed(request: Request, source_digest: str) -> str:
     source = request.source
     return key_of(
         {

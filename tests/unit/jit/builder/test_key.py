@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bringup import _native, jit
+from bringup.jit.builder import request
 from bringup.jit.builder.key import KERNEL_ABI, Record, key_of
 from bringup.jit.builder.request import Request
 from bringup.jit.target.debug import NO_DEBUG
@@ -327,3 +330,20 @@ def test_a_bad_source_is_refused_when_it_is_made(
 
 def test_the_entry_of_an_ascendc_kernel_has_its_launch_name() -> None:
     assert jit.Source("k.c", entry="add", abi="ascendc").symbol == "aclrtlaunch_add"
+
+
+def test_a_cold_build_hashes_its_request_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hashed: list[bytes] = []
+
+    def counted(content: bytes) -> Any:
+        hashed.append(content)
+        return hashlib.sha256(content)
+
+    monkeypatch.setenv("BRINGUP_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(request, "hashlib", SimpleNamespace(sha256=counted))
+    jit.compile(
+        jit.Source(text='extern "C" int hashed_once(void) { return 0; }', entry="hashed_once")
+    )
+    assert len(hashed) == 1
