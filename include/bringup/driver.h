@@ -179,7 +179,7 @@ typedef struct bringup_error_detail {
 
 /* Whose memory an address lies in. */
 typedef enum bringup_pointer_kind {
-  BRINGUP_POINTER_UNKNOWN = 0, /* ordinary host memory, or nobody's */
+  BRINGUP_POINTER_UNKNOWN = 0, /* ordinary host memory, or no one's */
   BRINGUP_POINTER_DEVICE = 1,
   BRINGUP_POINTER_HOST = 2 /* of host_alloc or host_register */
 } bringup_pointer_kind;

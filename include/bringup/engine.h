@@ -479,7 +479,7 @@ typedef struct bringup_engine_api {
                               bringup_ir_value new_value);
   int32_t (*set_argument)(bringup_ir_graph graph, bringup_ir_node node, uint32_t index,
                           const bringup_argument* argument);
-  /* INVALID when somebody reads the node. */
+  /* INVALID when the node has readers. */
   int32_t (*erase_node)(bringup_ir_graph graph, bringup_ir_node node);
   int32_t (*move_before)(bringup_ir_graph graph, bringup_ir_node node, bringup_ir_node before);
 

@@ -490,7 +490,7 @@ uint64_t bytes_of(const Call& call, const Given& params) {
 
 #else /* C */
 
-/* Null when the source defines no such function. Hidden, so that nobody else's is taken. */
+/* Null when the source defines no such function. Hidden, so that no other library's is taken. */
 const char* can_implement(const void* params) __attribute__((weak, visibility("hidden")));
 uint64_t workspace_size(const void* params) __attribute__((weak, visibility("hidden")));
 

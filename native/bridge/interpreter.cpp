@@ -142,7 +142,7 @@ void Interpreter::begin(const PythonApi& api, const std::string& program) {
   api.initialize(0);  // signals stay the program's
   if (api.is_initialized() == 0) throw BridgeError{"Python cannot be started for " + program};
   is_owned_ = true;
-  main_ = api.save_thread();  // the lock is for whoever takes it
+  main_ = api.save_thread();  // the lock is for the next thread
 }
 
 const PythonApi* Interpreter::running() {

@@ -43,8 +43,8 @@ class Interpreter {
  private:
   void begin(const PythonApi& api, const std::string& program);
 
-  // Begins and ends one at a time. Whoever has this mutex may wait for the interpreter's lock, so
-  // nobody may wait for this mutex with that lock: what such threads ask is atomic.
+  // Begins and ends one at a time. A holder of this mutex may wait for the interpreter's lock, so
+  // nothing may wait for this mutex with that lock: what such threads ask is atomic.
   std::mutex mutex_;
   std::atomic<const PythonApi*> api_ = nullptr;  // once it is used
   std::atomic<bool> is_owned_ = false;

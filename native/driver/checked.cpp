@@ -23,7 +23,7 @@ int32_t made(const char* function, Handles& handles, const void* handle, int32_t
 
 const char* last_error();
 
-// The status of a function that ends a handle. Nobody can be told of a failure by an exception,
+// The status of a function that ends a handle. No exception can report a failure,
 // because destructors call it, so each function warns once.
 int32_t ended(const char* function, int32_t status, std::atomic_flag& warned) {
   status = known(function, status);
@@ -31,7 +31,7 @@ int32_t ended(const char* function, int32_t status, std::atomic_flag& warned) {
   const std::string text = *last_error() != '\0' ? last_error() : status_name(status);
   std::fprintf(stderr,
                "bringup: the driver's %s failed (%s), and the driver keeps what it should have "
-               "given back. This is told once; BRINGUP_DRIVER_TRACE=FILE shows every call\n",
+               "given back. This is reported once; BRINGUP_DRIVER_TRACE=FILE shows every call\n",
                function, text.c_str());
   std::fflush(stderr);
   return status;

@@ -13,7 +13,7 @@ namespace bringup::driver {
 // A process has one driver: a later call takes the place of the former one.
 bringup_driver checked(const bringup_driver& driver);
 
-// The process ends, and a driver may refuse every call: failures of what destroys are told no more.
+// The process ends, and a driver may refuse every call: failures to destroy are not reported.
 void end_release_warnings();
 
 }  // namespace bringup::driver

@@ -27,7 +27,7 @@ bool is_idle() {
   return true;
 }
 
-// What nobody gives back before: streams of the pools, modules.
+// What nothing gives back before: streams of the pools, modules.
 int32_t give_back(const bringup_driver& driver) {
   int32_t first = BRINGUP_OK;
   const auto note = [&](const char* function, int32_t status) {
@@ -51,7 +51,7 @@ int32_t shutdown() {
   const Call call("shutdown");
   const bringup_driver& driver = real();
   const bool idle = is_idle();
-  state().real.store(state().stopped.load());  // before: nobody calls the driver while it ends
+  state().real.store(state().stopped.load());  // before: nothing calls the driver while it ends
   const int32_t given_back = idle ? give_back(driver) : BRINGUP_OK;
   const int32_t status = known("shutdown", driver.shutdown());
   return status != BRINGUP_OK ? status : given_back;

@@ -105,7 +105,7 @@ int32_t DeviceMemory::ask_driver(size_t bytes, void** address, size_t* got) {
 }
 
 void DeviceMemory::free(Block* block) noexcept {
-  // Nobody else knows of the block any more: its streams are read without the lock.
+  // Nothing else knows of the block any more: its streams are read without the lock.
   std::vector<Waiting> marks;
   if (!block->used_by.empty()) {
     marks.reserve(block->used_by.size());
@@ -141,7 +141,7 @@ int32_t DeviceMemory::empty() {
   uint64_t until = 0;
   const int32_t status = wait_for_all(&until);
   if (status != BRINGUP_OK) return status;
-  // What another thread frees meanwhile may still be used by work that nobody waited for.
+  // What another thread frees in between may still be used by work that nothing waited for.
   return give_back([&](const Segment& segment) { return segment.freed_at <= until; });
 }
 

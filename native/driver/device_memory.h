@@ -68,7 +68,7 @@ struct SegmentSnapshot {
   std::vector<BlockSnapshot> blocks;  // by address, without gaps
 };
 
-// How the host waits. Whoever has a lock that the awaited work may need gives it up meanwhile.
+// How the host waits. A holder of a lock that the awaited work may need releases it for the wait.
 struct HostWaits {
   std::function<int32_t(int32_t device)> for_device;
   // Runs something that takes its time.

@@ -1,4 +1,4 @@
-// Every function of a driver's table, listed once: whoever reads, checks, traces or wraps a table
+// Every function of a driver's table, listed once: what reads, checks, traces or wraps a table
 // goes through these lists, so that none forgets a function.
 #pragma once
 

@@ -14,13 +14,14 @@ class HostEvent {
   enum class Taken : uint8_t { kYes, kTooLate, kReset };
 
   void record();
-  // Waits for the next record. Where it does not come within `limit`, it is nobody's when it comes.
+  // Waits for the next record. Where it does not come within `limit`, it is not counted when it
+  // comes.
   Taken take(std::chrono::nanoseconds limit);
   // Takes the next record without waiting for it.
   void skip();
-  // Ends the waits under way, and forgets records that nobody has taken.
+  // Ends the waits under way, and forgets records that nothing has taken.
   void reset();
-  // How many records nobody has taken; negative: how many have to come for waits that are over or
+  // How many records nothing has taken; negative: how many have to come for waits that are over or
   // under way.
   int64_t ahead() const;
 

@@ -22,7 +22,7 @@ struct WatchedCall::Slot {
   std::string name;  // of an operator, a function
   int32_t device = 0;
   const void* stream = nullptr;
-  int64_t told = 0;  // the begin of the last call that was told
+  int64_t told = 0;  // the begin of the last call that was reported
 };
 
 namespace {
@@ -52,7 +52,7 @@ void tell(const WatchedCall::Slot& slot, int64_t begun) {
   std::fprintf(
       stderr,
       "bringup: the driver's %s%s has not returned for %.1f s (device %d, stream %p). "
-      "BRINGUP_WAIT_TIMEOUT sets when this is told; BRINGUP_WAIT_ABORT=1 ends the process\n",
+      "BRINGUP_WAIT_TIMEOUT sets when this is reported; BRINGUP_WAIT_ABORT=1 ends the process\n",
       slot.function, of.c_str(), static_cast<double>(now() - begun) / 1e9, slot.device,
       slot.stream);
   std::fflush(stderr);

@@ -10,7 +10,7 @@ namespace bringup::driver {
 using Clock = std::chrono::steady_clock;
 
 // `seconds` 0: no limit and no watchdog. `abort`: a call that has not returned for that long ends
-// the process, after it was told.
+// the process, after a report.
 void set_wait_limit(double seconds, bool abort);
 std::chrono::nanoseconds wait_limit() noexcept;  // zero: none
 

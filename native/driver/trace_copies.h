@@ -43,7 +43,7 @@ class PendingCopies {
   Clock after_device(int32_t device) const;
 
   // Calls `visit` for each copy that `done` covers and forgets it. Under the lock: another thread
-  // that learns of the same copies waits, and does not give their memory back meanwhile.
+  // that learns of the same copies waits, and keeps their memory until then.
   void take(const Clock& done, const std::function<void(const TracedCopy&)>& visit);
 
   // True when a copy that may not be done yet writes to this host memory.

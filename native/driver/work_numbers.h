@@ -42,7 +42,7 @@ class WorkNumbers {
     return status;
   }
 
-  // `start` or `stop` a recording of the device, while nobody gives it work.
+  // `start` or `stop` a recording of the device, while nothing gives it work.
   template <class Call>
   int32_t start(int32_t device, Call call) {
     const std::unique_lock alone(recordings_);

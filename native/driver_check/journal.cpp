@@ -63,7 +63,7 @@ CallLine* Journal::call(const char* function, const std::string& text) {
 }
 
 void Journal::done(CallLine* line, const std::string& result) {
-  if (line->state == CallLine::kEmpty) return;  // after a failure: nobody's
+  if (line->state == CallLine::kEmpty) return;  // after a failure
   const size_t length = strnlen(line->text, sizeof line->text - 1);
   std::snprintf(line->text + length, sizeof line->text - length, "%s", result.c_str());
   line->state = CallLine::kDone;

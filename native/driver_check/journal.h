@@ -59,7 +59,7 @@ class Journal {
   const CallLine& line(uint32_t number) const;
 
   std::atomic<uint32_t> outcome_;
-  std::atomic<uint32_t> failing_;  // somebody writes, or wrote, the failure
+  std::atomic<uint32_t> failing_;  // a thread writes, or wrote, the failure
   std::atomic<uint32_t> failed_;   // it is written
   std::atomic<uint32_t> count_;
   std::atomic<int32_t> signal_;
@@ -78,7 +78,7 @@ struct DeviceSheet {
   size_t free_memory;
 };
 
-// What a driver says of itself, for whoever asked for the checks.
+// What a driver says of itself, for the report.
 struct DriverSheet {
   static constexpr int32_t kDescribed = 16;  // devices, at most
   char device_name[64];

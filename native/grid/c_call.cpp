@@ -31,7 +31,7 @@ void Places::put_floating(double bits) {
   }
 }
 
-// The low half of the register or word; nobody looks at the other one.
+// The low half of the register or word; nothing looks at the other one.
 void Places::put(float floating) {
   double bits = 0;
   std::memcpy(&bits, &floating, sizeof floating);

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <new>
 
-// Sanitizers follow a thread's stack, and have to be told when it is another one.
+// Sanitizers follow a thread's stack, and need a call when it is another one.
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
 #endif

@@ -8,7 +8,7 @@
 
 namespace bringup::grid {
 
-// Whoever resumes a fiber goes on when it suspends itself or its function returns. The function
+// The caller of resume() goes on when it suspends itself or its function returns. The function
 // must not throw.
 class Fiber {
  public:

@@ -61,7 +61,7 @@ void bind_until_known(nb::module_& module, PyObject* names, PyObject* name) {
   static size_t bound = 0;
   static bool is_binding = false;
   {
-    const nb::gil_scoped_release released;  // whoever binds may need it
+    const nb::gil_scoped_release released;  // a thread that binds may need it
     binding.lock();
   }
   const std::lock_guard held(binding, std::adopt_lock);
@@ -72,7 +72,7 @@ void bind_until_known(nb::module_& module, PyObject* names, PyObject* name) {
   }
 }
 
-// The module's __getattr__. A function of C: nobody throws where a name is merely missing.
+// The module's __getattr__. A function of C: nothing throws where a name is merely missing.
 PyObject* late_name(PyObject* self, PyObject* name) {
   PyObject* names = PyModule_GetDict(self);
   const char* text = PyUnicode_AsUTF8(name);

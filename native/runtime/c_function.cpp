@@ -140,7 +140,7 @@ int32_t call_tvm(const Bound& bound, void** args, const bringup_ctx* ctx) {
   const std::string returned = bound.tvm.drop(result);
   if (returned.empty()) return 0;
   return fail(ctx, ("the function returned " + returned +
-                    ", which nobody reads: it should write its outputs and return nothing")
+                    ", which nothing reads: it should write its outputs and return nothing")
                        .c_str());
 }
 
@@ -162,7 +162,7 @@ int32_t call_grid(const Bound& bound, void** args, const bringup_ctx* ctx) {
 
 constexpr size_t kEntries = 2048;
 
-// What the entries read: written before the entry is handed out, cleared when nobody has it.
+// What the entries read: written before the entry is handed out, cleared when nothing has it.
 Bound* g_bound[kEntries];
 std::mutex g_bound_mutex;  // for taking and giving back; calls do not need it
 

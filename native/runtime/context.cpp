@@ -160,7 +160,7 @@ void* HostContext::own_workspace(size_t bytes) noexcept {
   }
 }
 
-// A thread of the kernel's: its arena must not be used, for nobody there would rewind it.
+// A thread of the kernel's: its arena must not be used, for nothing there would rewind it.
 void* HostContext::foreign_workspace(size_t bytes) noexcept {
   if (bytes > SIZE_MAX - sizeof(Region)) return nullptr;
   std::byte* memory = allocate(sizeof(Region) + bytes);

@@ -18,7 +18,7 @@ using ParallelFor = void (*)(int64_t n, int64_t grain, void (*fn)(int64_t, int64
 // run serially.
 BRINGUP_API void set_parallel_for(ParallelFor implementation) noexcept;
 
-// Where scratch memory comes from that is not the host's: given back by whoever made the source.
+// Where scratch memory comes from that is not the host's: given back by the maker of the source.
 class WorkspaceSource {
  public:
   // At least `bytes`, 64-byte aligned, or null when there is none left. Any thread may ask.

@@ -1,5 +1,5 @@
 // The error slot: one thread-local message that a kernel, a driver or the runtime leaves for
-// whoever called it.
+// its caller.
 #pragma once
 
 #include <string>

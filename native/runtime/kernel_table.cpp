@@ -86,7 +86,7 @@ bool KernelTable::release_unused(KernelId id) {
   std::lock_guard lock(state().mutex);
   const auto found = state().kernels.find(id);
   if (found == state().kernels.end()) return true;
-  // Nobody can take another reference while the table is locked: it gives them out.
+  // Nothing can take another reference while the table is locked: it gives them out.
   const std::shared_ptr<const Kernel>& kernel = found->second;
   if (kernel.use_count() > 1 || kernel->library.use_count() > 1) return false;
   last = std::move(found->second);

@@ -1,4 +1,4 @@
-// The kernel table: every loaded kernel entry under a number that Python can hold. Whoever holds
+// The kernel table: every loaded kernel entry under a number that Python can hold. A holder of
 // the shared_ptr keeps the library mapped, so nothing is closed under a running call, an operator
 // or a graph.
 #pragma once
@@ -53,7 +53,7 @@ class BRINGUP_API KernelTable {
   // Drops the table's reference; holders keep theirs. False when there was nothing under `id`.
   bool release(KernelId id);
   // Drops the table's reference if it is the only one, so that the library is closed. False when
-  // somebody else (an operator, a graph, a running launch) holds the kernel: it then stays under
+  // other code (an operator, a graph, a running launch) holds the kernel: it then stays under
   // `id`. True when there was nothing.
   bool release_unused(KernelId id);
 

@@ -66,7 +66,7 @@ class BRINGUP_API LaunchBlock {
   void set_int_list(int32_t index, std::span<const int64_t> values);
   void set_float_list(int32_t index, std::span<const double> values);
 
-  // What the block holds, arguments included, for whoever frees it with free_detached: a launch
+  // What the block holds, arguments included, for free_detached: a launch
   // that is over later. The block is good for nothing then.
   void* detach() noexcept;
   static void free_detached(void* detached) noexcept;

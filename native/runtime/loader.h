@@ -1,4 +1,4 @@
-// The loader: a shared library that stays mapped while anybody holds it.
+// The loader: a shared library that stays mapped while it is held.
 #pragma once
 
 #include <memory>

@@ -29,7 +29,7 @@ class KeyPacker {
  public:
   static constexpr int kBits = 128;
 
-  // `value` must fit into `bits`, 1 to 63, and all fields together into kBits: whoever declares the
+  // `value` must fit into `bits`, 1 to 63, and all fields together into kBits: what declares the
   // fields sees to it.
   void put(uint64_t value, int bits) {
     if (used_ >= 64) {
@@ -64,8 +64,8 @@ class KeyReader {
   int used_ = 0;
 };
 
-// From keys to values that are never null and never change. Values belong to whoever inserts them
-// and must outlive the table's use. Any thread may call anything.
+// From keys to values that are never null and never change. Values belong to the code that inserts
+// them and must outlive the table's use. Any thread may call anything.
 class BRINGUP_API VariantTable {
  public:
   VariantTable();
@@ -116,7 +116,7 @@ class BRINGUP_API VariantTable {
 
   mutable std::mutex writers_;
   size_t size_ = 0;
-  // Former tables stay: somebody may be reading them. Together they are smaller than the present.
+  // Former tables stay: a thread may be reading them. Together they are smaller than the present.
   std::vector<std::unique_ptr<Slots>> all_;
   std::atomic<const Slots*> slots_;
 };

@@ -30,7 +30,7 @@ class EventRecord {
   // The worker reached it. `failure`: what the stream has not reported yet, or null. Once.
   void complete(std::shared_ptr<StreamFailure> failure = nullptr);
   bool done() const noexcept { return done_.load(std::memory_order_acquire); }
-  // Somebody wants it: its stream may not put it off.
+  // It is waited for: its stream may not put it off.
   void demand() const;
   // Blocks until it is complete, until the simulator shuts down, or until `give_up` is set and
   // wake_event_waits() was called.
@@ -38,7 +38,7 @@ class EventRecord {
   // False when `deadline` comes first.
   bool wait_until(std::chrono::steady_clock::time_point deadline) const;
 
-  // What failed before it and nobody was told of yet; null: nothing, or it is not complete.
+  // What failed before it and was not reported yet; null: nothing, or it is not complete.
   std::shared_ptr<StreamFailure> failure() const;
   int64_t time() const noexcept { return time_; }                    // nanoseconds, once it is done
   std::shared_ptr<Stream> stream() const { return stream_.lock(); }  // null: it is gone

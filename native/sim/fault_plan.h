@@ -14,7 +14,7 @@ namespace bringup::sim {
 enum class Order {
   kEager,   // as soon as possible
   kRandom,  // after delays that the seed decides
-  kLate,    // only when somebody waits for the stream or asks for it
+  kLate,    // only when a caller waits for the stream or asks for it
 };
 
 // docs/devices/faults.md describes each key; a key is called like its member.

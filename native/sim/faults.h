@@ -91,7 +91,7 @@ class Faults {
 
   // Whether there is any set: what everybody asks first.
   static bool active() noexcept { return active_.load(std::memory_order_relaxed); }
-  // Whether streams wait until somebody wants their work.
+  // Whether streams put their work off until it is waited for.
   static bool late() noexcept { return late_.load(); }
 
   uint64_t add(FaultPlan plan);

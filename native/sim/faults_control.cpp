@@ -25,7 +25,7 @@ void bringup_sim_remove_faults(uint64_t number) {
   Faults::instance().remove(number);
   try {
     Simulator::instance().wake_streams();
-  } catch (const std::exception&) {  // the process ends, or is a forked child: nobody waits
+  } catch (const std::exception&) {  // the process ends, or is a forked child: nothing waits
   }
 }
 

@@ -164,7 +164,7 @@ void Stream::record(const std::shared_ptr<Event>& event) {
   try {
     enqueue(RecordTask{record});
   } catch (...) {
-    record->complete();  // nobody shall wait for a record that never comes
+    record->complete();  // nothing shall wait for a record that never comes
     throw;
   }
 }
@@ -292,7 +292,7 @@ void Stream::work() {
 
 void Stream::wait_for_demand() {
   if (!Faults::late()) return;
-  set_blocked(true);  // less urgent streams do not stand back meanwhile
+  set_blocked(true);  // less urgent streams need not stand back
   {
     std::unique_lock lock(mutex_);
     wake_.wait(lock, [&] {
@@ -327,7 +327,7 @@ void Stream::delay(const Task& task) const {
 }
 
 void Stream::finish(Task&& task) {
-  // Let go of events, graphs and launches before anybody learns that the task is over.
+  // Let go of events, graphs and launches before the task counts as over.
   { const Task over = std::move(task); }
   completed_.fetch_add(1);
   if (waiters_.load() == 0) return;
@@ -405,7 +405,7 @@ void Stream::perform(Task& task) {
              task);
 }
 
-// Events that were pending are done; nobody shall wait for them.
+// Events that were pending are done; nothing shall wait for them.
 void Stream::drop(Task& task) {
   if (auto* dropped = std::get_if<RecordTask>(&task)) dropped->record->complete(failure());
 }

@@ -89,7 +89,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   // Throws SimError once the stream was stopped.
   void enqueue(Task task);
   void record(const std::shared_ptr<Event>& event);
-  // Somebody wants what was enqueued so far: where streams put work off, it runs now.
+  // What was enqueued so far is waited for: where streams put work off, it runs now.
   void demand();
   // Where streams no longer put work off.
   void wake();
@@ -145,7 +145,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   Turns& turns_;
   WorkLog& log_;
   const int32_t priority_;
-  // Guards incoming_, sleeping_, thread_, numbered_, ready_, blocked_, launching_; held by whoever
+  // Guards incoming_, sleeping_, thread_, numbered_, ready_, blocked_, launching_; held by what
   // performs a task that is not the worker, but for a launch.
   std::mutex mutex_;
   bool ready_ = false;

@@ -26,7 +26,7 @@ def after_import(name: str, action: Callable[[], object]) -> None:
 
 
 class Finder(importlib.abc.MetaPathFinder):
-    """Wraps the loader of a module that somebody waits for; leaves once nobody waits."""
+    """Wraps the loader of an awaited module; removes itself when no other is awaited."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -1,7 +1,7 @@
 """Locks of files between processes: a `flock`, which goes with its holder however that ends.
 
-Where the file system knows no locks nobody waits: what is locked here is done twice then, and is
-right all the same.
+Where the file system has no locks there is no waiting: what is locked here is done twice then,
+and is right all the same.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def exclusive(
     every: float = _REPORT_SECONDS,
 ) -> Iterator[bool]:
     """Hold the lock of a file, which is made where it is missing, and says whether it could be had
-    in `timeout` seconds; at once where somebody has stopped its holder, for as long as he likes.
+    in `timeout` seconds; at once where a user has stopped its holder, for as long as he likes.
 
     `waiting` is called with the seconds so far and the lock's owner, at once and then every so many
     seconds. Raises `OSError` where the file cannot be opened.

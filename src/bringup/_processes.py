@@ -12,10 +12,10 @@ from typing import IO
 
 __all__ = ["end", "ending", "output_within", "started"]
 
-# The program begins when it is told to, and not when we are gone by then: until then it has no
+# The program begins on a signal of ours, and not when we are gone by then: until then it has no
 # children, and nothing that would have to be ended.
 _START = 'read -r go && exec "$@"'
-# Nobody writes to its input: it ends when the other end is closed, which kill -9 does too.
+# Nothing writes to its input: it ends when the other end is closed, which kill -9 does too.
 _WATCHER = 'read -r never; kill -TERM "-$1"'
 
 

@@ -205,7 +205,7 @@ def without(*names: str) -> dict[str, str]:
 
 def logger(package: str, levels: dict[str, int]) -> logging.Logger:
     """Return the logger `bringup.<package>`, with these levels of loggers; on stderr where there
-    are any and nobody has set up logging.
+    are any and logging is not set up.
     """
     found = logging.getLogger(f"bringup.{package}")
     for name, level in levels.items():

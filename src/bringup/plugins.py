@@ -111,7 +111,7 @@ def plugin_files(
 def load_file(plugin: PluginFile) -> ModuleType:
     """Import a plugin file under its private name.
 
-    Its folder comes first on `sys.path` meanwhile, so that it can import what lies beside it; then
+    Its folder comes first on `sys.path`, so that it can import what lies beside it; then
     `sys.path` is left as found. Modules that it brought so are its own: another plugin's folder may
     have others of the same names, and they are forgotten with it.
 
@@ -222,7 +222,7 @@ def read_entry_points(group: str) -> list[EntryPoint]:
 
 
 def _installation() -> _Installation | None:
-    """Return what tells whether packages came or went; None where it cannot be told."""
+    """Return what changes when packages come or go, or None."""
     finders = [finder for finder in sys.meta_path if hasattr(finder, "find_distributions")]
     if any(finder.__module__ not in _PATH_FINDERS for finder in finders):
         return None

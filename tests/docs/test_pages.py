@@ -108,15 +108,38 @@ def test_only_a_row_of_a_table_in_a_page_may_be_longer() -> None:
 
 # Persons where a part of the program is meant, or a passive without an actor.
 LOOSE_WORDS = re.compile(
-    r"\b(nobody|somebody|whoever|meanwhile|(is|are|be) told)\b(?! apart)", re.I
+    r"\b(nobody|somebody|anybody|whoever|meanwhile|(is|are|be|was|were|been) told)\b(?! apart)",
+    re.I,
+)
+# Sources that still have them: the list only shrinks.
+LOOSE_SOURCES = (
+    "native/engine/",
+    "native/python/engine_",
+    "native/torch/graphs/graph.",
+    "native/torch/operators/",
+    "native/torch/ops/",
+    "src/bringup/passes/",
 )
 
 
+def loose_words(path: Path, text: str) -> list[str]:
+    return [f"{path.relative_to(ROOT)}: {match[0]}" for match in LOOSE_WORDS.finditer(text)]
+
+
 def test_pages_name_who_does_what() -> None:
+    pages = [path for path in DOCUMENTS if "design" not in path.parts]
+    texts = {path: re.sub(r"`[^`]*`", "", path.read_text()) for path in pages}
+    assert [found for path, text in texts.items() for found in loose_words(path, text)] == []
+
+
+def test_sources_name_who_does_what() -> None:
     found = [
-        f"{path.relative_to(ROOT)}: {match[0]}"
-        for path in DOCUMENTS
-        if "design" not in path.parts
-        for match in LOOSE_WORDS.finditer(re.sub(r"`[^`]*`", "", path.read_text()))
+        word
+        for folder in ("src", "native", "include", "drivers")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in {".py", ".pyi", ".h", ".cpp", ".c", ".tmpl"}
+        for word in loose_words(path, path.read_text())
     ]
-    assert found == []
+    assert [word for word in found if not word.startswith(LOOSE_SOURCES)] == []
+    done = [start for start in LOOSE_SOURCES if not any(word.startswith(start) for word in found)]
+    assert not done, "take them out of LOOSE_SOURCES"

@@ -198,7 +198,7 @@ BRINGUP_ASCENDC_EXPORT void bringup_ascendc_queue(const bringup_driver* driver, 
   bringup::ascendc::queue() = {driver, device};
 }
 
-// Why this thread's last launch returned something else than 0; "" when nobody knows.
+// Why this thread's last launch returned something else than 0; "" when it is not known.
 BRINGUP_ASCENDC_EXPORT const char* bringup_ascendc_words() { return bringup::ascendc::words(); }
 
 #endif  // BRINGUP_ASCENDC_LAUNCH_H_

@@ -17,7 +17,7 @@ std::string exception_text(const std::string& advice) {
   try {
     throw;
   } catch (const abi::__forced_unwind&) {
-    throw;  // the thread is being ended, which nobody may stop
+    throw;  // the thread is being ended, which nothing may stop
   } catch (const runtime::ViewError& error) {
     return error.what();
   } catch (const c10::Error& error) {

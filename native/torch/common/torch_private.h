@@ -1,4 +1,4 @@
-// The only file that reaches into torch's private members. Pinned to torch 2.13; whoever moves to
+// The only file that reaches into torch's private members. Pinned to torch 2.13; a move to
 // another minor starts here.
 #pragma once
 

@@ -94,7 +94,7 @@ void Program::finish(std::vector<Operand> outputs) {
       if (!is_read[place]) step->emptied.push_back(place);
       is_read[place] = true;
     };
-    for (int64_t& result : step->results) {  // what nobody reads is dropped at once
+    for (int64_t& result : step->results) {  // what nothing reads is dropped at once
       if (result != kNoRegister && !is_read[static_cast<size_t>(result)]) result = kNoRegister;
     }
     for (const Operand& operand : step->operands) operand.visit_registers(read_last);
@@ -112,7 +112,7 @@ void Program::run_step(const Step& step, std::vector<c10::IValue>& registers,
   stack.clear();
   for (const Operand& operand : step.operands) stack.push_back(operand.value(registers));
   if (step.op.has_value()) {
-    // A tensor that nobody needs behind this step is freed by the operator's own frame.
+    // A tensor that nothing needs behind this step is freed by the operator's own frame.
     for (const size_t place : step.emptied) registers[place] = c10::IValue();
     step.op->callBoxed(stack);
     for (size_t i = 0; i < step.results.size(); ++i) keep(step.results[i], std::move(stack[i]));

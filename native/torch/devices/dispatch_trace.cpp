@@ -130,7 +130,7 @@ std::unique_ptr<at::ObserverContext> on_enter(const at::RecordFunction& function
     return std::make_unique<Observed>(true);
   }
   const auto schema = function.operator_schema();
-  if (!schema.has_value()) return nullptr;  // a region that somebody named, no operator
+  if (!schema.has_value()) return nullptr;  // a named region, no operator
   on_operator(function, *schema);
   ++t_depth;
   return std::make_unique<Observed>(false);

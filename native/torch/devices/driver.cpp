@@ -80,7 +80,7 @@ void require_free_backend() {
                         Key::QuantizedPrivateUse1, Key::NestedTensorPrivateUse1}) {
     if (!c10::Dispatcher::singleton().hasBackendFallbackForDispatchKey(key)) continue;
     throw std::runtime_error(
-        std::string("somebody has registered a fallback of all operators for ") + toString(key) +
+        std::string("other code has registered a fallback of all operators for ") + toString(key) +
         " (m.fallback(...) of TORCH_LIBRARY_IMPL(_, ...), or of torch.library.Library(\"_\", "
         "\"IMPL\")), and a driver brings its own, which runs the CPU's kernels: take that one out. "
         "Kernels of single operators stay, m.impl(\"sub.Tensor\", ...), boxed ones too; "

@@ -40,7 +40,7 @@ bringup_stream current_driver_stream(c10::DeviceIndex device);
 at::Tensor host_alias(const at::Tensor& device_tensor);
 
 // The driver's waits. What is waited for may be an operator in Python, on the driver's thread: a
-// caller that holds the GIL gives it up meanwhile. They return the driver's status.
+// caller that holds the GIL releases it for the wait. They return the driver's status.
 int32_t wait_for_device(c10::DeviceIndex device) noexcept;
 int32_t wait_for_stream(c10::DeviceIndex device, bringup_stream stream) noexcept;
 int32_t wait_for_event(bringup_event event) noexcept;

@@ -387,7 +387,7 @@ void withdraw_fallback(const c10::OperatorName& op) {
   const std::lock_guard lock(single.mutex);
   const auto found = single.all.find(op);
   if (found == single.all.end() || !found->second.has_value()) return;
-  // Below somebody else's kernel it stays: put back later it would win over that one.
+  // Below another library's kernel it stays: put back later it would win over that one.
   const auto handle = c10::Dispatcher::singleton().findSchema(op);
   if (handle.has_value() && is_fallback(*handle)) found->second.reset();
 }

@@ -13,13 +13,13 @@ void fall_back(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
 // Takes the fallback's own registration for an operator out of the dispatcher, so that a kernel can
 // be registered in its place without overriding it, and puts it back. Nothing for an operator that
 // the fallback has no registration for (it is reached as the backend's fallback then), nor for one
-// that somebody else has given a kernel.
+// that other code has given a kernel.
 void withdraw_fallback(const c10::OperatorName& op);
 void restore_fallback(const c10::OperatorName& op);
-// Registers the fallback's entries for operators that had somebody else's kernel until now.
+// Registers the fallback's entries for operators that had another library's kernel until now.
 void restore_fallbacks();
 
-// Whether the fallback of this operator is torch's composite kernel, because somebody gave the
+// Whether the fallback of this operator is torch's composite kernel, because other code gave the
 // device a kernel for its out form.
 bool hands_to_out_form(const c10::OperatorHandle& op);
 

@@ -17,7 +17,7 @@ struct RandomPoint {
 };
 
 // When a state was last seeded, set and read, in ticks of one clock of the process: tells a capture
-// what happened to the state meanwhile.
+// what happened to the state in between.
 struct RandomHistory {
   uint64_t seeded = 0;
   uint64_t set = 0;  // seeding sets it too

@@ -131,7 +131,7 @@ class DriverGuard final : public c10::impl::DeviceGuardImplInterface {
   }
   double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {
     TORCH_CHECK(start != nullptr && end != nullptr,
-                "both events must be recorded before the time between them can be told");
+                "both events must be recorded before the time between them is known");
     double milliseconds = 0;
     check_driver(
         active_driver()->event_elapsed(native_event(start), native_event(end), &milliseconds),

@@ -29,7 +29,7 @@ class OwnedEvent {
     if (event_ != nullptr && !in_forked_child()) active_driver()->event_destroy(event_);
   }
   bringup_event get() const noexcept { return event_; }
-  // An event that cannot be asked is not over: nobody knows.
+  // An event that cannot be queried counts as pending.
   bool over() const noexcept {
     return event_ != nullptr ? active_driver()->event_query(event_) == BRINGUP_OK : over_;
   }

@@ -160,7 +160,7 @@ at::Tensor without_repeats(at::Tensor tensor) {
 }
 
 // Memory of the host as large as `storage`. Never pinned: it may be far larger than what a call has
-// of it, and pages that nobody touches cost nothing.
+// of it, and pages that nothing touches cost nothing.
 c10::Storage room_like(const c10::StorageImpl& storage) {
   const InterceptorScope outside(nullptr);
   return c10::make_intrusive<c10::StorageImpl>(
@@ -302,7 +302,7 @@ const HostCall::Redirected* HostCall::find_redirected(const void* host) const {
 at::DataPtr HostCall::to_device(at::DataPtr&& data, size_t bytes) {
   const Redirected* redirected = find_redirected(data.get());
   if (C10_UNLIKELY(data.get() != nullptr && redirected == nullptr)) {
-    // Not allocated through us, so somebody put his own allocator before ours: the values have to
+    // Not allocated through us, so other code put an allocator before ours: the values have to
     // move.
     at::DataPtr block = allocate_block(bytes, device_);
     std::memcpy(host_address(device_, block.get()), data.get(), bytes);

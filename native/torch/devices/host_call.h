@@ -67,7 +67,7 @@ class HostCall final : AllocationInterceptor {
   void write_back();
 
   // The device tensor for what the host code returned: the original of a stand-in, a view of its
-  // storage, or a new device tensor. Changes the storage of `result`, so that nobody else may hold
+  // storage, or a new device tensor. Changes the storage of `result`, so that nothing else may hold
   // it.
   at::Tensor adopt(const at::Tensor& result);
 

@@ -60,7 +60,7 @@ RandomTraits::RandomTraits(const c10::OperatorHandle& op)
     : generator_(generator_position(op.schema())) {
   const c10::FunctionSchema& schema = op.schema();
   if (generator_ >= 0) training_ = schema.argumentIndexWithName("training").value_or(-1);
-  // Of other people's operators nobody knows: their tags are a matter of good will.
+  // Tags of other operators may be missing.
   draws_inside_ = !schema.name().starts_with("aten::") ||
                   (generator_ < 0 && op.hasTag(at::Tag::nondeterministic_seeded));
 }

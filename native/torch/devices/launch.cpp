@@ -106,7 +106,7 @@ bringup_kernel_fn device_function(const std::shared_ptr<const runtime::Kernel>& 
   }
   std::lock_guard lock(mutex);
   const auto [known, is_first] = functions->try_emplace({kernel.get(), device}, Loaded{kernel, fn});
-  if (is_first) module.keep();  // else another thread has loaded it meanwhile
+  if (is_first) module.keep();  // else another thread was first
   return known->second.fn;
 }
 

@@ -20,7 +20,7 @@ namespace bringup::torch_ext {
 
 class TimedEvent;
 
-// A fill, as ProfiledWork is told of it.
+// A fill, as ProfiledWork gets it.
 struct ProfiledFill {
   size_t bytes;
 };
@@ -93,8 +93,8 @@ struct ProfiledRows {
   std::vector<std::string> errors;
 };
 
-// Between these two, work is recorded; the second waits for it. A kernel that failed meanwhile is
-// raised by the next synchronisation, as without a profiler.
+// Between these two, work is recorded; the second waits for it. A kernel that failed between them
+// is raised by the next synchronisation, as without a profiler.
 void start_recording() noexcept;
 ProfiledRows stop_recording() noexcept;
 

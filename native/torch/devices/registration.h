@@ -1,4 +1,4 @@
-// How the kit puts its kernels into the dispatcher: never before somebody else's. Whoever registers
+// How the kit puts its kernels into the dispatcher: never before another library's. Who registers
 // later wins there, and a vendor's library may have been loaded before the driver.
 #pragma once
 
@@ -30,16 +30,16 @@ class KitLibrary {
   torch::Library library_;
 };
 
-// Whether somebody had a kernel for the device before the kit came to it.
+// Whether other code had a kernel for the device before the kit came to it.
 bool has_left_out() noexcept;
 void note_left_out() noexcept;
-// Registers the kit's kernel that stayed out, when nobody has one any more. False where there was
+// Registers the kit's kernel that stayed out, when no other is left. False where there was
 // nothing to do.
 bool restore_kit_kernel(const c10::OperatorName& op);
 // The same for all operators, the fallback's own included.
 void restore_kit_kernels();
 
-// Where the kernel comes from that somebody else registered for this operator on the device, as
+// Where the kernel comes from that other code registered for this operator on the device, as
 // the dispatcher tells it; none for the kit's own and those of devices.kernel.
 std::optional<std::string> foreign_kernel(const c10::OperatorHandle& op);
 

@@ -24,7 +24,7 @@ using Arguments = std::vector<IValue>;
 
 constexpr size_t kMostCopied = size_t{1} << 20;  // bytes of arguments, and of results, for a trial
 
-// A number whose value nobody may ask for: every other question raises, too.
+// A number whose value nothing may ask for: every other question raises, too.
 class UnreadNumber final : public c10::SymNodeImpl {
  public:
   bool is_int() override { return true; }

@@ -1,5 +1,5 @@
 // Copies of tensors in and out of a graph's fixed memory, with the strides that they have.
-// Gradients are off meanwhile, version counters move as after any write.
+// Gradients are off, version counters move as after any write.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -55,7 +55,7 @@ class DeviceGraph {
   DeviceGraph(const DeviceGraph&) = delete;
   DeviceGraph& operator=(const DeviceGraph&) = delete;
 
-  // Whether the driver has copied the arguments of a node's kernel, and is told of new ones.
+  // Whether the driver has copied the arguments of a node's kernel, and gets new ones by a call.
   bool copies_arguments(size_t node) const;
   // The node's kernel has new arguments: for later launches.
   void update(size_t node);

@@ -1,4 +1,4 @@
-// Kernels that somebody else registered for the device. They start their work themselves, so a
+// Kernels that other code registered for the device. They start their work themselves, so a
 // graph cannot hold it, and the CPU's kernel in their place would give other numbers.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace bringup::torch_ext::graphs {
 
-// Where the kernel comes from that runs a call of `op` on the device, if it is somebody else's: the
+// Where the kernel comes from that runs a call of `op` on the device, if another library's: the
 // operator's own, or that of the out form that serves it.
 std::optional<std::string> foreign_device_kernel(const c10::OperatorHandle& op);
 

@@ -13,7 +13,7 @@ bool is_foreign(const c10::Storage& storage) {
   static const c10::DeleterFnPtr kFromBlob = c10::InefficientStdFunctionContext::makeDataPtr(
                                                  nullptr, [](void*) {}, c10::kCPU)
                                                  .get_deleter();
-  // Without torch's check: what a replay of another graph has overwritten is nobody's.
+  // Without torch's check: what a replay of another graph has overwritten does not count.
   const at::DataPtr& data = storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks();
   return data.get_deleter() == kFromBlob || at::MapAllocator::fromDataPtr(data) != nullptr;
 }

@@ -58,7 +58,7 @@ class FrozenWeights {
     for (const Weight& weight : weights_) fn(weight.argument, weight.memory);
   }
 
-  // What was folded from the weights. Nobody but the compiled graph has it.
+  // What was folded from the weights. Nothing but the compiled graph has it.
   void set_constants(std::vector<at::Tensor> constants) { constants_ = std::move(constants); }
   const std::vector<at::Tensor>& constants() const { return constants_; }
 

@@ -25,7 +25,7 @@ class Inputs {
 
   // What the argument is now, or null where it is no such value.
   const c10::IValue* slot(size_t node, size_t argument) const;
-  // The argument is `value` from now on; returns what nobody here needs any more.
+  // The argument is `value` from now on; returns what nothing here needs any more.
   c10::SmallVector<at::Tensor, 2> replace(size_t node, size_t argument, c10::IValue value,
                                           const std::string& user);
   // Whether a node that read this storage at the capture reads another one now.

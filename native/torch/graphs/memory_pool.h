@@ -72,7 +72,7 @@ class MemoryPool {
   static void delete_address(void* address);
 
   // From begin to end the graph alone uses the memory. CaptureFailure where another user, or this
-  // graph in another thread, is in between. end_use says whether somebody was refused meanwhile.
+  // graph in another thread, is in between. end_use says whether another was refused.
   void begin_use(size_t graph);
   std::optional<std::string> end_use(size_t graph) noexcept;
 
@@ -81,7 +81,7 @@ class MemoryPool {
   // It has written its results: they can be read.
   void restore(const Pool& writer) noexcept;
 
-  // What was enqueued last in this memory, on a device; of whoever uses it.
+  // What was enqueued last in this memory, on a device, by any user.
   std::shared_ptr<const DeviceWork> work() const { return work_.lock(); }
   void set_work(const std::shared_ptr<const DeviceWork>& work) { work_ = work; }
 

@@ -34,7 +34,7 @@ struct OperatorTraits {
   RandomTraits numbers;        // where it takes them from
   bool updatable = false;      // a handler declared arguments of it
   bool hooked = false;         // a handler takes part in its capture
-  // Of the device: made of others by torch's own kernel; where somebody else's kernel comes from.
+  // Of the device: made of others by torch's own kernel; where another library's kernel comes from.
   bool made_of_others = false;
   std::optional<std::string> foreign;
   const KernelOp* kernel = nullptr;

@@ -16,7 +16,7 @@ struct OutVariant {
 
 // The operator that takes the arguments of `functional` and one out argument for each result, when
 // it has a cpu kernel of its own. The generated ones (run the functional form, then copy) do not
-// count, nor does an operator of torch whose kernel somebody else has put in place of torch's: that
+// count, nor does an operator of torch whose kernel other code has put in place of torch's: that
 // one has to run.
 std::optional<OutVariant> find_out_variant(const c10::OperatorHandle& functional);
 

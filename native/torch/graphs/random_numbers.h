@@ -55,7 +55,7 @@ class GraphRandom {
   GraphRandom(std::vector<Used> used, bool draws_on_host)
       : used_(std::move(used)), draws_on_host_(draws_on_host) {}
 
-  // One replay's share; whoever draws afterwards goes on behind it. Raises when a generator is
+  // One replay's share; later draws go on behind it. Raises when a generator is
   // gone.
   std::vector<ReplayGenerator> reserve() const;
 

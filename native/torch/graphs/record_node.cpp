@@ -81,7 +81,7 @@ at::Tensor Recorder::fixed(const OperatorTraits& traits, const at::Tensor& tenso
   const c10::Storage& storage = tensor.storage();
   if (storage.nbytes() == 0) return shallow_copy(tensor);
   if (Block* block = pool_->find(storage)) {
-    // A Python number in tensor form: nobody writes it again.
+    // A Python number in tensor form: nothing writes it again.
     if (!block->written && tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
       return shallow_copy(tensor, private_copy(storage));
     }

@@ -443,7 +443,7 @@ void Recorder::put_back() const {
   }
   restorer_.restore();
   random_.restore();
-  // Whoever reads next may do so in another stream.
+  // The next reader may be in another stream.
   if (device_) synchronize_current_stream(*device_);
 }
 

@@ -44,7 +44,7 @@ struct WrittenMemory {
 // Throws CaptureFailure for a tensor without fixed memory; `verb` and `where` say whose it is.
 void check_layout(const OperatorTraits& traits, const at::Tensor& tensor, const char* verb,
                   const std::string& where = "");
-// Throws CaptureFailure where `kernel` names a kernel of somebody else's.
+// Throws CaptureFailure where `kernel` names a kernel of another library.
 void refuse_foreign(const std::string& name, const std::optional<std::string>& kernel);
 
 class Recorder {
@@ -55,7 +55,7 @@ class Recorder {
 
   // `updatable`: operators with a registered handler, under any of their names; `hooked`: those
   // whose handler takes part in the capture.
-  // `not_the_user`: beginnings of the names of files whose code is nobody's to change.
+  // `not_the_user`: beginnings of the names of files that users do not change.
   // `memory`: what is allocated comes from there; `name` says what is captured, for messages.
   Recorder(std::unordered_set<std::string> updatable, std::unordered_set<std::string> hooked,
            std::vector<std::string> not_the_user, Handle handle, std::shared_ptr<MemoryPool> memory,
@@ -210,7 +210,7 @@ class Recorder {
   // Everything that the run changed as it was.
   void put_back() const;
 
-  // Nobody else uses the pool's memory from begin() on.
+  // Nothing else uses the pool's memory from begin() on.
   void end_use() noexcept;
 
   std::shared_ptr<Pool> pool_;

@@ -29,7 +29,7 @@ class RunLocks {
     Inside& operator=(const Inside&) = delete;
   };
 
-  // Waits for the lock. A thread that is inside a run does not: whoever has the lock may wait for
+  // Waits for the lock. A thread that is inside a run does not: the holder may wait for
   // what that run has. CaptureFailure then.
   template <class Mutex>
   static std::unique_lock<Mutex> lock(Mutex& mutex) {

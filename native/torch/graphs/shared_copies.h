@@ -15,7 +15,7 @@ namespace bringup::torch_ext::graphs {
 
 class SharedCopies {
  public:
-  // A shallow copy of `tensor` over `storage`. Nobody may change its sizes.
+  // A shallow copy of `tensor` over `storage`. Nothing may change its sizes.
   at::Tensor of(const at::Tensor& tensor, const c10::Storage& storage) {
     // Of one storage there are few: what else differs, alike() sees.
     const size_t hash =

@@ -28,7 +28,7 @@ Placement::Placement(const at::Tensor& tensor)
 std::string_view Placement::difference(const c10::TensorImpl& tensor) const noexcept {
   if (holds(tensor)) return {};
   c10::StorageImpl* storage = tensor.unsafe_storage().unsafeGetStorageImpl();
-  // Of a graph's result that another graph has overwritten, data() raises; whoever reads it is
+  // Of a graph's result that another graph has overwritten, data() raises; a reader is
   // told.
   if (storage != storage_.unsafeGetStorageImpl() ||
       storage->_mutable_data_ptr_no_checks().get() != address_) {

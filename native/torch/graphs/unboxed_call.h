@@ -11,7 +11,7 @@
 namespace bringup::torch_ext::graphs {
 
 // The call's arguments are fixed. The kernel is looked up at each call, so that one that was
-// registered meanwhile is the one that runs.
+// registered in between is the one that runs.
 class UnboxedCall {
  public:
   virtual ~UnboxedCall() = default;

@@ -205,7 +205,7 @@ std::optional<std::string> Watch::change() {
       later.placement.prefetch(later.tensor._unsafe_get_target());
     }
     const Held& held = tensors_[i];
-    // Not locked, which asks the interpreter: a tensor that goes meanwhile has lost its storage,
+    // Not locked, which asks the interpreter: a tensor freed since has lost its storage,
     // and its sizes stay readable while there is a weak reference.
     if (held.tensor.expired()) continue;
     if (C10_LIKELY(held.placement.holds(*held.tensor._unsafe_get_target()))) continue;

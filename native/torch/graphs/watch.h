@@ -27,7 +27,7 @@ class Watch {
   // A tensor from before the capture that a node of the operator `reader` reads, or a view of it
   // (""). It is not kept alive. While recording; needs no GIL.
   void add_tensor(const at::Tensor& tensor, const std::string& reader = "");
-  // A tensor made in the capture over memory from before: nobody can take it for given.
+  // A tensor made in the capture over memory from before: it is no assumption.
   void ignore_tensor(const at::Tensor& tensor);
   // From now on the versions of what nodes read are kept.
   std::shared_ptr<ReadVersions> keep_versions();
@@ -42,7 +42,7 @@ class Watch {
   // The functions below need the GIL.
 
   // What a module holds under `key` of one of its dictionaries, as it is now: `name` says it.
-  // Without `compares_memory` whoever is held there counts, and no more.
+  // Without `compares_memory` holders alone are counted.
   void add_slot(nanobind::dict dict, nanobind::object key, std::string name,
                 bool compares_memory = true);
   // A list and what is in it, as it is now.
@@ -109,7 +109,7 @@ class Watch {
 
   std::unordered_set<const c10::TensorImpl*> known_;    // while recording
   std::unordered_set<const c10::TensorImpl*> slotted_;  // until drop_slotted()
-  std::shared_ptr<ReadVersions> versions_;              // null when nobody asks
+  std::shared_ptr<ReadVersions> versions_;              // null when nothing asks
   std::vector<Held> tensors_;
   std::vector<Dictionary> dictionaries_;
   std::vector<DictionarySlot> slots_;

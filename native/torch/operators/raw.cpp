@@ -87,7 +87,7 @@ int64_t rank_of(c10::ArrayRef<c10::IValue> arguments) {
 }
 
 // Raises where the first tensor has no dim that the call names: not all Meta kernels look
-// (_softmax), and a kernel that goes along another dim reads what is nobody's.
+// (_softmax), and a kernel that goes along another dim reads memory of no tensor.
 void check_dims(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments) {
   const int64_t rank = rank_of(arguments);
   const auto& declared = kernel.handle.schema().arguments();
@@ -130,7 +130,7 @@ std::optional<std::vector<ResultShape>> shapes_of(const OperatorKernel& kernel,
     TORCH_CHECK(result.isTensor(), kernel.name, ": a kernel of kind \"raw\" gives tensors, not ",
                 result.tagKind());
     const at::Tensor& tensor = result.toTensor();
-    if (!tensor.defined()) {  // a gradient that nobody wants
+    if (!tensor.defined()) {  // a gradient that nothing wants
       shapes.push_back({{}, {}, at::ScalarType::Undefined});
       continue;
     }

@@ -409,9 +409,8 @@ class GilRelease {
 PyObject* call_natively(const AdoptedOp& op, PyObject* const* args, Py_ssize_t nargs,
                         PyObject* kwnames) {
   if (C10_UNLIKELY(op.removed.load(std::memory_order_acquire))) {
-    raise_error(
-        ErrorClass::kExpiredHandle,
-        op.name + " was removed by whoever had defined it; define it again, and adopt that");
+    raise_error(ErrorClass::kExpiredHandle,
+                op.name + " was removed by its definer; define it again, and adopt that");
   }
   if (C10_UNLIKELY(!op.native || at::impl::torch_function_mode_enabled())) return nullptr;
   torch::jit::Stack stack;

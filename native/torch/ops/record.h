@@ -62,7 +62,7 @@ struct KernelOp {
   const c10::impl::OperatorEntry& entry;
   // Of the operator that runs this one and returns nothing, where there is one.
   const c10::impl::OperatorEntry* without_returns = nullptr;
-  // Equal to what the dispatcher's table holds as long as nobody has overridden it.
+  // Equal to what the dispatcher's table holds as long as nothing has overridden it.
   c10::KernelFunction backend_trampoline;
   c10::KernelFunction autograd_trampoline;
   c10::KernelFunction inplace_trampoline;

@@ -6,7 +6,7 @@
 
 namespace bringup::torch_ext {
 
-// For outputs on cpu. Larger memory, and all of it while somebody watches or replays allocations
+// For outputs on cpu. Larger memory, and all of it while allocations are watched or replayed
 // or the pool is off, comes from torch's allocator. A block may be freed by any thread, and stays
 // with that one; a thread keeps a few of each size, and gives them back when it ends.
 c10::Allocator* output_allocator();

@@ -115,7 +115,7 @@ nb::object field_value(const KeyField& field, uint64_t code) {
   return nb::borrow(dtype);
 }
 
-// Asks the operator's Python definition for the kernel. No lock is held meanwhile: other keys and
+// Asks the operator's Python definition for the kernel. No lock is held: other keys and
 // hits go on.
 runtime::KernelId compile(const KernelOp& op, const runtime::Key128& key) {
   const nb::gil_scoped_acquire gil;
@@ -153,7 +153,7 @@ const Variant& variant_in_table(const KernelOp& op, const CallFrame& frame) {
     return *static_cast<const Variant*>(found);
   }
   for (;;) {
-    // Null when somebody has unloaded what nobody held just now: then it is loaded again.
+    // Null when it was unloaded, held by nothing: then it is loaded again.
     if (auto kernel = runtime::KernelTable::instance().find(compile(op, key))) {
       return publish_variant(op, key, std::move(kernel));
     }

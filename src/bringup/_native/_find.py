@@ -190,7 +190,7 @@ def cache_folder(key: Key, digest: str) -> Path:
 
 def distrust(folder: Path) -> str:
     """Return why nothing may be loaded from a folder, or "": others could have put it there. What
-    is missing would be made for nobody else.
+    is missing would be made private.
     """
     for place in (folder, folder.parent, folder.parent.parent):
         try:

@@ -105,7 +105,7 @@ def show(key: Key, json_file: JsonFile = None) -> None:
     table.add("in", f"{meta['seconds']:.2f} s")
     console = console_for(json_file)
     report.render(table, console)
-    # Not in the table, which would break them where nobody can copy them.
+    # Not in the table, which would break them where they cannot be copied.
     for title, lines in (
         ("folder", [str(entry.path)]),
         ("read", meta["headers"]),

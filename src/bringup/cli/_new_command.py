@@ -114,7 +114,7 @@ def _clash(kind: Kind, name: str) -> str:
 
 
 def _device_problem(name: str) -> str:
-    """Return why torch cannot have a device of this name, or "": without torch nobody can say."""
+    """Return why torch cannot have a device of this name, or "" (always without torch)."""
     if importlib.util.find_spec("torch") is None:
         return ""
     from bringup import devices

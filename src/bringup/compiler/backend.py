@@ -52,7 +52,7 @@ def dynamo_backend(
         BringupError: an option or mode is not known.
         PassError: a pass failed.
     """
-    # takes half a second to import, which whoever only applies passes need not wait for
+    # takes half a second to import, which applying passes alone does not need
     from torch._dynamo.backends.common import aot_autograd
 
     parsed = CompileOptions.parse(options, mode)

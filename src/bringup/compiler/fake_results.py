@@ -64,13 +64,13 @@ class _Facts(NamedTuple):
     """What torch says of one tensor without data; each question costs half a microsecond."""
 
     tensor: torch.Tensor  # kept, so that its id stays its own
-    key: tuple[object, ...] | None  # all that fake kernels see; None when that cannot be told
+    key: tuple[object, ...] | None  # all that fake kernels see; None when that is not known
     look: Look
     is_plain: bool  # whether a template makes the like
 
 
 class _UnlikeError(Exception):
-    """A call cannot be told from others by the look of its arguments."""
+    """A call may look like others with other results."""
 
 
 class Inference:
@@ -152,7 +152,7 @@ class Inference:
         return _no_guards(self.mode)
 
     def _key(self, node: ir.Node, overload: Any) -> object:
-        """Return what calls that return the same have in common; None when that cannot be told."""
+        """Return what calls that return the same have in common; None when that is not known."""
         operator = node.operator
         unusual = (
             torch._C._is_any_autocast_enabled()

@@ -2,7 +2,7 @@
 
 `auto_functionalized(op, x=x)` and `auto_functionalized_v2(op, _all_bases=[x])` write copies and
 return these behind the operator's own results. What stands for one here writes an operand where it
-lies where that was found to be right (`Wrapped.in_place`, or an intermediate that nobody reads any
+lies where that was found to be right (`Wrapped.in_place`, or an intermediate that nothing reads any
 more), and a copy otherwise.
 """
 
@@ -110,7 +110,7 @@ def unwrap(module: Any, is_dead_after: Callable[[fx.Node, Wrapped, int], bool]) 
     Args:
         module: the graph, after the last pass; changed in place.
         is_dead_after: tells of a written operand, a call and the operand's number whether its
-            memory is the graph's own and read by nobody behind the call.
+            memory is the graph's own and read by nothing behind the call.
 
     Returns how many calls there were.
     """

@@ -52,7 +52,7 @@ def write_inputs_in_place(module: Any, allowed: Collection[int]) -> int:
 
 def unwrap_writes(module: Any) -> int:
     """Let a graph call the operators by themselves that AOT autograd wrapped since they write: on
-    copies, but for what `write_inputs_in_place` left to them, and memory that nobody reads later.
+    copies, but for what `write_inputs_in_place` left to them, and memory that nothing reads later.
 
     Args:
         module: the graph of ATen operators, after the last pass; changed in place.

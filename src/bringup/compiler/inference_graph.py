@@ -116,7 +116,7 @@ class InferenceGraph:
 
     def build(self, to_freeze: Sequence[Weight], narrow_layers: Sequence[int] = ()) -> Built:
         """Return the graph with these weights folded in. Layers are packed in float32 unless they
-        are named: weights that changed nobody has looked at yet.
+        are named: changed weights have not been looked at yet.
         """
         graph, run, frozen = self._rewritten(to_freeze)
         if run is None:

@@ -202,7 +202,7 @@ class _Reader:
         self, fx_node: Any, kind: ir.Operator
     ) -> tuple[ir.Operator, tuple[object, ...] | None]:
         """Return the metas of the outputs of a node that is only ever indexed; else the operator
-        that gives them as one value, which nobody may look into.
+        that gives them as one value, which may not be looked into.
         """
         indexed = all(
             user.target is operator.getitem

@@ -12,7 +12,7 @@ __all__ = ["profiler_range"]
 def profiler_range(name: str) -> AbstractContextManager[object]:
     """Return a range of this name; one that does nothing while no profiler runs in this thread.
 
-    `record_function` takes as long as a pass that finds nothing, even where nobody records.
+    `record_function` takes as long as a pass that finds nothing, even without a recorder.
     """
     if not torch.autograd._profiler_enabled():
         return nullcontext()

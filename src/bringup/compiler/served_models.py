@@ -30,7 +30,7 @@ __all__ = ["FrozenModels", "FrozenReport", "frozen_models"]
 
 _LOG = settings.logger("compiler")
 _MOST_UNKNOWN = 16
-"""How many sets are kept of which nobody knows the module, the ones made last. Others are kept as
+"""How many sets of unknown modules are kept, the ones made last. Others are kept as
 long as their module lives.
 """
 _NUMBERS = itertools.count()
@@ -117,7 +117,7 @@ class FrozenModels:
         _ALIVE[next(_NUMBERS)] = self
 
     def add(self, built: Built, roots: Roots | None) -> None:
-        """Keep what was made of the weights in `built`, which nobody has called yet."""
+        """Keep what was made of the weights in `built`, which has not been called yet."""
         self._keep(_kept(built, roots))
 
     def report(self) -> FrozenReport:

@@ -1,6 +1,6 @@
 """What torch has to know of the compiler: the name of its backend, its options, its passes' ranges.
 
-Nothing here imports torch: it is told once it is imported, and Dynamo's registry once that is.
+Nothing here imports torch: torch and Dynamo's registry are changed once each is imported.
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ class _Counting(Watch):
 
     @contextmanager
     def run(self) -> Iterator[None]:
-        """See whether anything falls back meanwhile."""
+        """Count what falls back in the block."""
         before = devices.fallback_report().calls
         try:
             yield

@@ -24,7 +24,7 @@ from bringup.conformance._samples import Mover, described, outcome, tensors
 
 __all__ = ["Comparer", "OperatorDifference", "Recorder", "Watched"]
 
-# Nobody wrote what they return.
+# What they return was not written.
 UNINITIALISED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty"}
 UNINITIALISED |= {"new_empty_strided", "resize_", "resize_as_"}
 # They compute nothing, and `set_` would put the storage of a copy into a tensor.

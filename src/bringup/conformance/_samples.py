@@ -185,7 +185,7 @@ def difference(
     Args:
         got: of the device.
         expected: of the CPU, on which every tensor of `got` would otherwise lie.
-        values: False to compare all but the numbers: they are random, or nobody wrote them.
+        values: False to compare all but the numbers: they are random or not written.
         device: where a tensor of `got` has to be.
         tolerance: rtol and atol; None for those of the dtype.
     """

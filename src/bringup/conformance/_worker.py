@@ -14,7 +14,7 @@ import sys
 
 
 def main() -> None:
-    """Run what it is told to, until its input ends."""
+    """Run the cases that its input names."""
     driver, samples, *load = sys.argv[1:]
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

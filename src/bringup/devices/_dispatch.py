@@ -63,7 +63,7 @@ _PLACE = re.compile(r"registered at (?P<file>.+?):(?P<line>\d+)(?: \(.*\))?")
 _REGISTRATION = re.compile(
     r"(?P<key>\w+)(?:\[alias\])?(?P<inactive> \(inactive\))?: (?P<debug>.*) :: .* \[(?P<how>.*)\]"
 )
-# What is in front of a path that says enough without it: where somebody built torch or bringup.
+# What is in front of a path that says enough without it: where torch or bringup was built.
 _BUILD_FOLDER = re.compile(r"^/.*?/(?=(?:build/)?aten/src/|torch/csrc/|native/torch/)")
 _PACKAGES = re.compile(r"^/.*?/site-packages/")
 # Where the kit registers kernels that run on the host: all of one file, and two of another.
@@ -75,7 +75,7 @@ _HOST_OPERATORS = {
 _REFUSALS_FILE = "torch/devices/layouts.cpp"
 _OPERATORS_FILE = "torch/devices/required_operators.cpp"
 
-# Kernels that end what can be told without running them: they compute, or call other operators
+# Kernels that end what is known without running them: they compute, or call other operators
 # from the top, or leave the rest to Python.
 _LAST_KINDS = {
     KernelKind.COMPOSITE_IMPLICIT,
@@ -133,7 +133,7 @@ class DispatchEntry:
 
 @dataclass(frozen=True)
 class Registration:
-    """A kernel that somebody registered for the operator, whether or not a later one hides it.
+    """A kernel that was registered for the operator, whether or not a later one hides it.
 
     Attributes:
         key: a dispatch key, or an alias such as "CompositeImplicitAutograd".

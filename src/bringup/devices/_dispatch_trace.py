@@ -115,7 +115,7 @@ def dispatch_trace(*, limit: int = _LIMIT) -> Iterator[DispatchTrace]:
     calls of one kernel by another in C++ (`at::native::`, `at::cpu::`), a kernel's hand-over to the
     next key, the few operators that torch exempts (`aten::size`, `aten::is_leaf`), and the nodes of
     a captured graph in a replay; calls that are being captured are seen. Kernel operators take
-    their slow path meanwhile, as under a profiler.
+    their slow path, as under a profiler.
 
     Args:
         limit: calls that are kept, about 40 bytes each until the end; further ones are counted.
@@ -185,7 +185,7 @@ def _write(found: DispatchTrace, file: Path) -> None:
     path = Path(str(file).replace("%p", str(os.getpid())))
     try:
         path.write_text(json.dumps(found.to_dict(), indent=1) + "\n", encoding="utf-8")
-    except OSError as error:  # the program is at its end: nobody could catch it
+    except OSError as error:  # the program is at its end: there is no caller
         print(f"bringup: BRINGUP_DISPATCH_TRACE={file}: {error}", file=sys.stderr)
 
 

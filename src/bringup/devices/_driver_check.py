@@ -215,7 +215,7 @@ def check_driver(
         options.append(f"--only={','.join(only)}")
     if kernels is not None:
         options.append(f"--kernels={kernels}")
-    # Faults that the simulator is asked for are meant for whoever uses it.
+    # Faults that the simulator is asked for are meant for its user.
     environment = settings.without("BRINGUP_SIM_FAULTS") if probe else None
     driver, *lines = _lines([*options, str(library)], environment)
     return DriverCheck(

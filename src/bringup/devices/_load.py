@@ -346,8 +346,7 @@ def _drain(native: ModuleType, name: str) -> None:
         status, message = native.synchronize(device)
         if status != 0:
             warnings.warn(
-                f"work on device '{name}:{device}' failed and nobody asked for its result: "
-                f"{message}",
+                f"work on device '{name}:{device}' failed and its result was not read: {message}",
                 RuntimeWarning,
                 stacklevel=1,
             )

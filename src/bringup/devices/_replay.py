@@ -94,7 +94,7 @@ class Replay:
     Args:
         trace: the calls.
         table: the driver's functions.
-        progress: memory that is told each call before it is made, see `PROGRESS`.
+        progress: memory that gets each call before it is made, see `PROGRESS`.
         timeout: seconds that work may take to be done when the trace says that it was.
     """
 

@@ -1,5 +1,5 @@
-"""Tensors of the device and other processes: nobody else reaches their memory, so handing one over
-is refused where it is handed over. torch itself would let the receiver wait for ever.
+"""Tensors of the device and other processes, which cannot reach their memory: handing one over is
+refused. torch itself would let the receiver wait for ever.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _reducer(name: str, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def reduce(value: Any) -> Any:
         if value.device.type != name:
             return original(value)
-        # A queue pickles in a thread of its own, where an error would reach nobody.
+        # A queue pickles in a thread of its own, where an error has no caller.
         if threading.current_thread().name == "QueueFeederThread":
             return _raise, (_refusal(value.device),)
         _refuse(value)

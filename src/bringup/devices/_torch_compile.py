@@ -95,7 +95,7 @@ def _interface(base: Any, name: str, module: Any) -> Any:
 def _refuse_code_generation(name: str) -> None:
     common = importlib.import_module("torch._inductor.codegen.common")
     if common.get_scheduling_for_device(name) is not None:
-        return  # somebody generates code for it
+        return  # other code generates code for it
 
     class NoCode:
         """Inductor's scheduling and wrapper of the device, whichever it asks for first."""

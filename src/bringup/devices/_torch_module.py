@@ -82,7 +82,7 @@ class StreamContext(AbstractContextManager["torch.Stream | None"]):
 
 class ExternalStream(torch.Stream):  # type: ignore[misc]
     """A stream that other code made with the driver, e.g. a vendor's library: torch's work can be
-    put in it. Whoever made it keeps it alive, and ends it after torch's last use.
+    put in it. Its maker keeps it alive, and ends it after torch's last use.
 
     Args:
         stream_ptr: the driver's handle, as in `stream.native_handle`.
@@ -255,7 +255,7 @@ class DeviceModule(ModuleType):
     def reset_device(self, device: DeviceLike = None) -> None:
         """Make a device usable again after a failure that it does not get over by itself.
 
-        Pending work is dropped, failures that nobody was told of are forgotten, and events that
+        Pending work is dropped, unreported failures are forgotten, and events that
         were pending are done. Tensors, streams, events, generators and captured graphs stay valid;
         what the device's tensors hold is undefined until it is written anew.
 
@@ -316,11 +316,11 @@ class DeviceModule(ModuleType):
             generator.manual_seed(int(seed))
 
     def seed(self) -> None:
-        """Seed the current device with a number that nobody knows."""
+        """Seed the current device with a random number."""
         self._generator(None).seed()
 
     def seed_all(self) -> None:
-        """Seed every device with the same number that nobody knows."""
+        """Seed every device with one random number."""
         self.manual_seed_all(self._generator(None).seed())
 
     def initial_seed(self) -> int:

@@ -108,13 +108,13 @@ def faults(
             copy_2d_async, fill_async, fill_wide_async, graph_launch, graph_kernel).
         lost_after: after so many calls the device is lost: all further ones fail, but those that
             give back, until the device is reset.
-        lost_event: the recording of this number (1 is the first) is never complete. Whoever waits
-            for it waits until the block ends, or for `BRINGUP_WAIT_TIMEOUT`.
+        lost_event: the recording of this number (1 is the first) is never complete. A wait
+            for it lasts until the block ends, or for `BRINGUP_WAIT_TIMEOUT`.
         launch_latency_us: microseconds that each launch lasts longer.
         copy_latency_us: microseconds that each copy and fill lasts longer.
         copy_bandwidth: bytes that copies and fills move in a second.
         reorder: how the work of different streams is interleaved, that of one stays in order:
-            "random" after delays that `seed` decides; "late" only when somebody waits for the
+            "random" after delays that `seed` decides; "late" only when a caller waits for the
             stream or asks for it, which shows a missing wait each time.
         seed: for "random"; 0.
 

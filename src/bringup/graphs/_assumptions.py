@@ -1,5 +1,5 @@
 """What a capture takes as given: what the modules that ran hold, gradients, and optimizers. All of
-it is told to the graph, which checks it before every replay.
+the graph gets it, and checks it before every replay.
 """
 
 from __future__ import annotations

@@ -289,7 +289,7 @@ class HandledRecord:
         """Return the slots to write with their values, as `given` makes them, and the keys that it
         took.
 
-        The caller makes sure that nobody updates the graph until these are written.
+        The caller makes sure that nothing updates the graph until these are written.
         """
         record = self.record()
         staged, watched = record.staged(), _Watched(given)

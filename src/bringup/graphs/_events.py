@@ -64,7 +64,7 @@ class ExternalEvent:
             stream: a `torch.Stream` of the driver's device; None for this thread.
 
         Raises:
-            RuntimeError: no record came within the limit, or the event was reset meanwhile. In a
+            RuntimeError: no record came within the limit, or the event was reset. In a
                 stream the next synchronisation raises it; in a replay the replay, or on a device
                 the next synchronisation.
         """

@@ -69,7 +69,7 @@ class Content:
     """What a capture made: the native graph and the names of its slots.
 
     Names are half of the cost of capturing kernels, and made when first asked for: at once where
-    handlers have a say, so that their mistakes are told and a later registration changes nothing.
+    handlers have a say, so that their mistakes raise and a later registration changes nothing.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class CapturedGraph:
         self._taken_block().__exit__(None, None, None)
 
     def _taken_block(self) -> Any:
-        """Return the capture that `capture_begin` started, or None: whoever takes it ends it."""
+        """Return the capture that `capture_begin` started, or None; the caller has to end it."""
         block, self._block = self._block, None
         if block is not None:
             self._keep_block()
@@ -226,8 +226,8 @@ class CapturedGraph:
                 written by the graph or shares memory with another input and is not the captured
                 tensor itself.
             TypeError: an input is missing or was not there when the graph was captured.
-            CaptureError: what run takes and gives cannot be told and was not declared; another
-                thread called `replay()` meanwhile; and whatever `replay` raises.
+            CaptureError: what run takes and gives is not known and was not declared; another
+                thread called `replay()`; and whatever `replay` raises.
             UpdateError: `slots` was refused; nothing was changed.
         """
         content, unit = self._captured("run"), self._run_unit()

@@ -1,4 +1,4 @@
-"""A function of somebody else's, replaced for a while."""
+"""A function of another library, replaced for a while."""
 
 from __future__ import annotations
 

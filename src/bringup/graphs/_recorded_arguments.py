@@ -15,7 +15,7 @@ __all__ = ["TensorRef", "wrapped", "wrapped_keyword"]
 
 class TensorRef:
     """A tensor of a record, which does not keep its memory: shape, stride, dtype and device are
-    those of the capture. Operators take it in the tensor's place, as long as somebody has that.
+    those of the capture. Operators take it in the place of a living tensor.
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -25,7 +25,7 @@ class TensorRef:
         self._memory = (tensor.untyped_storage()._cdata, tensor.storage_offset())
 
     def get(self) -> torch.Tensor | None:
-        """Return the tensor, as long as somebody else has it."""
+        """Return the tensor, if it is alive."""
         return self._reference()
 
     @classmethod
@@ -48,7 +48,7 @@ def _there(value: Any) -> Any:
         return value
     tensor = value.get()
     if tensor is None:
-        raise RuntimeError(f"{value}: nobody has this tensor any more, and its memory is others'")
+        raise RuntimeError(f"{value}: this tensor was freed, and its memory with it")
     return tensor
 
 

@@ -43,7 +43,7 @@ class TaskGroup:
 
     @property
     def graph(self) -> CapturedGraph | None:
-        """Return the graph that was captured, as long as somebody else has it."""
+        """Return the captured graph, if it is alive."""
         return self._graph()
 
     def arm(self) -> None:

@@ -418,7 +418,7 @@ class GraphBuilder:
 
     def build_and_reset(self, outputs: object = None) -> Graph:
         """Return the finished graph, returning `outputs` (a holder or a sequence of them); by
-        default what `set_graph_output` was told.
+        default what `set_graph_output` got.
 
         Raises `PassError` when control dependencies make a cycle.
 

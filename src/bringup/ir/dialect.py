@@ -64,8 +64,8 @@ class Dialect(ABC):
         unknown = [name for name in vars(cls) if not name.startswith("_") and name not in known]
         if unknown:
             raise TypeError(
-                f"the dialect {cls.__qualname__} has {', '.join(map(repr, unknown))}, which nobody "
-                "asks for: spell it as in ir.Dialect, let a helper begin with an underscore, or "
+                f"the dialect {cls.__qualname__} has {', '.join(map(repr, unknown))}, which are "
+                "not read: spell it as in ir.Dialect, let a helper begin with an underscore, or "
                 "list it: class ...(ir.Dialect, own=(...))"
             )
 

@@ -27,7 +27,7 @@ class Insert:
 
 @dataclass(frozen=True)
 class Erase:
-    """A node that nobody reads is gone, with its last arguments; `before` stood after it."""
+    """An unread node is gone, with its last arguments; `before` stood after it."""
 
     node: Node
     before: Node

@@ -29,7 +29,7 @@ class AliasAnalysis:
 
     @property
     def quiet(self) -> bool:
-        """Return whether nothing in the graph writes memory, as far as anybody knows."""
+        """Return whether nothing in the graph is known to write memory."""
         return self.core.quiet
 
     def root(self, value: ValueBase) -> NodeBase:

@@ -1,6 +1,6 @@
 """The graph: the form in which passes see a computation, and every way to change it.
 
-The nodes live in the native engine; `Node` and `Value` are handles, made when somebody asks.
+The nodes live in the native engine; `Node` and `Value` are handles, made on demand.
 Every change goes through edits (insert, rewire, erase, move, control), journalled while a
 transaction is open: so a failed pass is undone, and a successful one can be repeated on the graph
 this one mirrors.
@@ -326,7 +326,7 @@ class Graph(GraphTree):
         self._core.rewire(self._core.output_node(), arguments, {})
 
     def erase(self, node: Node) -> None:
-        """Remove a node that nobody reads; `ValueError` naming a reader otherwise."""
+        """Remove a node that nothing reads; `ValueError` naming a reader otherwise."""
         self._own(node)
         self._core.erase(node)
 
@@ -395,7 +395,7 @@ class Graph(GraphTree):
     def transaction(self, rule: str = "") -> Iterator[Journal]:
         """Collect every edit made in this block; an exception undoes them all.
 
-        `rule` is stamped on the nodes made meanwhile. Transactions do not nest.
+        `rule` is stamped on the nodes made in it. Transactions do not nest.
 
         Raises `RuntimeError` when one is open.
         """
@@ -498,7 +498,7 @@ class Graph(GraphTree):
 
     @property
     def is_bound(self) -> bool:
-        """Return whether somebody knows more about its operators than their schemas."""
+        """Return whether more is known of its operators than their schemas."""
         return self.dialect is not None and not self.dialect.provisional
 
     def expire(self) -> None:

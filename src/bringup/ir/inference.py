@@ -1,4 +1,4 @@
-"""Shape inference over a whole graph: for graphs that were built before anybody knew shapes."""
+"""Shape inference over a whole graph: for graphs that were built without shapes."""
 
 from __future__ import annotations
 
@@ -34,13 +34,11 @@ def infer_shapes(graph: Graph, inputs: Mapping[Value, object] | None = None) -> 
         inputs: metas by input; the others keep theirs, or have that of their declared shape.
 
     Raises `PassError` that names the node when an operator refuses its inputs, or when the graph
-    has no dialect to ask. Nodes behind an input that nobody described are left as they are.
+    has no dialect to ask. Nodes behind an input without a description are left as they are.
     """
     dialect = graph.dialect
     if dialect is None:
-        raise PassError(
-            f"graph {graph.name!r} has no dialect, so nobody can infer its shapes: bind it to one"
-        )
+        raise PassError(f"graph {graph.name!r} has no dialect to infer its shapes: bind it to one")
     for value in graph.inputs:
         meta = (inputs or {}).get(value, value.meta)
         if meta is None and value.known_desc is not None:

@@ -105,7 +105,7 @@ class _Overload:
 
 
 class AtenOperators(Dialect):
-    """What ATen's operators are, whoever knows their schemas."""
+    """What ATen's operators are, by any source of schemas."""
 
     def commutes(self, node: Node) -> bool:
         """See `Dialect.commutes`. A scaled addition (`alpha`) does not commute."""
@@ -137,7 +137,7 @@ class AtenSchemas(AtenOperators):
         if not op_type.startswith("aten::"):
             if keywords:
                 raise SchemaError(
-                    f"nobody knows the parameters of {op_type}: give its arguments by position"
+                    f"the parameters of {op_type} are not known: give its arguments by position"
                 )
             return Operator(op_type), tuple(arguments)
         overload = _resolved(op_type, arguments, keywords)

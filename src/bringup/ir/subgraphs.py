@@ -26,7 +26,7 @@ class GraphTree:
     withholds_shapes = False
     """Whether asking for a shape that is not inferred yet is an error."""
     shapes_pending = False
-    """Whether it was built before anybody knew its operators, and nobody inferred shapes since."""
+    """Whether it was built before its operators were known, without shapes since."""
 
     def __init__(self) -> None:
         self.graph_id = next(_NUMBERS)

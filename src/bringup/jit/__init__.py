@@ -2,7 +2,7 @@
 
 In reading order: `Source` says what is compiled, `compile` makes a `Binary` of it or finds one,
 `Binary.kernel_id` loads it into the native kernel table. `freeze` and `frozen` forbid compiling,
-`cache` and `toolchain` show what there is, `include_flags` is for compilers that somebody else
+`cache` and `toolchain` show what there is, `include_flags` is for compilers that other code
 runs. `Spec` is one kernel as a value: `record` notes those that a run needs, `prebuild` builds them
 beforehand, `use_bundle` takes those that a package brings, `end_warmup` says that from now on none
 should be missing.

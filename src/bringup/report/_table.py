@@ -1,4 +1,4 @@
-"""Tables of text, printed with rich. A cell is text already: numbers are formatted by whoever knows
+"""Tables of text, printed with rich. A cell is text already: callers format numbers, as they know
 their unit.
 """
 

@@ -28,7 +28,7 @@ def load() -> dict[str, OperatorKernel]:
         The handle of each operator, by its name in the table.
 
     Raises:
-        DeviceError: no driver is loaded, or somebody else has a kernel for one of the operators.
+        DeviceError: no driver is loaded, or other code has a kernel for one of the operators.
     """
     with _lock:
         if not _loaded:

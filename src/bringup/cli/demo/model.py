@@ -58,7 +58,7 @@ def load_model(folder: Path, attention: str) -> Any:
     model = offline_transformers().AutoModel.from_pretrained(
         folder, attn_implementation=attention, local_files_only=True
     )
-    model.pooler = None  # the embedding is a mean over tokens; nobody reads the pooler
+    model.pooler = None  # the embedding is a mean over tokens; nothing reads the pooler
     return model.eval().requires_grad_(False)
 
 

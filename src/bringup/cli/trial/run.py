@@ -1,5 +1,5 @@
 """Trying a model: in the backend's modes and through Inductor; compared, then timed. What fails
-becomes a reason, not an error, and what is measured stays when somebody interrupts.
+becomes a reason, not an error, and what is measured stays after an interrupt.
 """
 
 from __future__ import annotations

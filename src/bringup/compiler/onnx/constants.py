@@ -17,7 +17,7 @@ __all__ = ["ConstantTensor", "array_of", "as_constant"]
 
 
 class ConstantTensor:
-    """The payload of a constant. One object is one tensor, whoever reads it.
+    """The payload of a constant. One object is one tensor for all readers.
 
     Args:
         proto: an `onnx.TensorProto` or `onnx.SparseTensorProto`; kept as it is.
@@ -66,7 +66,7 @@ class ConstantTensor:
             return self.proto
         if self._folder is None:
             raise ModelError(
-                f"the elements of {self.name!r} lie in another file, and nobody said where: load "
+                f"the elements of {self.name!r} lie in another file of an unknown folder: load "
                 "the model by its path, or give from_proto(..., folder=...)"
             )
         loaded = onnx.TensorProto()

@@ -271,7 +271,7 @@ class OnnxDialect(ModelOperators, ir.VerifiableDialect):
         return as_constant(payload).data()
 
     def supports(self, node: ir.Node) -> tuple[bool, str]:
-        """See `ir.Dialect.supports`: does anybody say what the operator computes?"""
+        """See `ir.Dialect.supports`: is it said what the operator computes?"""
         reason = operators.absent_reason(node.operator)
         if reason is not None:
             return False, reason

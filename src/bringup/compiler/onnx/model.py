@@ -125,7 +125,7 @@ class OnnxModel:
 
 
 def load(path: str | os.PathLike[str]) -> OnnxModel:
-    """Read an ONNX file. Data in other files are read when somebody asks for them.
+    """Read an ONNX file. Data in other files are read on demand.
 
     Raises `FileNotFoundError`, or `ModelError` when the file is no model or a broken one.
     """

@@ -20,11 +20,11 @@ class Taken:
         self._names = set(names)
 
     def add(self, name: str) -> None:
-        """Let nobody else have a name."""
+        """Reserve a name."""
         self._names.add(name)
 
     def fresh(self, wanted: str) -> str:
-        """Return a name that nobody has: this one, or one like it."""
+        """Return an unused name: this one, or one like it."""
         name, number = wanted or "value", 1
         while name in self._names:
             name = f"{wanted or 'value'}_{number}"

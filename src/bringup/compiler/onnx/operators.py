@@ -170,7 +170,7 @@ def type_of(domain: str, name: str, overload: str = "") -> str:
     itself.
     """
     if domain in ("ir", DEFAULT_DOMAIN):
-        raise SchemaError(f"the domain {domain!r} (of {name!r}) cannot be told from bringup's own")
+        raise SchemaError(f"the domain {domain!r} (of {name!r}) cannot be distinguished from ours")
     base = f"{DEFAULT_DOMAIN if domain in ('', 'ai.onnx') else domain}::{name}"
     return f"{base}.{overload}" if overload else base
 

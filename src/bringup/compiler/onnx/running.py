@@ -36,7 +36,7 @@ def run(
         seed: of the random inputs; each symbolic size has one number.
 
     Elements that numpy has no dtype for come as float32. Raises `ModelError` when the model cannot
-    be run: an operator that nobody implements, an input of unknown rank.
+    be run: an operator without an implementation, an input of unknown rank.
     """
     from onnx.reference import ReferenceEvaluator
 

@@ -151,7 +151,7 @@ def tune(
         return known or params
     prebuild([candidate.spec(target) for candidate in question.candidates])
     with question.file.alone():
-        if known := question.answer():  # measured by somebody else meanwhile
+        if known := question.answer():  # measured by another process
             return known
         seconds = _measure(question, prepare)
         best = fastest(seconds)

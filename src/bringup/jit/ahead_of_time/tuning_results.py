@@ -106,7 +106,7 @@ class TuningFile:
         self._unsaved: dict[str, Tuning] = {}
 
     def get(self, key: str) -> Tuning | None:
-        """Return the result under `key`, whoever measured it."""
+        """Return the result under `key`, of any process."""
         if key in self._unsaved:
             return self._unsaved[key]
         try:
@@ -120,7 +120,7 @@ class TuningFile:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """While nobody else measures or saves: two that measure at a time disturb each other."""
+        """Keep other processes from measuring, which would disturb, and saving."""
 
         def waiting(seconds: float, owner: Owner) -> None:
             pid, _ = owner

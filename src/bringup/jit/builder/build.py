@@ -114,7 +114,7 @@ def _untracked(job: Job, found: Lookups) -> str:
                 "part of the kernel's identity; use a header with the numbers, or .incbin"
             )
         return (
-            f"{one.path}: `{one.text}`: the file that this asks for cannot be told from the text, "
+            f"{one.path}: `{one.text}`: the file that this asks for is not known from the text, "
             'so the kernel could not be built again when it comes or goes; write __has_include("'
             'name"), or decide by a macro'
         )
@@ -322,7 +322,7 @@ def _read_headers(request: Request, staged: Path) -> tuple[Header, ...]:
     except OSError as error:
         raise CompileError(
             f"{request.source}: the compiler says that it read {error.filename}, and that cannot "
-            f"be read ({error.strerror}): it was removed meanwhile, or its name has a character "
+            f"be read ({error.strerror}): it was removed, or its name has a character "
             "that the compiler does not write as it is (a backslash); rename it"
         ) from error
 

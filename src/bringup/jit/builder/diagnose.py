@@ -199,7 +199,7 @@ def _out_of_memory(_: Failure, __: Found | None) -> str:
 
 def _killed(_: Failure, __: Found | None) -> str:
     return (
-        "somebody killed the compiler, most likely the kernel for want of memory (`dmesg` says "
+        "the compiler was killed, most likely by the kernel for want of memory (`dmesg` says "
         "so): compile fewer kernels at once, or give the machine or the container more memory"
     )
 

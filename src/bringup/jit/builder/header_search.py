@@ -104,7 +104,7 @@ class Lookups:
         searched: where it looked, besides the files that it read.
         probed: the files that its probes asked for, there or not.
         answers: what the probes answered, in the order of the text.
-        untracked: directives of its own files whose effect cannot be told.
+        untracked: directives of its own files whose effect is not known.
         own: the request's own files among those that it read, the source first.
         says_names: whether names of these can reach what is compiled.
     """

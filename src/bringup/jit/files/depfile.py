@@ -30,7 +30,7 @@ def read_depfile(path: str | os.PathLike[str]) -> list[str]:
 
 def is_whole(path: str | os.PathLike[str], *, ends_lines: bool) -> bool:
     """Return whether the file has a rule, and goes on behind lines that say so. `ends_lines` says
-    that whoever wrote it ends the last line too.
+    that its writer ends the last line too.
     """
     with open(path, "rb") as file:
         content = file.read()

@@ -1,7 +1,7 @@
 """Which entries are in use, when they were used last, and how much a store holds.
 
 A process marks what it loads in one file of its own, which it keeps locked as long as it lives;
-so whoever prunes sees at once what must stay, and a process that was killed holds nothing. Sizes
+so pruning sees at once what must stay, and a process that was killed holds nothing. Sizes
 are counted in 16 shards, so that nothing scans the store when an entry is added.
 """
 
@@ -77,12 +77,12 @@ def _open_mark(layout: StoreLayout, keys: set[str]) -> _Mark:
         name = f"{os.uname().nodename}-{os.getpid()}-{time.time_ns()}"
         path = f"{layout.prefix}{_IN_USE}/{name}"
         try:
-            # Whoever loads from the store has asked whether it may be trusted.
+            # A load from the store has checked that it may be trusted.
             descriptor = os.open(path, flags, 0o600)
         except FileNotFoundError:
             descriptor = os.open(layout.folder(_IN_USE) / name, flags, 0o600)
         wait_for_lock(descriptor)  # without locks the process's number has to do
-        if os.fstat(descriptor).st_nlink:  # nobody took it for a dead process's meanwhile
+        if os.fstat(descriptor).st_nlink:  # not removed as a dead process's
             break
         os.close(descriptor)
     os.write(descriptor, "".join(f"{key}\n" for key in sorted(keys)).encode())
@@ -90,14 +90,12 @@ def _open_mark(layout: StoreLayout, keys: set[str]) -> _Mark:
 
 
 def mark_in_use(layout: StoreLayout, key: str) -> None:
-    """From now on, until this process ends, nobody prunes this entry. A store that cannot be
-    written is not pruned either.
-    """
+    """Protect this entry from pruning until this process ends, as is any of a read-only store."""
     with _marking, contextlib.suppress(StoreUnwritableError), translate_write_errors():
         mark = _marks.get(layout.prefix)
         if mark is None:
             _marks[layout.prefix] = _open_mark(layout, {key})
-        elif not os.fstat(mark.descriptor).st_nlink:  # somebody has deleted the whole store
+        elif not os.fstat(mark.descriptor).st_nlink:  # the whole store was deleted
             os.close(mark.descriptor)
             _marks[layout.prefix] = _open_mark(layout, mark.keys | {key})
         elif key not in mark.keys:
@@ -141,7 +139,7 @@ def keys_in_use(layout: StoreLayout) -> set[str]:
             else:
                 path.unlink()
         except (OSError, ValueError):
-            continue  # removed meanwhile, or no mark of ours
+            continue  # removed, or no mark of ours
         finally:
             os.close(descriptor)
     return found

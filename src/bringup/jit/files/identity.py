@@ -30,7 +30,7 @@ __all__ = [
 # CLOCK_REALTIME_COARSE, by which Linux stamps files; Python has no name for it. It lags behind
 # time.time() by a tick, and on a busy machine by more: a file written now may look older than now.
 _CLOCK = 5
-_TICKS = 100  # half milliseconds to wait for one; a clock that somebody sets back comes to none
+_TICKS = 100  # half milliseconds to wait for one; a clock that is set back comes to none
 
 # A file system's clock ticks in steps of a few milliseconds: two writes within one step leave the
 # same stamp. A stamp proves that the content is unchanged only if it was already older than this

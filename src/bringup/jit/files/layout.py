@@ -172,7 +172,7 @@ class StoreLayout:
 
     def distrust(self) -> str:
         """Return why nothing may be loaded from here, or "". Code is loaded from the store, so
-        nobody else may write it, or put another one in its place.
+        nothing else may write it, or put another one in its place.
         """
         return _open_fault(self._store, follow=False, sticky_is_safe=False) or _open_fault(
             self._root, follow=True, sticky_is_safe=True

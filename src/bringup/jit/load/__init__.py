@@ -1,5 +1,5 @@
 """A binary on disk becomes a kernel of this process.
 
-`binary`: loading and unloading. `prebuilt`: libraries that somebody else has built. `cuda_kernel`:
+`binary`: loading and unloading. `prebuilt`: libraries that are built already. `cuda_kernel`:
 device code on a GPU.
 """

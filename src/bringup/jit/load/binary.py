@@ -81,7 +81,7 @@ class Binary:
         target: what it was built for.
         debug: what was added for debugging.
         binding: how the entry is called, where it has a form of its own.
-        prebuilt: whether it is somebody else's library, and no entry of a cache.
+        prebuilt: whether it is a library built elsewhere, and no entry of a cache.
     """
 
     path: Path
@@ -122,7 +122,7 @@ class Binary:
 
     def _load(self) -> int:
         if layout := _layout_of(self):
-            mark_in_use(layout, self.key)  # first: nobody prunes it from here on
+            mark_in_use(layout, self.key)  # first: nothing prunes it from here on
         try:
             find_target(self.target).check_loadable(self.path, self.debug)
             return self._load_from(str(self.path))

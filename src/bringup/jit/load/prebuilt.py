@@ -1,4 +1,4 @@
-"""Libraries that somebody else has built, and the functions that are called as they are.
+"""Libraries that are built already, and the functions that are called as they are.
 
 Owns what is said about a library before it is loaded (its symbols), and loading: two builds of one
 file, and libraries that want tvm-ffi's runtime.

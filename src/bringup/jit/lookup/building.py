@@ -37,8 +37,8 @@ _log = settings.logger("jit")
 
 
 def lock_seconds() -> float:
-    """Return how long to wait for another process: its compiler is stopped earlier. Whoever waits
-    longer builds for himself: two builds of one request are a waste, not an error.
+    """Return how long to wait for another process, longer than its compiler may run. After that
+    this one builds too: two builds of one request are a waste, not an error.
     """
     return settings.jit_timeout() + 30
 
@@ -46,7 +46,7 @@ def lock_seconds() -> float:
 def build_somewhere(request: Request, source_digest: str, store: Cache) -> Hit:
     """Build into the store, or into a private cache where that is not possible.
 
-    Raises `CompileError`, and `SourceChangedError` when the source was changed meanwhile.
+    Raises `CompileError`, and `SourceChangedError` when the source was changed.
     """
     try:
         return _build_once(request, source_digest, store)

@@ -114,7 +114,7 @@ def compile(  # noqa: A001 - the verb of the field; used as jit.compile
         target: `"cpu"`, `"sim"` for device code of the simulated NPU, `"cuda"`, `"aarch64"`, one
             of `register_target`, or a variant like `"cuda:sm_90"`, `"aarch64:armv8.2-a"`.
         flags: more compiler options, each joined with its value, in order.
-        debug: what to add for somebody who looks for a mistake; None does as `BRINGUP_JIT_DEBUG`
+        debug: what to add for debugging; None does as `BRINGUP_JIT_DEBUG`
             says. A build of its own in the cache.
 
     Raises:
@@ -285,7 +285,7 @@ def _build_alone(question: Question) -> Hit:
     if running is not None:
         try:
             return running.result()
-        except CancelledError:  # whoever built it was interrupted
+        except CancelledError:  # the building thread was interrupted
             return _find_or_build(question)
     from bringup.jit.lookup.building import build_somewhere  # a hit has no use for it
 

@@ -82,7 +82,7 @@ def nearest(
                 record, {field: theirs[field] for field in theirs if field in record}
             )
         except (OSError, ValueError, KeyError, TypeError):
-            continue  # removed or damaged meanwhile
+            continue  # removed or damaged
         if best is None or _distance(found) < _distance(best[1]):
             best = (entry.key, found)
     return best

@@ -1,8 +1,6 @@
-"""What happens while kernels are found and built, for whoever wants to know: progress, recordings,
-diagnostics.
+"""What happens while kernels are found and built, for listeners: progress, records, diagnostics.
 
-Owns the list of listeners and the events. Emitting costs one look at an empty tuple when nobody
-listens.
+Owns the list of listeners and the events. Emitting costs one look at an empty tuple without any.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ _log = settings.logger("jit")
 
 
 class Asked(NamedTuple):
-    """Somebody asked for a kernel, wherever it will come from. Emitted once a call of `compile`."""
+    """A kernel was asked for, from any place. Emitted once a call of `compile`."""
 
     request: Request
 
@@ -122,7 +120,7 @@ def subscribe(listener: Listener, *kinds: type[Event]) -> Callable[[], None]:
 
 
 def has_listeners(kind: type[Event]) -> bool:
-    """Return whether an event of this kind would reach anybody: ask before making one on a hot
+    """Return whether an event of this kind has a listener: ask before making one on a hot
     path.
     """
     return any(kind in entry.kinds for entry in _listeners)

@@ -37,7 +37,7 @@ class Question(NamedTuple):
     """What a look-up is asked.
 
     Attributes:
-        request: what somebody wants; in `When.CALLED` and `WITHOUT_COMPILER` without a compiler.
+        request: what is asked for; in `When.CALLED` and `WITHOUT_COMPILER` without a compiler.
         store: the cache in use.
         name: of the call, for its record; "" where there can be none.
         digest: of the source; not known in `When.CALLED`.

@@ -47,7 +47,7 @@ _local = threading.local()
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Within, compiles of this thread are not shown: somebody else shows them as a whole."""
+    """Within, compiles of this thread are not shown: a batch shows them as a whole."""
     before = getattr(_local, "quiet", False)
     _local.quiet = True
     try:
@@ -225,7 +225,7 @@ def batch(total: int) -> Iterator[Callable[[str], None]]:
 
 
 class _Ambient:
-    """Compiles that nobody has announced as a batch, shown when they take long together."""
+    """Compiles outside of a batch, shown when they take long together."""
 
     def __init__(self) -> None:
         self.reset()

@@ -1,4 +1,4 @@
-"""One kernel that somebody may want: what `compile` is called with, as a value that can be stored,
+"""One kernel that a caller may want: what `compile` is called with, as a value that can be stored,
 sent to another process, and recorded while a program runs.
 """
 
@@ -29,7 +29,7 @@ _SOURCE_FIELDS = ("text", "name", "entry", "abi", "kind")
 
 @dataclass(frozen=True)
 class Spec:
-    """One kernel that somebody may want: hashable, picklable, and its `repr` is Python that makes
+    """One kernel that a caller may want: hashable, picklable, and its `repr` is Python that makes
     it again.
 
     Args:

@@ -186,7 +186,7 @@ def _check_device_code(source: Source, text: str, declared: Sequence[Declared], 
     returned = re.search(rf"(\w+|\*)\s*\b{source.entry}\s*\(", code_of(text))
     if returned is not None and returned[1] != "void":
         raise ValueError(
-            f"{where}: {source.entry} returns {returned[1]}, which nobody reads: device code with "
+            f"{where}: {source.entry} returns {returned[1]}, which nothing reads: device code with "
             "plain arguments returns void"
         )
 

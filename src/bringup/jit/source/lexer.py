@@ -2,7 +2,7 @@
 a compiler does, one token after the other.
 
 A quote or `/*` begins something only where no other token has it: not in a text, a raw string, a
-number with separators (`1'000`), or behind a quote that nobody closes, which ends with its line.
+number with separators (`1'000`), or behind an unclosed quote, which ends with its line.
 """
 
 from __future__ import annotations

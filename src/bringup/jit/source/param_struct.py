@@ -71,7 +71,7 @@ def check_text(text: str, entry: str, items: Sequence[CParameter]) -> str:
     for name in unused:
         for near in difflib.get_close_matches(name, _HOOKS, 1, 0.85):
             if name not in (*_HOOKS, entry):
-                return f"it defines {name}, which nobody calls; the optional function is {near}"
+                return f"it defines {name}, which nothing calls; the optional function is {near}"
     if members is None or not _is_untyped(text, entry):
         return ""
     if len(members) != len(items):
@@ -98,7 +98,7 @@ def check_args_text(text: str, entry: str) -> str:
     for name in _read(text)[1]:
         near = difflib.get_close_matches(name, (_HOOKS[0], _ARGS_HOOK), 1, 0.85)
         if near and name not in (_ARGS_HOOK, entry):
-            return f"it defines {name}, which nobody calls; {_ARGS_FORM}"
+            return f"it defines {name}, which nothing calls; {_ARGS_FORM}"
     declared = declaration_in(text, _ARGS_HOOK)
     if declared is None:
         return ""

@@ -132,7 +132,7 @@ class Source:
 
     @property
     def is_library(self) -> bool:
-        """Return whether it is a shared library, which nobody compiles."""
+        """Return whether it is a shared library, which is not compiled."""
         _, suffix, version = self.file_name.rpartition(".so")
         before, *numbers = version.split(".")
         return bool(suffix) and not before and all(map(str.isdecimal, numbers))

@@ -2,7 +2,7 @@
 
     <root>/v1/<ab>/<key>/        kernel.so, meta.json, build.log, source
     <root>/v1/.manifests/        request key -> builds, and the headers that each of them read
-    <root>/v1/.portable/         the same for whoever has no compiler
+    <root>/v1/.portable/         the same without a compiler
     <root>/v1/.calls/            what calls of `compile` were answered with, by stamps
     <root>/v1/.toolchains/       what compilers answered
     <root>/v1/.failed/           what did not compile
@@ -120,7 +120,7 @@ class Cache:
                 name = str(json.loads(read_bytes(str(folder / META)))["name"])
                 size = folder_size(folder)
             except (OSError, ValueError, KeyError, TypeError):
-                continue  # removed meanwhile, or damaged: a lookup puts it aside
+                continue  # removed, or damaged: a lookup puts it aside
             used, key = last_used(folder), folder.name
             found.append(Entry(key, name, size, folder, used, key in in_use))
         return sorted(found, key=lambda entry: (entry.name, entry.key))
@@ -470,7 +470,7 @@ class Cache:
             entry.rename(aside)
             done = f"moved to {aside} and built again"
         except FileNotFoundError:
-            return  # somebody else put it aside
+            return  # another process put it aside
         except (OSError, StoreUnwritableError) as error:
             done = f"not used (it cannot be put aside: {error})"
         _log.warning("damaged kernel cache entry %s: %s; %s", entry, problem, done)

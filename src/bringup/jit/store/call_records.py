@@ -60,8 +60,8 @@ class CallIndex:
 
 
 def call_name(request: Request) -> str:
-    """Return names what was asked for before any compiler was looked for, or "" when only the
-    compiler can say what would be built: a debug build, or a target with an own way to find its
+    """Return the call name: what is known before a compiler is looked for; "" when only the
+    compiler says what would be built: a debug build, or a target with an own way to find its
     compiler.
     """
     if request.debug:

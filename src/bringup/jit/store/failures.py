@@ -2,7 +2,7 @@
 failure could depend on.
 
 Only what the source is to blame for is kept: a diagnostic that names a place in it, or a function
-that nobody defines. A compiler that was killed, ran out of time, memory or disk, or lacks a part of
+that is not defined. A compiler that was killed, ran out of time, memory or disk, or lacks a part of
 itself is asked again.
 """
 

@@ -72,7 +72,7 @@ def scan(layout: StoreLayout) -> list[_PruneCandidate]:
     """Return every entry, the one used longest ago first."""
     found = []
     for folder in layout.entry_folders():
-        with contextlib.suppress(OSError):  # removed meanwhile
+        with contextlib.suppress(OSError):  # removed
             found.append(
                 _PruneCandidate(last_used(folder), folder.name, folder_size(folder), folder)
             )
@@ -158,7 +158,7 @@ def prune_when_full(
     layout: StoreLayout, max_bytes: float, max_entries: float, keep: Collection[str]
 ) -> Pruned:
     """After entries came: looks at the counters, and only if they say so at the entries. Those of
-    `keep` stay: whoever has built them loads them next. Raises `StoreUnwritableError`.
+    `keep` stay: their builder loads them next. Raises `StoreUnwritableError`.
     """
     size, count = Sizes(layout).total()
     if size <= max_bytes and count <= max_entries:
@@ -188,7 +188,7 @@ def _drop_stale_locks(layout: StoreLayout) -> None:
         with contextlib.suppress(OSError):
             descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
-                if try_lock(descriptor):  # whoever opened it meanwhile sees that it is gone
+                if try_lock(descriptor):  # another holder sees that it is gone
                     path.unlink()
             finally:
                 os.close(descriptor)
@@ -201,7 +201,7 @@ def _drop_where(paths: Iterable[Path], stale: Callable[[Path], bool]) -> None:
 
 
 def tidy(layout: StoreLayout) -> None:
-    """Remove what nobody needs any more, apart from entries. Raises `StoreUnwritableError`."""
+    """Remove what is not needed, apart from entries. Raises `StoreUnwritableError`."""
     with translate_write_errors():
         layout.folder(STAGING)
         layout.path(_TIDIED).touch()

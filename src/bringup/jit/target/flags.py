@@ -35,7 +35,7 @@ _FOLDERS = (_INCLUDE_FLAG, _LIBRARY_FOLDER, _OTHER_FOLDER)
 _REFUSED_FLAG = re.compile(
     r"-(o.*|c|S|E|M.*|x.*|d.*|save-temps.*|wrapper.*|specs.*|fplugin.*|B.*)\Z"
 )
-# These read files that nobody names to us: options in a file, folders of one program alone,
+# These read files unknown to us: options in a file, folders of one program alone,
 # modules, profiles that are looked for in a folder.
 _HIDING_FLAG = re.compile(
     r"-(W[lap],@.*|Xlinker=@.*|Wp,-[IiM].*|Wa,-(I|-MD).*|fmodule.*|fprofile-use=.*|fauto-profile=.*)\Z"

@@ -327,7 +327,7 @@ class GnuTarget(Target):
             yield folder
 
     def flags(self, toolchain: Toolchain, language: str, debug: Debug) -> tuple[str, ...]:
-        """Optimised for the target's `-march`, stripped unless somebody wants to look inside."""
+        """Optimised for the target's `-march`, stripped unless it is to be debugged."""
         inside = debug.line_info or debug.sanitizers
         return (
             *_LANGUAGE_FLAGS[language],

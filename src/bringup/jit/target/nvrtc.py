@@ -90,7 +90,7 @@ class Nvrtc:
         return ("-std=c++17", f"--gpu-architecture={self._architectures[0]}", *inside)
 
     def command(self, job: Job, flags: Sequence[str]) -> list[str]:
-        """Return what NVRTC is told, in the form of a command line."""
+        """Return NVRTC's options, in the form of a command line."""
         given = [flag for flag in job.flags if not flag.startswith("-I")]
         return ["nvrtc", *flags, *(f"-D{macro}" for macro in job.macros), *given, job.file]
 

@@ -36,7 +36,7 @@ class Job:
         output: the file in `folder` that the binary has to be.
         macros: `NAME=value`, sorted.
         flags: the caller's options, in order; folders in them are absolute.
-        debug: what to add for somebody who looks for a mistake.
+        debug: what to add for debugging.
         toolchain: what runs.
         folder: where it runs. `headers` and `linked` are written there.
         headers: the depfile, in make's syntax: which headers were read.
@@ -115,7 +115,7 @@ class Target(abc.ABC):
         Args:
             toolchain: the compiler that gets them.
             language: what the source is written in, one of the values of `languages`.
-            debug: what to add for somebody who looks for a mistake.
+            debug: what to add for debugging.
         """
 
     @abc.abstractmethod

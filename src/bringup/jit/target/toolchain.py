@@ -142,7 +142,7 @@ class Memo(Protocol):
 
 class KnownToolchain:
     """The toolchain that a target found last: the answer as long as it is asked for by the same and
-    nobody has touched its programs.
+    its programs are unchanged.
     """
 
     def __init__(self) -> None:
@@ -162,7 +162,7 @@ class KnownToolchain:
 
 
 def recalled_or_asked(memo: Memo, asked_for: object, ask: Callable[[], Toolchain]) -> Toolchain:
-    """Return the toolchain by what another process was told of it, if that still holds, or else by
+    """Return the toolchain by another process's record, if that still holds, or else by
     `ask`, for other processes too. `asked_for` says which it is, all that decides it.
     """
     name = f"{bytes_digest(repr(asked_for).encode(errors='surrogateescape'))}.json"

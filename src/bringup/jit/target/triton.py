@@ -2,7 +2,7 @@
 package in this process. Nothing here needs a GPU.
 
 The source is a text that names a kernel and how it is specialised (`TritonKernel`): the kernel
-itself is Python. Owns that text and the compiler; what launches a kernel is somebody else's.
+itself is Python. Owns that text and the compiler; what launches a kernel is outside.
 """
 
 from __future__ import annotations

@@ -263,7 +263,7 @@ class Template:
     def compile(self, params: ParameterSet, *, target: str = "cpu") -> Binary:
         """Return the binary for a parameter set, as `jit.compile` makes or finds it. Raises what
         that raises, `FileNotFoundError` for a source that is not there among it; `ValueError` for a
-        parameter struct that is not what `params=` says, and for an optional function that nobody
+        parameter struct that is not what `params=` says, and for an optional function that nothing
         would call.
         """
         content = self.source.content()  # a missing file by its name, not as a header that is gone
@@ -281,12 +281,12 @@ class Template:
 
     def load(self, params: ParameterSet, *, target: str = "cpu") -> int:
         """Return the number in the native kernel table of the kernel for a parameter set. It is
-        built again when somebody clears the cache between compile and load. Raises what `compile`
+        built again when the cache is cleared between compile and load. Raises what `compile`
         and `Binary.kernel_id` raise.
         """
         try:
             return self.compile(params, target=target).kernel_id
-        except RemovedError:  # by now it is marked as in use, and nobody prunes it again
+        except RemovedError:  # by now it is marked as in use, and is not pruned again
             return self.compile(params, target=target).kernel_id
 
     def __str__(self) -> str:

@@ -43,7 +43,7 @@ void clear(void* arg) {
   __builtin_memset(t.data, 0, static_cast<size_t>(bringup::numel(t) * t.dtype.bits / 8));
 }
 
-// Results that say nothing here: the log of a sum nobody asked for, and what belongs to dropout.
+// Results that say nothing here: the log of a sum, unasked, and what belongs to dropout.
 void clear_unused(void** args, const Job& job) {
 #if ARG_LSE >= 0
   if (job.log_sum.data == nullptr) clear(args[ARG_LSE]);

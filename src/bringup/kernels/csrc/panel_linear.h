@@ -4,7 +4,7 @@
 // A group is as many panels as fill kTileVectors vectors; a tile is up to kTallestTile rows by a
 // group, held in registers over a block of depth (Goto, van de Geijn: Anatomy of High-Performance
 // Matrix Multiplication, 2008). A block of a group stays in the first-level cache while all tiles
-// of rows use it, and meanwhile they prefetch the next one: a product of few rows takes the longer
+// of rows use it, and they prefetch the next one: a product of few rows takes the longer
 // of the two times, that of the arithmetic and that of reading the weight, not their sum.
 //
 // Each element is the bias plus the sums of the blocks, in order: which tile it falls into, how
@@ -250,7 +250,7 @@ KERNEL_NOINLINE void tile_block(const TileBlock<Kernel>& block) {
   const Sum* from = block.start != nullptr ? block.start : sums;
   const int64_t from_stride = block.start != nullptr ? 0 : sum_stride;
 
-  if (block.start != nullptr) {  // nobody has fetched what will be written
+  if (block.start != nullptr) {  // nothing has fetched what will be written
     const Sum* line = sums;
     for (int r = 0; r < kRows; ++r, line += sum_stride) {
       __builtin_prefetch(line, 1, 3);

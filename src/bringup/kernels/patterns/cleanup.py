@@ -1,4 +1,4 @@
-"""Copies that nobody needs, what is computed twice, and what is computed from no input at all."""
+"""Copies that nothing needs, what is computed twice, and what is computed from no input at all."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class PackLinear(passes.FusionBasePass):
     """A product (`mm`, `addmm`) with a frozen weight, and the activation behind it ->
     `bringup::packed_linear` over the weight laid out in panels, or `bringup::mkl_linear`.
 
-    Layers that share a weight share its panels. Whoever else reads the weight reads it as it was.
+    Layers that share a weight share its panels. Other readers read the weight as it was.
 
     What weights become is said by the option `weights`: "float32" (as they are), "bfloat16", "int8"
     (only the weight is rounded) or "w8a8" (`packed_linear_w8a8`); for single products by

@@ -206,7 +206,7 @@ class AddLayerNorm(passes.PatternFusionPass):
 
     @passes.pattern
     def alone(self, inputs: passes.PatternInputs) -> ir.TensorHolder:
-        """layer_norm(x + residual); nobody else reads the sum."""
+        """layer_norm(x + residual); nothing else reads the sum."""
         return self._add_norm(inputs)[0]
 
     @passes.pattern

@@ -84,7 +84,7 @@ class CustomOperator(RegistrationMethods, metaclass=_Constructor):
     """What `custom_op` returns: call it like the function; it is `overload`, only faster.
 
     The call goes around the autograd kernel where no gradient is to be recorded, and records it
-    without a detour where one is. It does so only as long as nobody else has registered a kernel
+    without a detour where one is. It does so only as long as nothing else has registered a kernel
     for autograd, and in a thread that is in no transform and no mode which could tell; to record,
     in one where nothing above autograd is switched on.
 
@@ -425,7 +425,7 @@ def _define_schema(
     except RuntimeError as error:
         if "multiple times" not in str(error):
             raise
-        raise SchemaError(f"{name} is defined already, by somebody else: {error}") from error
+        raise SchemaError(f"{name} is defined already, by other code: {error}") from error
 
 
 def _check_text(name: str, text: str, mutates_args: Collection[str] | str | None) -> None:

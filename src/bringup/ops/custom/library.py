@@ -1,4 +1,4 @@
-"""`Library`, and the functions that register for an operator by its name, whoever defined it."""
+"""`Library`, and the functions that register for an operator by its name, of any origin."""
 
 from __future__ import annotations
 
@@ -47,9 +47,7 @@ class _Defined(RegistrationMethods):
         self._brings_autograd = False
 
     def prepare(self, key: str) -> None:
-        """Make room for a kernel at `key`: a backward that nobody defined raises, and one that
-        somebody defines is not in the way of ours.
-        """
+        """Make room for a kernel at `key`, also where the backward is missing or defined."""
         if key in {"Autograd", "CompositeImplicitAutograd"}:
             self._brings_autograd = True
             self._drop_autograd()

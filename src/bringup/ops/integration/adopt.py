@@ -1,4 +1,4 @@
-"""`adopt`: a handle on an operator that somebody else has registered.
+"""`adopt`: a handle on an operator that other code has registered.
 
 Owns the handle, what it refuses to take the place of, and a backward that is another operator.
 What is registered through it is in `methods`.
@@ -46,7 +46,7 @@ class AdoptedOperator(RegistrationMethods):
 
     Each `register_` function refuses to take the place of what the operator has, unless `override`
     is true; what the handle itself has registered may be replaced at any time. All of it goes with
-    the handle: with `undefine()`, or when nobody holds it any more. The operator is then as it was.
+    the handle: with `undefine()`, or when it is freed. The operator is then as it was.
 
     A call does what a call of the overload in `torch.ops` does. It goes to the dispatcher without
     Python in between where the arguments have the schema's own types (exact tensors, numbers,
@@ -70,7 +70,7 @@ class AdoptedOperator(RegistrationMethods):
         self._finalizer = weakref.finalize(self, _give_back, self._library, self._former)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Run the operator. `ExpiredHandleError` when nobody defines it any more."""
+        """Run the operator. `ExpiredHandleError` when it is no longer defined."""
         if _is_compiling():
             return self.overload(*args, **kwargs)
         try:
@@ -79,8 +79,7 @@ class AdoptedOperator(RegistrationMethods):
             if isinstance(error, ExpiredHandleError) or is_dispatched(self.qualified_name):
                 raise
             raise ExpiredHandleError(
-                f"{self.qualified_name} was removed by whoever had defined it; define it again, "
-                "and adopt that"
+                f"{self.qualified_name} was removed by its definer; define it again, and adopt that"
             ) from None
 
     def __reduce__(self) -> Any:
@@ -162,7 +161,7 @@ class AdoptedOperator(RegistrationMethods):
         override: bool = False,
     ) -> None:
         """Make another operator the backward of this one, as `KernelOperator.register_backward`
-        does; a gradient that nobody needs is zeros for it.
+        does; an unneeded gradient is zeros for it.
 
         Raises:
             SchemaError: the two operators do not fit together, or this one has a gradient.
@@ -217,7 +216,7 @@ class AdoptedOperator(RegistrationMethods):
 
     @contextmanager
     def _taking(self, what: str, keys: Sequence[str], override: bool) -> Iterator[None]:
-        """Around a registration at these keys, of which one may be somebody else's."""
+        """Permit a registration at these keys, of which one may be another library's."""
         if isinstance(self.overload, _Expired):
             self.overload()
         present = [key for key in keys if self._is_others(key)]
@@ -275,7 +274,7 @@ class AdoptedOperator(RegistrationMethods):
             del library.impl
 
     def _cover(self, keys: Sequence[str]) -> None:
-        """Put the autograd kernel where one of somebody else's comes before the alias."""
+        """Put the autograd kernel where one of another library's comes before the alias."""
         kernel = autograd_kernel(self.facts, self.overload, self._node)
         backends = [key for key in keys if key not in ("Autograd", _COMPOSITE)]
         if _COMPOSITE in keys:

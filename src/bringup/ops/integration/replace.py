@@ -65,7 +65,7 @@ class Replacement:
         """Give every module its own forward back. Does nothing the second time.
 
         Raises:
-            RuntimeError: somebody replaced a forward again since; nothing is undone then.
+            RuntimeError: a forward was replaced again since; nothing is undone then.
         """
         for swap in self._swaps:
             if swap.module.__dict__.get("forward") is not swap.ours:

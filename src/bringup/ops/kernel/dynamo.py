@@ -1,6 +1,6 @@
 """Teaches Dynamo that a kernel operator's callable is its torch.ops operator.
 
-Dynamo is told when it is imported, which is expensive: nothing here imports it.
+Dynamo is patched once it is imported, which is expensive: nothing here imports it.
 """
 
 from __future__ import annotations

@@ -173,9 +173,7 @@ class _Definition:
         except BaseException as error:
             self._remove()
             if isinstance(error, RuntimeError) and "multiple times" in str(error):
-                raise SchemaError(
-                    f"{name} is defined already, by somebody else: {error}"
-                ) from error
+                raise SchemaError(f"{name} is defined already, by other code: {error}") from error
             raise
 
     def replaces(self, known: _Definition) -> bool:
@@ -385,7 +383,7 @@ find_operator_by(_callable_of)
 
 
 def definition_of(qualified_name: str) -> _Definition | None:
-    """The definition of a kernel operator, or None when it is somebody else's."""
+    """The definition of a kernel operator, or None when it is another library's."""
     return definitions_by_name.get(qualified_name)
 
 
@@ -453,7 +451,7 @@ def kernel_op(
         shared: bytes of a block's shared memory, likewise, with `block`.
         flags: more compiler options.
         macros: more macros, the same for every call.
-        release_gil: whether other Python threads run meanwhile: "auto": where the tensors have so
+        release_gil: whether other Python threads run: "auto": where the tensors have so
             many elements that it is worth it; True or False: always or never. A call through
             `torch.ops` always lets them run.
         redefine: replaces an operator of this name that was defined otherwise (`release_gil`

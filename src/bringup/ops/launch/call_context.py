@@ -1,4 +1,4 @@
-"""Where a function of somebody's library is called: the device, its stream, and in which order.
+"""Where a function of a foreign library is called: the device, its stream, and in which order.
 
 Owns what `KernelLauncher` and `TwoPhaseLauncher` have in common: turning Python arguments into C
 ones, finding symbols, and the order between a direct call and what a stream still has to do.

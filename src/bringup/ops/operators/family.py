@@ -243,7 +243,7 @@ def _parameter(argument: Any, kind: Kind) -> Parameter:
         role = _OF_REDUCTIONS[argument.name]
     if written and argument.is_out:
         role = "out"
-    # An unknown type is told where the overload is chosen.
+    # An unknown type is refused where the overload is chosen.
     return Parameter(argument.name, text, role or "list", optional, argument.kwarg_only, written)
 
 

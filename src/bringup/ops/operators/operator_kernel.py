@@ -150,7 +150,7 @@ def kernel(
         The handle with which the kernel is disabled or closed.
 
     Raises:
-        DeviceError: no driver is loaded, or somebody else's kernel is registered for the operator.
+        DeviceError: no driver is loaded, or another library has a kernel for the operator.
         SchemaError: there is no such operator, it has arguments that such a kernel cannot get, it
             gives views, or it is no reduction where `kind` says so.
         FileNotFoundError: the source is not there.

@@ -1,4 +1,4 @@
-"""Which operators a thread defines meanwhile: what a plugin has registered is taken back whole."""
+"""Taking back whole what a plugin has registered on its thread."""
 
 from __future__ import annotations
 

@@ -67,12 +67,12 @@ def install(
 
 def refuse_taken_name(name: str, facts: Facts, known: Facts) -> None:
     """Raise `SchemaError` when an operator `name` of this schema would need a second name that
-    somebody else has; `known` is the operator that it is to replace.
+    other code has defined; `known` is the operator that it is to replace.
     """
     second = _name_without_returns(name)
     if facts.returns_written and not known.returns_written and is_defined(second):
         raise SchemaError(
-            f"{name} returns what it writes, which needs an operator {second}; somebody else has "
+            f"{name} returns what it writes, which needs an operator {second}; other code has "
             "defined one of that name. Choose another name"
         )
 

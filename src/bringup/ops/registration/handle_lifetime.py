@@ -39,7 +39,7 @@ class Held:
 
 def hold(name: str) -> Held | None:
     """Keep the entry of `ns::name` or `ns::name.overload` as long as the result is held; None for
-    one that nobody can take away. A call finds the operator without a kernel once it was removed.
+    one that cannot be taken away. A call finds the operator without a kernel once it was removed.
     """
     if name not in torch.library._defs:
         return None
@@ -67,7 +67,7 @@ def destroy(library: torch.library.Library) -> None:
 
 
 def hold_for_keepers(name: str, instead: Callable[..., Any]) -> None:
-    """Before `ns::name` or `ns::name.overload` is removed: keeps its entry for as long as somebody
+    """Before `ns::name` or `ns::name.overload` is removed: keeps its entry for as long as a user
     keeps what `torch.ops` has given out for it. A call of that is a call of `instead`, mostly
     `expired(...)`; one by its handle raises, too.
     """

@@ -184,7 +184,7 @@ class RegistrationMethods:
             return
         self._node = node_class(self.facts, self._formula)
         kernel = autograd_kernel(self.facts, self.overload, self._node)
-        # Not by Library.impl: its book of names then shows whether somebody else has put a kernel
+        # Not by Library.impl: its book of names then shows whether other code has put a kernel
         # there, which the callable has to respect.
         self._autograd_library.m.impl(self._bare, "Autograd", kernel, True)
 

@@ -70,7 +70,7 @@ _DEVICES: dict[str, str] = {
     "privateuseone": "PrivateUse1",
 }
 
-# The keys at which a kernel of somebody else would come before one at `Autograd`, and that one.
+# The keys at which a kernel of another library would come before one at `Autograd`, and that one.
 AUTOGRAD_KEYS = frozenset(_AUTOGRAD)
 
 

@@ -172,7 +172,7 @@ def infer_schema(
 
 
 def taken(names: Iterable[str] | None) -> Collection[str] | str | None:
-    """Return names that may be an iterator's, for whoever reads them more than once; a text is no
+    """Return names that may be an iterator's, for several reads; a text is no
     list.
     """
     return names if names is None or isinstance(names, str) else tuple(names)

@@ -150,7 +150,7 @@ def with_symbolic_ints(arguments: str) -> str:
 
 
 def with_plain_ints(text: str) -> str:
-    """Return a schema text with `int` where somebody wrote `SymInt`."""
+    """Return a schema text with `int` where a user wrote `SymInt`."""
     return _SYMBOLIC.sub(lambda m: "int" if m[0] == "SymInt" else m[0], text)
 
 

@@ -141,7 +141,7 @@ def test_an_optional_function_that_returns_something_else_is_refused(more: str, 
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_a_misspelt_optional_function_is_refused(entry: str) -> None:
     with pytest.raises(
-        ValueError, match=r"defines worksapce_size, which nobody calls; the optional"
+        ValueError, match=r"defines worksapce_size, which nothing calls; the optional"
     ):
         compiled(
             template(RIGHT, entry, "unsigned long worksapce_size(const void* p) { return 1; }")
@@ -256,7 +256,7 @@ def test_an_optional_function_that_a_plain_source_gives_another_form_is_refused(
 
 @pytest.mark.parametrize("name", ["can_implement", "bringup_can_implment", "Bringup_can_implement"])
 def test_an_optional_function_that_nobody_calls_in_a_plain_source_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=f"defines {name}, which nobody calls; with abi="):
+    with pytest.raises(ValueError, match=f"defines {name}, which nothing calls; with abi="):
         compiled(plain("k.cpp", f"const char* {name}(const void* p) {RETURNS_NULL}"))
 
 

@@ -244,5 +244,5 @@ def test_running_the_same_definition_again_replaces_it() -> None:
 def test_a_name_of_somebody_elses_operator_is_refused() -> None:
     with torch.library._scoped_library("bringup_test_custom_other", "FRAGMENT") as library:
         library.define("f(Tensor x) -> Tensor")
-        with pytest.raises(SchemaError, match="f is defined already, by somebody else"):
+        with pytest.raises(SchemaError, match="f is defined already, by other code"):
             ops.custom_op("bringup_test_custom_other::f", two)

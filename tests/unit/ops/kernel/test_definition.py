@@ -128,7 +128,7 @@ def test_a_second_definition_says_where_the_first_is(define: Define) -> None:
 def test_a_name_of_somebody_elses_operator_is_refused() -> None:
     with torch.library._scoped_library("bringup_test_other", "FRAGMENT") as library:
         library.define("f(Tensor x) -> Tensor")
-        with pytest.raises(SchemaError, match="f is defined already, by somebody else"):
+        with pytest.raises(SchemaError, match="f is defined already, by other code"):
             ops.kernel_op("bringup_test_other::f(Tensor x) -> Tensor", source=NOTHING, **ONE)
 
 

@@ -126,7 +126,7 @@ def test_what_it_raises_becomes_an_exception_with_its_words(scale: Any, path: An
         path(scale)(torch.ones(1), 99.0)
     for by, what in ((98.0, "3"), (96.0, "0.5")):
         with pytest.raises(
-            KernelError, match=f"the function returned {what}.*, which nobody reads"
+            KernelError, match=f"the function returned {what}.*, which nothing reads"
         ):
             path(scale)(torch.ones(1), by)
     with pytest.raises(ContractError, match=r"x must be torch\.float32"):

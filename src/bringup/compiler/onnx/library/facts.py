@@ -108,9 +108,7 @@ def rank_of(value: ir.Value) -> int | None:
 
 
 def same_dim(one: ir.Dim, other: ir.Dim) -> bool:
-    """Return whether two sizes are equal for certain: of those of which nothing is known, nobody
-    knows, although onnx gives them names that may be the same.
-    """
+    """Return whether two sizes are equal for certain: unknown ones never, whatever their names."""
     if isinstance(one, int) and isinstance(other, int):
         return one == other
     return not is_unknown(one) and not is_unknown(other) and ir.same_size(one, other)
@@ -148,7 +146,7 @@ def axis_in(axis: int, rank: int | None) -> int:
 
 
 def array(value: ir.Value | None) -> Any:
-    """Return the elements of a constant as an array; None of anything else, and where nobody can
+    """Return the elements of a constant as an array; None of anything else, and where none can
     read the file that they lie in.
     """
     if value is None or value.node.op_type != ir.CONSTANT or value.node.payload is None:
