@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-__all__ = ["after_import"]
-
 waiting: dict[str, list[Callable[[], object]]] = {}
 
 

@@ -9,8 +9,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["autoload", "paused"]
-
 _paused = False
 
 

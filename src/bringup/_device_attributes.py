@@ -8,7 +8,6 @@ TYPE_CHECKING = False  # importing `typing` for it takes longer than this module
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["GRAPHS", "names", "register_module_attribute", "resolve"]
 
 GRAPHS = {
     "ExternalEvent": "ExternalEvent",

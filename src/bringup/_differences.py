@@ -14,21 +14,6 @@ from typing import Any
 
 import torch
 
-__all__ = [
-    "NUMBERS",
-    "Leaf",
-    "alike",
-    "as_strided_on_host",
-    "cosine",
-    "form_difference",
-    "gap",
-    "largest_gap",
-    "leaves",
-    "magnitude",
-    "not_close",
-    "same_bytes",
-]
-
 NUMBERS = (bool, int, float, complex)
 _DEEPEST = 32
 

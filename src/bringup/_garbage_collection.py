@@ -7,8 +7,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["collector_paused"]
-
 _lock = threading.Lock()
 _pausing = 0
 _was_enabled = False

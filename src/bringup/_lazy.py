@@ -10,8 +10,6 @@ TYPE_CHECKING = False  # importing `typing` for it costs as much as everything e
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["lazily"]
-
 
 def lazily(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
     """Return the `__getattr__` of a package whose names come from these modules. A name that is

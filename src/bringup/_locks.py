@@ -19,8 +19,6 @@ from pathlib import Path
 
 from bringup import settings
 
-__all__ = ["Owner", "exclusive", "try_lock", "wait_for_lock"]
-
 _NO_LOCKS = {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL}
 _POLL_SECONDS = (0.005, 0.1)  # from, to
 _REPORT_SECONDS = 2.0

@@ -6,8 +6,6 @@ import struct
 from collections.abc import Hashable
 from typing import Any
 
-__all__ = ["identity", "same_number"]
-
 
 def identity(value: object) -> Hashable:
     """Return what a host value is equal by where `==` and hash say too little: `0.0 == -0.0` and

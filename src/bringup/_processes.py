@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-__all__ = ["end", "ending", "output_within", "started"]
-
 # The program begins on a signal of ours, and not when we are gone by then: until then it has no
 # children, and nothing that would have to be ended.
 _START = 'read -r go && exec "$@"'

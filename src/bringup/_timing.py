@@ -10,8 +10,6 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TypeVar
 
-__all__ = ["Clock", "interleaved"]
-
 Clock = Callable[[], int]
 """Nanoseconds since some moment."""
 Name = TypeVar("Name", bound=Hashable)

@@ -53,6 +53,29 @@ def test_the_statements_of_a_function_fit_on_a_screen() -> None:
     assert long == []
 
 
+PUBLIC_MODULES = {"errors.py", "plugins.py", "compiler/aten.py", "devices/sim.py"}
+LISTS_LEFT = ("passes/", "ops/kernel/", "ops/operators/")  # packages of which modules have them yet
+
+
+def test_a_module_below_a_package_lists_no_names_of_its_own() -> None:
+    sources = REPOSITORY / "src/bringup"
+    lists = set()
+    for path in sources.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        handed_on = {
+            alias.asname or alias.name
+            for node in ast.walk(tree)
+            if isinstance(node, (ast.Import, ast.ImportFrom))
+            for alias in node.names
+        }
+        for node in tree.body if path.name != "__init__.py" else []:
+            if not isinstance(node, ast.Assign) or ast.unparse(node.targets[0]) != "__all__":
+                continue
+            if not handed_on & set(ast.literal_eval(node.value)):
+                lists.add(path.relative_to(sources).as_posix())
+    assert {name for name in lists if not name.startswith(LISTS_LEFT)} == PUBLIC_MODULES
+
+
 def test_a_folder_of_the_engine_includes_only_those_before_it() -> None:
     order = TREE["native/engine"]
     assert {header.parent.name for header in ENGINE.rglob("*.h")} == set(order)

@@ -13,8 +13,6 @@ from typing import Protocol
 from bringup._language.expression import Expression, Instruction, Opcode
 from bringup.errors import SchemaError
 
-__all__ = ["ExpressionReader", "parse_expression"]
-
 _MAX_DEPTH = 16  # kMaxDepth of native/runtime/expression.cpp
 _MAX_LEVELS = 100
 """Of a text: what is nested deeper might exceed Python's recursion limit."""

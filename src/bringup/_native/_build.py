@@ -30,8 +30,6 @@ from bringup._native import _manifest
 from bringup._processes import end, started
 from bringup.errors import NativeLibraryError
 
-__all__ = ["Recipe", "missing_tools", "obtain", "remembered_failure", "torch_recipe"]
-
 _REPORT_S = 10.0
 _LIMIT_S = 3600.0
 _LOG_LINES = 20

@@ -12,8 +12,6 @@ import mmap
 import os
 from pathlib import Path
 
-__all__ = ["key_in", "mismatch"]
-
 _ENGINE = "libbringup_engine.so"
 _MARK = b"bringup core build key: "
 _KEY_SIZE = 16

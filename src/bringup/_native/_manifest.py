@@ -14,17 +14,6 @@ from dataclasses import asdict, dataclass, fields
 from functools import cache
 from pathlib import Path
 
-__all__ = [
-    "MANIFEST",
-    "Artifact",
-    "Interpreter",
-    "interpreter",
-    "minor",
-    "read",
-    "source_digest",
-    "write",
-]
-
 MANIFEST = "manifest.json"
 _FORMAT = 1
 _LIMIT = 1_000_000  # bytes; an entry has 300

@@ -31,8 +31,6 @@ from bringup.cli import (
 )
 from bringup.cli._exit_codes import ExitCode
 
-__all__ = ["app", "run"]
-
 app = typer.Typer(
     name="bringup",
     help="Bring an accelerator and its kernels up in PyTorch.",

@@ -8,8 +8,6 @@ import sys
 from bringup.cli import main
 from bringup.passes import host
 
-__all__ = ["run_command"]
-
 
 def run_command(environment: bytes, sys_path: bytes, *arguments: bytes) -> int:
     """Run `bringup <arguments>`; its exit code. Arguments are bytes, as the program has them."""

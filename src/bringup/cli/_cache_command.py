@@ -17,8 +17,6 @@ from bringup import jit, report, settings
 from bringup.cli._requirements import JsonFile, console_for, say, write_results
 from bringup.jit.store.prune import Pruned
 
-__all__ = ["clear", "export", "import_", "ls", "prune", "show", "why"]
-
 _SHOWN_DIGITS = 12
 
 Key = Annotated[str, typer.Argument(help="The first digits of an entry's key.")]

@@ -15,8 +15,6 @@ from bringup._processes import ending, started
 from bringup.cli._exit_codes import ExitCode
 from bringup.cli._requirements import JsonFile, console_for, require_torch, write_results
 
-__all__ = ["check"]
-
 
 def check(
     operator: Annotated[str, typer.Argument(help="namespace::name, or namespace::name.overload.")],

@@ -25,7 +25,6 @@ from bringup.cli._requirements import (
 if TYPE_CHECKING:
     from bringup.conformance import Comparison, OperatorDifference
 
-__all__ = ["ModelTarget", "compare", "load_device"]
 
 ModelTarget = Annotated[
     str,

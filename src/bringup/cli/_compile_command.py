@@ -13,8 +13,6 @@ from bringup.cli._requirements import JsonFile, console_for, require_torch, say,
 from bringup.errors import PassError
 from bringup.passes import PassReport, PassStage
 
-__all__ = ["compile_"]
-
 
 def compile_(
     model: Annotated[

@@ -10,8 +10,6 @@ import typer
 from bringup import _native
 from bringup.errors import NativeLibraryError
 
-__all__ = ["cmake_dir", "config"]
-
 
 def cmake_dir() -> Path:
     """Return the folder for `CMAKE_PREFIX_PATH`-style use: it holds `bringup-config.cmake`."""

@@ -24,7 +24,6 @@ from bringup.cli._requirements import (
 if TYPE_CHECKING:
     from bringup.conformance import CaseResult, Conformance, Score
 
-__all__ = ["conformance"]
 
 _SHOWN = 20
 _OUTCOMES = ("pass", "refused", "failed", "crashed", "timeout", "skipped")

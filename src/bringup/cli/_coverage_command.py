@@ -23,8 +23,6 @@ from bringup.cli._requirements import (
 if TYPE_CHECKING:
     from bringup.conformance import Coverage, Need
 
-__all__ = ["coverage"]
-
 
 def coverage(
     target: ModelTarget,

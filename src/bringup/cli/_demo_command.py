@@ -11,8 +11,6 @@ from bringup import report
 from bringup.cli._exit_codes import ExitCode
 from bringup.cli._requirements import JsonFile, console_for, require_torch, write_results
 
-__all__ = ["demo"]
-
 
 def demo(
     file: Annotated[

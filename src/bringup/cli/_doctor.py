@@ -16,8 +16,6 @@ from bringup.cli._requirements import JsonFile, console_for, require_torch, writ
 from bringup.devices import DriverDescription
 from bringup.errors import DriverError, NativeLibraryError
 
-__all__ = ["doctor"]
-
 
 def doctor(
     op: Annotated[

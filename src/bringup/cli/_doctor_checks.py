@@ -21,8 +21,6 @@ from bringup._native import _find, _manifest
 from bringup.cli._requirements import GET_TORCH
 from bringup.plugins import PluginReport
 
-__all__ = ["CHECKS", "Finding", "Health", "run_checks"]
-
 _REINSTALL = "pip install --no-build-isolation ."
 _DRIVER_ABI = 1
 

@@ -11,8 +11,6 @@ from rich.console import Console
 from bringup import devices, report
 from bringup.cli._requirements import console_for, require_torch, write_results
 
-__all__ = ["driver_results", "show_driver", "show_operator", "show_stubs"]
-
 
 def show_operator(name: str, json_file: Path | None) -> None:
     """Show which kernel is on which key of an operator; with a driver, as it is with this driver.

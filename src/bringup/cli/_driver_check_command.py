@@ -15,8 +15,6 @@ from bringup.cli._requirements import JsonFile, console_for, write_results
 from bringup.devices._driver_check import KERNELS
 from bringup.errors import CompileError, MissingCompilerError
 
-__all__ = ["check"]
-
 _SHOWN_CALLS = 24
 
 

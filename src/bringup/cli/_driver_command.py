@@ -15,8 +15,6 @@ from bringup._processes import ending
 from bringup.cli._exit_codes import ExitCode
 from bringup.cli._requirements import JsonFile, console_for, say, write_results
 
-__all__ = ["replay", "trace"]
-
 TraceFile = Annotated[Path, typer.Argument(metavar="FILE", help="The trace.")]
 
 

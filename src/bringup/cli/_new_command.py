@@ -16,8 +16,6 @@ import typer
 
 from bringup.cli._requirements import JsonFile, console_for, say, write_results
 
-__all__ = ["driver", "kernel", "pass_", "write_package"]
-
 Kind = Literal["kernel", "pass", "driver"]
 
 _TEMPLATES = Path(__file__).parent / "templates"

@@ -20,7 +20,6 @@ from bringup.errors import BringupError
 if TYPE_CHECKING:
     from bringup.compiler.bisection import Bisection
 
-__all__ = ["bisect", "explain", "list_", "mine"]
 
 Target = Annotated[
     str,

@@ -10,8 +10,6 @@ import typer
 from bringup.cli._exit_codes import ExitCode
 from bringup.cli._requirements import JsonFile, console_for, say, write_results
 
-__all__ = ["prebuild"]
-
 
 def prebuild(
     files: Annotated[

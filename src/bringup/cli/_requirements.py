@@ -13,17 +13,6 @@ from rich.console import Console
 
 from bringup import report
 
-__all__ = [
-    "GET_TORCH",
-    "HtmlFile",
-    "JsonFile",
-    "console_for",
-    "require_torch",
-    "say",
-    "write_page",
-    "write_results",
-]
-
 _STDOUT = Path("-")
 
 GET_TORCH = "pip install torch==2.13.0"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-__all__ = ["offline_transformers"]
-
 
 def offline_transformers() -> Any:
     """Return the module `transformers`, which downloads nothing; `ImportError` if none."""

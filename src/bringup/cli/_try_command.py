@@ -13,8 +13,6 @@ from bringup.cli._exit_codes import ExitCode
 from bringup.cli._passes_command import Places, places_of
 from bringup.cli._requirements import JsonFile, console_for, require_torch, write_results
 
-__all__ = ["try_model"]
-
 
 def try_model(
     target: Annotated[

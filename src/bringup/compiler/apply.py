@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from torch import fx
     from torch.export import ExportedProgram
 
-__all__ = ["apply_passes"]
 
 _ONNX_MODEL = "bringup.compiler.onnx.model.OnnxModel"
 

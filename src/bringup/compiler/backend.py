@@ -25,8 +25,6 @@ from bringup.compiler.pass_runs import load_and_select, without_library
 from bringup.errors import BringupError
 from bringup.passes import PassDescriptor, PluginReport
 
-__all__ = ["dynamo_backend"]
-
 _LOG = settings.logger("compiler")
 
 

@@ -24,19 +24,6 @@ from bringup._differences import (
 from bringup.compiler.options import CompileOptions
 from bringup.passes import EventKind, PassEvent, PassStatus, Rewrite
 
-__all__ = [
-    "PASSES",
-    "Attempt",
-    "Bisection",
-    "Culprit",
-    "Runs",
-    "bisect",
-    "difference",
-    "failed_pass",
-    "reason_of",
-    "search",
-]
-
 FREEZING, PASSES, NARROW, CAPTURE, INDUCTOR = (
     "freezing",
     "passes",

@@ -15,8 +15,6 @@ from bringup.compiler.inner_compiler import BoxedFunction
 from bringup.compiler.padding_proof import LengthInput
 from bringup.errors import ContractError
 
-__all__ = ["AUTO", "bucket_for", "bucket_ladder", "padded_calls"]
-
 _LOG = settings.logger("compiler")
 AUTO = tuple(size for power in range(4, 16) for size in (2**power, 3 * 2 ** (power - 1)))
 """What "auto" means: at most a third of a bucket is padding."""

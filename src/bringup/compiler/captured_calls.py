@@ -20,8 +20,6 @@ from bringup.errors import CaptureError, UpdateError
 from bringup.graphs._copies import copied
 from bringup.graphs._inputs import Placeholders
 
-__all__ = ["CaptureReport", "captured", "captures", "require_capturable"]
-
 _LOG = settings.logger("compiler")
 _CAPTURE_TURN = threading.RLock()
 """Captures run one after the other in a process: compiled functions of several threads wait."""

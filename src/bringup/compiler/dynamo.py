@@ -10,8 +10,6 @@ from torch._dynamo.guards import GuardBuilder, install_guard
 from torch._dynamo.source import AttrSource
 from torch._dynamo.symbolic_convert import InstructionTranslator
 
-__all__ = ["NotFrozenError", "owned_in_evaluation", "root_and_path", "root_named"]
-
 
 class NotFrozenError(Exception):
     """Why weights may change from call to call."""

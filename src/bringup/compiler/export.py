@@ -11,8 +11,6 @@ from torch._export.passes.lift_constants_pass import ConstantAttrMap, lift_const
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
-__all__ = ["frozen_program"]
-
 _HELD = frozenset({InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR})
 
 

@@ -25,8 +25,6 @@ from bringup.compiler.schema import overload_of, signature_of
 from bringup.compiler.sizes import ARITHMETIC, Sizes
 from bringup.ir.node import map_argument
 
-__all__ = ["Inference", "call", "expression", "filled", "look", "outputs_of", "unlogged"]
-
 _MOST = 4096  # calls remembered by one dialect; then it begins again
 _PLAIN = frozenset(
     {

@@ -15,8 +15,6 @@ from bringup.errors import ModelError
 from bringup.passes import PassReport, PassStage
 from bringup.passes.registry.loader import import_pass_module
 
-__all__ = ["compile_file"]
-
 
 def compile_file(
     source: str | os.PathLike[str],

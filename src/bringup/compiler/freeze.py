@@ -21,17 +21,6 @@ from bringup.compiler.aten import ordinary_torch
 from bringup.compiler.dynamo import root_and_path
 from bringup.compiler.inner_compiler import BoxedFunction
 
-__all__ = [
-    "Built",
-    "Weight",
-    "constants_of",
-    "drop_unused_constants",
-    "freeze_weights",
-    "placed",
-    "weights_of",
-    "written_inputs",
-]
-
 _SCOPE = re.compile(r"_(?:modules|parameters|buffers)\['([^']+)'\]")
 
 

@@ -27,8 +27,6 @@ from torch._higher_order_ops.auto_functionalize import (
 from torch._library.utils import is_inplace, is_out
 from torch._prims_common import is_non_overlapping_and_dense_or_false
 
-__all__ = ["Wrapped", "unwrap", "wrapped", "written_operand"]
-
 _ATEN = torch.ops.aten
 _NAMES = ("auto_functionalized", "auto_functionalized_v2")
 _IN_PLACE = "bringup_in_place"

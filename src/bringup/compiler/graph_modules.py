@@ -11,8 +11,6 @@ from bringup.compiler.mirror import Mirror
 from bringup.compiler.pass_runs import merge, remember, run
 from bringup.passes import PassDescriptor, PassReport, PluginReport
 
-__all__ = ["rewrite"]
-
 
 def rewrite(
     module: Any,

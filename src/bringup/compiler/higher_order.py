@@ -12,8 +12,6 @@ import operator
 import torch
 from torch import fx
 
-__all__ = ["writes_nothing"]
-
 _COPYING = frozenset({"auto_functionalized", "auto_functionalized_v2"})
 """Write copies of the operands, whatever the operator that they call writes."""
 _FUNCTIONAL = frozenset(

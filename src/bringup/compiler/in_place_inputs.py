@@ -17,8 +17,6 @@ from torch._library.utils import is_inplace
 
 from bringup.compiler.functionalized import Wrapped, unwrap, wrapped, written_operand
 
-__all__ = ["unwrap_writes", "write_inputs_in_place"]
-
 _ATEN = torch.ops.aten
 
 

@@ -22,8 +22,6 @@ from bringup.compiler.graph_modules import rewrite
 from bringup.compiler.pass_runs import extend_last_report, load_and_select, without_library
 from bringup.passes import PassDescriptor, PassStage, PluginReport
 
-__all__ = ["HOOKS", "InductorPass", "compile_with_inductor", "inductor_hooks"]
-
 HOOKS: Mapping[str, tuple[PassStage, ...]] = {
     "joint_custom_pre_pass": (PassStage.BEFORE_INFER_SHAPE, PassStage.AFTER_INFER_SHAPE),
     "joint_custom_post_pass": (PassStage.AFTER_BUILTIN_FUSION_PASS,),

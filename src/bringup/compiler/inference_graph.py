@@ -27,8 +27,6 @@ from bringup.compiler.padding_proof import LengthInput, NotPaddedError, length_i
 from bringup.compiler.served_models import FrozenModels
 from bringup.errors import CaptureError
 
-__all__ = ["InferenceGraph"]
-
 _LOG = settings.logger("compiler")
 _MOST_CHANGES = 2
 """How often the new content of one weight is folded, where freezing was not asked for."""

@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["INNER_COMPILERS", "BoxedFunction", "computes"]
-
 INNER_COMPILERS = ("eager", "inductor")
 
 BoxedFunction = Callable[[list[Any]], Any]

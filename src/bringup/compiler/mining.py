@@ -10,8 +10,6 @@ from torch.export import ExportedProgram
 from bringup import ir, passes
 from bringup.compiler.mirror import Mirror
 
-__all__ = ["mine"]
-
 
 def mine(target: Any, **settings: Any) -> passes.Mined:
     """Find connected parts that repeat, by operator types and structure; see `passes.mine`.

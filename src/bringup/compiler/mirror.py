@@ -23,7 +23,6 @@ from bringup.ir.node import values_in
 if TYPE_CHECKING:
     from bringup.ir._engine import GraphCore
 
-__all__ = ["Mirror"]
 
 _PURE_MODULES = frozenset({"_operator", operator.__name__, math.__name__, "torch"})
 _PURE_TORCH = frozenset(

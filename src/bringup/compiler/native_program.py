@@ -12,8 +12,6 @@ from torch.fx._lazy_graph_module import _LazyGraphModule
 from bringup._native import has_torch_library, torch_library
 from bringup.compiler.inner_compiler import BoxedFunction
 
-__all__ = ["native_program", "run_eagerly"]
-
 _ON_HOST = ("_operator", "math")
 """Modules of the functions that compute sizes."""
 

@@ -10,8 +10,6 @@ from bringup.compiler.buckets import AUTO, bucket_ladder
 from bringup.compiler.inner_compiler import INNER_COMPILERS
 from bringup.errors import BringupError
 
-__all__ = ["MODES", "CompileOptions"]
-
 MODES = ("default", "serve", "max")
 _ON_CHANGE = ("raise", "refold")
 _WEIGHTS = ("float32", "bfloat16", "int8", "w8a8")

@@ -21,8 +21,6 @@ from torch._functorch._aot_autograd.descriptors import (
 from bringup import settings
 from bringup._native import has_torch_library, torch_library
 
-__all__ = ["as_traced_or_eagerly", "written_arguments"]
-
 _LOG = settings.logger("compiler")
 _Pair = tuple[int, int, int, int]
 

@@ -18,8 +18,6 @@ from torch import fx
 
 from bringup.errors import BringupError
 
-__all__ = ["LengthInput", "NotPaddedError", "length_input"]
-
 _AS_THEY_ARE = frozenset({"aten::clone", "aten::alias", "aten::detach", "aten::_to_copy"})
 _VIEWS = frozenset({"aten::view", "aten::_unsafe_view", "aten::reshape"})
 _MOVES = frozenset({"aten::transpose", "aten::permute", "aten::unsqueeze", "aten::expand"})

@@ -12,16 +12,6 @@ from typing import Any
 from bringup import ir, passes, settings
 from bringup.passes import PassDescriptor, PassReport, PassResult, PassStatus, PluginReport
 
-__all__ = [
-    "extend_last_report",
-    "last_report",
-    "load_and_select",
-    "merge",
-    "remember",
-    "run",
-    "without_library",
-]
-
 _LOG = settings.logger("passes")
 _LAST = threading.local()
 _LIBRARY = "bringup.kernels.patterns."

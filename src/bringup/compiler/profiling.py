@@ -6,8 +6,6 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-__all__ = ["profiler_range"]
-
 
 def profiler_range(name: str) -> AbstractContextManager[object]:
     """Return a range of this name; one that does nothing while no profiler runs in this thread.

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from bringup.passes.registry.registering import PassSettings
 
-__all__ = ["register_replacement"]
 
 Check = Callable[[passes.MatchResult], bool]
 

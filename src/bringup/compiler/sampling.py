@@ -9,8 +9,6 @@ import torch
 
 from bringup._differences import gap, magnitude
 
-__all__ = ["distance", "sample", "size_of", "vary"]
-
 _TOLERANCE = {
     torch.float64: 1e-9,
     torch.float32: 1e-4,

@@ -15,9 +15,6 @@ from bringup import ir
 from bringup.errors import SchemaError
 from bringup.passes import AnyValue, Constant, Variadic
 
-__all__ = ["SchemaParameter", "in_schema_order", "overload_of", "resolve", "signature_of"]
-
-
 _SIZES = (torch.SymInt, ir.SymbolicDim)
 
 

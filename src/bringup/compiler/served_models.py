@@ -26,8 +26,6 @@ from bringup.compiler.aten import ordinary_torch
 from bringup.compiler.freeze import Built, Weight
 from bringup.errors import ContractError
 
-__all__ = ["FrozenModels", "FrozenReport", "frozen_models"]
-
 _LOG = settings.logger("compiler")
 _MOST_UNKNOWN = 16
 """How many sets of unknown modules are kept, the ones made last. Others are kept as

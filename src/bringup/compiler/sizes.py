@@ -16,8 +16,6 @@ from torch.utils._sympy.numbers import int_oo
 from bringup import ir
 from bringup._native import core
 
-__all__ = ["ARITHMETIC", "SIZE_OPERATORS", "Sizes"]
-
 _PREFIX = "python::_operator."
 ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
     f"{_PREFIX}{name}": getattr(operator, name) for name in ("add", "mul", "floordiv")

@@ -12,8 +12,6 @@ from typing import Any
 from bringup import passes
 from bringup._after_import import after_import
 
-__all__ = ["announce"]
-
 _BACKEND = "bringup.compiler.backend"
 
 

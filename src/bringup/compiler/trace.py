@@ -14,8 +14,6 @@ from bringup import ir, passes
 from bringup.compiler.mirror import Mirror
 from bringup.errors import PassError
 
-__all__ = ["trace_pattern"]
-
 # Two generic matrices that share nothing but their rank, so that whatever a trace takes from the
 # size or dtype of its inputs differs between them. Sizes with many divisors, for views with
 # numbers in them; a traced tensor has no data.

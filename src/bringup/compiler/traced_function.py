@@ -30,8 +30,6 @@ from bringup.compiler.fake_results import unlogged
 from bringup.compiler.mirror import Mirror
 from bringup.errors import PassError
 
-__all__ = ["TracedFunction", "parameters_of", "symbolic_inputs"]
-
 _DATA_DEPENDENT = (
     DataDependentOutputException,
     DynamicOutputShapeException,

@@ -19,8 +19,6 @@ from bringup.graphs import BoundPlan, CapturedGraph, Constant, Input, PlannedCal
 from bringup.graphs._handlers import handler_for, takes_part
 from bringup.graphs._plans import Source
 
-__all__ = ["Updates", "free_inputs", "update_plan", "updates_of"]
-
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float)
 _CONSTANTS = (bool, int, float, str, type(None))
 

@@ -15,8 +15,6 @@ import torch
 
 from bringup._differences import cosine
 
-__all__ = ["COSINE_BOUND", "GateResult", "choose_layers", "narrow"]
-
 COSINE_BOUND = 0.999
 _TIE = 2.0**-7
 """What one rounding to bfloat16 may move an element, over its magnitude."""

@@ -21,8 +21,6 @@ from bringup.conformance._optimizers import optimizer_cases, optimizer_differenc
 from bringup.conformance._runtime_cases import POINTS, Skipped
 from bringup.conformance._samples import described, tensors
 
-__all__ = ["CaseResult", "case_ids", "run_case"]
-
 
 @dataclass(frozen=True)
 class CaseResult:

@@ -19,8 +19,6 @@ from bringup.conformance._samples import Mover, described, outcome, tensors, wei
 from bringup.conformance._variants import VARIANTS, make_variant
 from bringup.errors import DeviceError, ModelError
 
-__all__ = ["Comparison", "ResultDifference", "compare"]
-
 EAGER = "eager"
 
 

@@ -23,8 +23,6 @@ from bringup.conformance._operators import computes, run
 from bringup.conformance._samples import Mover, described, outcome, tensors, weighted
 from bringup.errors import ModelError
 
-__all__ = ["Coverage", "Need", "Support", "coverage"]
-
 ATEN = torch.ops.aten
 # torch's counter knows these under the name that CUDA has for them.
 _COUNTED_AS = {

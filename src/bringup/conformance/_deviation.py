@@ -16,8 +16,6 @@ from torch import Tensor
 
 from bringup._differences import as_strided_on_host
 
-__all__ = ["Deviation", "deviation", "leaf_deviations", "tolerance_of", "worst"]
-
 _TOLERANCES = {
     torch.float64: 1e-11,
     torch.float32: 1e-5,

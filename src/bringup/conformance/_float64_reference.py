@@ -12,8 +12,6 @@ from torch.utils import _pytree
 from bringup.conformance._deviation import Deviation, dense
 from bringup.conformance._samples import Mover, outcome
 
-__all__ = ["second_opinion"]
-
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 _OTHER_SIDE = 4  # times the other side's own error
 _CONDITION = 8  # times what the last bit of the inputs changes

@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from bringup.conformance._deviation import Deviation, deviation, tolerance_of
 from bringup.conformance._samples import Mover, described, gradients, outcome, tensors
 
-__all__ = ["CallCheck", "ModuleCall", "check_call", "record_calls"]
-
 # A module is many operators: each may have its own error.
 _WIDE, _NARROW = 10.0, 2.0
 

@@ -12,8 +12,6 @@ import torch
 from torch import nn
 from torch._ops import OpOverload
 
-__all__ = ["ModulePaths", "Place"]
-
 
 @dataclass(frozen=True)
 class Place:

@@ -21,7 +21,6 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from torch.testing._internal.common_modules import ModuleInfo, ModuleInput, module_db
 
-__all__ = ["forms", "module_cases", "module_failures"]
 
 _OPERATORS = 10.0  # a module is many, each with an error of its own
 

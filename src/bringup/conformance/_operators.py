@@ -22,8 +22,6 @@ from bringup.conformance._float64_reference import second_opinion
 from bringup.conformance._module_paths import ModulePaths, Place
 from bringup.conformance._samples import Mover, described, outcome, tensors
 
-__all__ = ["Comparer", "OperatorDifference", "Recorder", "Watched"]
-
 # What they return was not written.
 UNINITIALISED = {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty"}
 UNINITIALISED |= {"new_empty_strided", "resize_", "resize_as_"}

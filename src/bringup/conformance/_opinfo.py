@@ -32,7 +32,6 @@ with warnings.catch_warnings():
     from torch.testing._internal.common_methods_invocations import op_db
     from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
-__all__ = ["DTYPES", "SAMPLES", "TORCHS_OWN", "Failure", "Watch", "operators", "sweep"]
 
 SAMPLES = 30  # of each operator
 # Off the CPU torch accumulates in another dtype, on purpose: (rtol, atol) of results in 16 bits.

@@ -18,7 +18,6 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     from torch.testing._internal.common_optimizers import OptimizerInfo, optim_db
 
-__all__ = ["optimizer_cases", "optimizer_difference"]
 
 _STEPS = 3
 _IMPLEMENTATIONS = {

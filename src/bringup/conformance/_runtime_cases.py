@@ -16,8 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["POINTS", "Skipped"]
-
 POINTS: dict[str, Callable[[str], None]] = {}
 
 

@@ -17,18 +17,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from bringup._differences import not_close
 
-__all__ = [
-    "Mover",
-    "described",
-    "difference",
-    "gradients",
-    "is_strided",
-    "outcome",
-    "tensors",
-    "told",
-    "weighted",
-]
-
 # Of one result. The fallback computes with the CPU's own kernels, but a backward may take another
 # path to them (a decomposition, another order of sums).
 TOLERANCES = {

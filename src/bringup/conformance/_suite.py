@@ -22,8 +22,6 @@ from bringup.conformance._cases import CaseResult, case_ids
 from bringup.conformance._worker_pool import Worker
 from bringup.errors import ModelError
 
-__all__ = ["Conformance", "Score", "families", "read_baseline", "run_conformance"]
-
 # From worst to best; a refusal is better than a wrong number, and no pass.
 _ORDER = ("crashed", "timeout", "failed", "refused", "pass", "native")
 

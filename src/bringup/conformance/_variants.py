@@ -12,8 +12,6 @@ from torch.utils import _pytree
 from bringup import compiler, graphs
 from bringup.errors import ModelError
 
-__all__ = ["VARIANTS", "make_variant"]
-
 VARIANTS = ("compiled", "fused", "captured")
 
 

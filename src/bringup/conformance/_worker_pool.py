@@ -17,8 +17,6 @@ from bringup._processes import ending, started
 from bringup.conformance._cases import CaseResult
 from bringup.errors import DriverError
 
-__all__ = ["Worker"]
-
 PROGRAM = (sys.executable, "-W", "ignore", "-m", "bringup.conformance._worker")
 _START_SECONDS = 120.0
 _KEPT = 2000  # characters of what a worker printed

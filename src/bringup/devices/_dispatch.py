@@ -19,17 +19,6 @@ from typing import Any
 from bringup import _native
 from bringup.errors import DeviceError
 
-__all__ = [
-    "DispatchEntry",
-    "DispatchTable",
-    "KernelKind",
-    "Registration",
-    "call_chain",
-    "dispatch_table",
-    "key_names",
-    "runtime_keys",
-]
-
 
 class KernelKind(Enum):
     """What is on a dispatch key of an operator."""

@@ -16,8 +16,6 @@ from pathlib import Path
 
 from bringup.errors import DeviceError
 
-__all__ = ["DispatchStub", "dispatch_stubs"]
-
 _FOLDER = Path("ATen", "native")
 _MACRO = "REGISTER_PRIVATEUSE1_DISPATCH"
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)

@@ -29,8 +29,6 @@ from bringup.devices._dispatch import (
 )
 from bringup.errors import DeviceError
 
-__all__ = ["DispatchTrace", "TracedCall", "dispatch_trace", "trace_process"]
-
 _LIMIT = 1_000_000
 _COMPUTED = "the kernels of each call are computed from the dispatch table, not observed"
 

@@ -12,28 +12,6 @@ from typing import Any
 
 from bringup.errors import DriverError
 
-__all__ = [
-    "ABI",
-    "CAPABILITIES",
-    "DTYPES",
-    "FUNCTIONS",
-    "LIFECYCLE",
-    "DevicePropsStruct",
-    "Dim3",
-    "ErrorDetail",
-    "Launch",
-    "LaunchValues",
-    "List",
-    "PointerInfo",
-    "Record",
-    "Release",
-    "Status",
-    "Table",
-    "Tensor",
-    "Value",
-    "open_table",
-]
-
 ABI = 1
 LIFECYCLE = 1 << 0
 _i32, _u32, _i64, _u64, _u8, _size = (

@@ -19,19 +19,6 @@ from bringup._processes import ending
 from bringup.devices._driver_abi import DTYPES
 from bringup.errors import NativeLibraryError
 
-__all__ = [
-    "KERNELS",
-    "CheckResult",
-    "DeviceDescription",
-    "DriverCheck",
-    "DriverDescription",
-    "KnownCheck",
-    "check_driver",
-    "describe_driver",
-    "list_checks",
-    "program",
-]
-
 _PROGRAM = "bringup-driver-check"
 _LEAST_ALIGNMENT = 64  # what a driver that says nothing of it promises
 # The device code that the suite launches; to be built for the driver's device.

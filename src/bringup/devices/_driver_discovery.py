@@ -14,8 +14,6 @@ from types import ModuleType
 from bringup import _native, plugins, settings
 from bringup.errors import BringupError, DriverError, NativeLibraryError, PluginError
 
-__all__ = ["ENTRY_POINT_GROUP", "driver_library", "installed_drivers"]
-
 ENTRY_POINT_GROUP = "bringup.drivers"
 _MODULE_ATTRIBUTE = "driver_path"  # of an entry point that names a module only
 

@@ -16,8 +16,6 @@ from bringup.devices._dispatch import (
 )
 from bringup.errors import DeviceError
 
-__all__ = ["CallExplanation", "TensorExplanation", "explain"]
-
 _PREFIXES = {
     "None": "",
     "torch.strided": "",

@@ -17,8 +17,6 @@ from bringup.errors import DeviceError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["PointerInfo", "PointerKind", "pointer_info", "register_host_memory"]
-
 
 class PointerKind(Enum):
     """Whose memory an address lies in."""

@@ -12,17 +12,6 @@ from bringup import _native, settings
 from bringup._settings import FALLBACK_ACTIONS, OPERATOR_NAME
 from bringup.errors import DeviceError
 
-__all__ = [
-    "FallbackAction",
-    "FallbackReport",
-    "FallbackRow",
-    "NativeRow",
-    "apply_setting",
-    "fallback_policy",
-    "fallback_report",
-    "set_fallback_policy",
-]
-
 FallbackAction = Literal["allow", "warn", "forbid"]
 
 _policy: tuple[FallbackAction, dict[str, FallbackAction]] = ("allow", {})

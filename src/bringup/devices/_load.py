@@ -24,8 +24,6 @@ from bringup.devices._probe import require_probed, require_version
 from bringup.devices._python_driver import PythonDriver
 from bringup.errors import DriverError
 
-__all__ = ["DriverInfo", "Float64Policy", "device_name_problem", "load_driver", "loaded"]
-
 Float64Policy = Literal["error", "warn", "cpu"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")

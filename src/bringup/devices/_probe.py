@@ -18,8 +18,6 @@ from bringup import settings
 from bringup.devices._driver_check import check_driver, program
 from bringup.errors import DriverError
 
-__all__ = ["require_probed", "require_version"]
-
 _CHECK_SECONDS = 10.0
 _START_SECONDS = 60.0
 _log = settings.logger("devices")

@@ -27,8 +27,6 @@ from bringup.devices._driver_abi import (
 )
 from bringup.errors import DriverError
 
-__all__ = ["DeviceProps", "PythonDriver"]
-
 
 @dataclass(frozen=True)
 class DeviceProps:

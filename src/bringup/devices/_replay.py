@@ -26,8 +26,6 @@ from bringup.devices._replay_memory import Content, Memory
 from bringup.devices._trace import Call, Trace, read_trace
 from bringup.errors import DriverError
 
-__all__ = ["PROGRESS", "Replay"]
-
 PROGRESS = struct.Struct("=qq")  # the number of the call, and 1 while the driver runs
 _HOST_TO_DEVICE, _DEVICE_TO_HOST, _DEVICE_TO_DEVICE = 1, 2, 3
 _UNFINISHED = (abi.Status.NOT_READY, abi.Status.TIMEOUT)

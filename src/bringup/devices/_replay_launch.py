@@ -11,8 +11,6 @@ from bringup.devices import _driver_abi as abi
 from bringup.devices._replay_memory import Content, Memory
 from bringup.devices._trace import Call, file_sha256
 
-__all__ = ["Launches"]
-
 _NONE, _TENSOR, _INT, _FLOAT, _STRING, _INTS, _FLOATS, _TENSORS = range(8)
 _ADDRESS = 1
 _LAUNCHING = frozenset({

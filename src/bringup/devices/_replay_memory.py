@@ -6,8 +6,6 @@ import bisect
 import enum
 from dataclasses import dataclass, field
 
-__all__ = ["Allocation", "Content", "Memory"]
-
 
 class Content(enum.Enum):
     """What a replay knows of a byte of device memory."""

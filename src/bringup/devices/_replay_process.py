@@ -17,8 +17,6 @@ from bringup.devices._replay import PROGRESS
 from bringup.devices._trace import Call, Trace, read_trace
 from bringup.errors import DriverError
 
-__all__ = ["ReplayDifference", "ReplayReport", "replay_trace"]
-
 _BEFORE = 8  # calls that are shown before the one that differs
 SLACK = 5.0  # seconds that the process may take beyond the limit of a call, to say so itself
 

@@ -17,8 +17,6 @@ import torch.profiler
 
 from bringup import _device_attributes
 
-__all__ = ["add_submodules", "memory_summary"]
-
 _RANDOM = (
     "default_generators",
     "get_rng_state",

@@ -14,8 +14,6 @@ from typing import Any, NoReturn
 
 import torch
 
-__all__ = ["refuse_handing_over"]
-
 _MOST_LEAVES = 1000  # of an object that a queue is given; what lies behind fails at the receiver
 
 

@@ -13,8 +13,6 @@ import torch
 from bringup._after_import import after_import
 from bringup.errors import DeviceError
 
-__all__ = ["register_for_compilers"]
-
 
 def register_for_compilers(name: str, module: Any) -> None:
     """Tell Dynamo and Inductor of the device when they are imported; nothing imports them here.

@@ -18,8 +18,6 @@ from bringup import _device_attributes, _native
 from bringup.devices import _submodules
 from bringup.errors import DeviceError, KernelError
 
-__all__ = ["DeviceModule", "DeviceProperties"]
-
 DeviceLike: TypeAlias = int | str | torch.device | None
 
 

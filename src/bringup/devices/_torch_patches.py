@@ -10,8 +10,6 @@ from typing import Any
 
 from bringup._after_import import after_import
 
-__all__ = ["complete"]
-
 
 def complete(device: str) -> None:
     """Complete them for `device`, now or when torch imports them."""

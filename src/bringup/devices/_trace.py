@@ -11,8 +11,6 @@ from typing import Any
 
 from bringup.errors import DriverError
 
-__all__ = ["Call", "Trace", "file_sha256", "read_trace"]
-
 _FORMAT = 1
 _TEXTS = frozenset({"arch", "driver_version", "kernel", "library", "name", "string", "text"})
 _OF_EVERY_CALL = frozenset({"call", "at", "thread", "function", "arguments"})

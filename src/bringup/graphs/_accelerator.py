@@ -10,8 +10,6 @@ from types import FrameType
 from bringup.graphs._graph import CapturedGraph
 from bringup.graphs._pool import GraphPool, numbered_pool
 
-__all__ = ["AcceleratorGraph"]
-
 
 class AcceleratorGraph:
     """One graph; torch knows its pool by a number."""

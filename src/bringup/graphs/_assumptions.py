@@ -14,8 +14,6 @@ from bringup.graphs._optimizers import GivenOptimizer
 from bringup.graphs._reachable import Found, can_hold_tensors, held_by
 from bringup.graphs._source_location import capture_error
 
-__all__ = ["Given", "HeldTensors", "watch_modules"]
-
 _KINDS = {"_parameters": "parameter", "_buffers": "buffer"}
 
 

@@ -35,8 +35,6 @@ from bringup.graphs._scope import OutermostCalls, ScopeTracker
 from bringup.graphs._slots import check_become_nodes
 from bringup.graphs._source_location import NOT_THE_USER
 
-__all__ = ["capture", "constant", "is_current_stream_capturing", "scope"]
-
 REMEMBERED_BYTES = 1 << 30
 """How much of what is merely reachable is read before and after a capture, nearest first."""
 _ERROR_MODES = ("global", "thread_local", "relaxed")

@@ -11,8 +11,6 @@ from typing import Any
 from bringup.graphs._patched_function import attribute_replaced
 from bringup.graphs._source_location import capture_error
 
-__all__ = ["generated_code_refused"]
-
 _ENTRIES = (
     ("torch._inductor.output_code", "CompiledFxGraph", "__call__", "Inductor"),
     ("torch._inductor.output_code", "CompiledAOTI", "__call__", "AOTInductor"),

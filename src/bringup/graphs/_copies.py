@@ -11,16 +11,6 @@ from torch.utils import _pytree
 
 from bringup._native import torch_library
 
-__all__ = [
-    "ResultNest",
-    "copied",
-    "has_memory",
-    "overlaps_itself",
-    "repeated_dims",
-    "shares_memory",
-    "storage_address",
-]
-
 _PLAIN = (
     bool, int, float, complex, str, bytes, type(None),
     torch.dtype, torch.device, torch.layout, torch.memory_format, type,

@@ -13,19 +13,6 @@ import torch
 
 from bringup.graphs._slots import HostValue, NodeInfo, Slot
 
-__all__ = [
-    "Access",
-    "Change",
-    "GraphDiff",
-    "GraphMemory",
-    "chrome_trace",
-    "diff_graphs",
-    "dot_text",
-    "named_nodes",
-    "shown",
-    "value_words",
-]
-
 
 @dataclass(frozen=True)
 class Access:

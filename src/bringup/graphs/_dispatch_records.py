@@ -13,14 +13,6 @@ from bringup.errors import CaptureError, UpdateError
 from bringup.graphs._handlers import GraphOpHandler, handler_for, hook_of
 from bringup.graphs._recorded_arguments import TensorRef, wrapped
 
-__all__ = [
-    "DispatchRecord",
-    "HandledCall",
-    "HandledCalls",
-    "HandledRecord",
-    "handled_nodes",
-]
-
 NOT_HANDLED = (False, None)
 
 

@@ -16,8 +16,6 @@ from bringup._numbers import same_number
 from bringup.graphs._copies import has_memory, shares_memory
 from bringup.graphs._reachable import has_open_attributes, held_by
 
-__all__ = ["PLAIN", "Snapshot", "same_value", "same_view", "snapshots", "value_text"]
-
 PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout)
 _CONTAINERS = (dict, list, tuple, set, frozenset)
 _WHOLE = (torch.Tensor, torch.nn.Module, type(None), *PLAIN)

@@ -8,8 +8,6 @@ from bringup import settings
 from bringup._native import torch_library
 from bringup.graphs import _capture
 
-__all__ = ["ExternalEvent"]
-
 _LIMIT = 60.0
 _MOST = 1e9  # seconds
 

@@ -15,8 +15,6 @@ from bringup._native import torch_library
 from bringup.errors import CaptureError
 from bringup.graphs._patched_function import attribute_replaced
 
-__all__ = ["GivenGradients", "leaves_behind"]
-
 
 @dataclass(frozen=True)
 class _Leaf:

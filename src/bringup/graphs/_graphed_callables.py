@@ -23,8 +23,6 @@ from bringup.graphs._inputs import Placeholders
 from bringup.graphs._pool import pool_of
 from bringup.graphs._reachable import reachable
 
-__all__ = ["make_graphed_callables"]
-
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 

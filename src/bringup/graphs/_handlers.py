@@ -17,23 +17,6 @@ import torch
 from bringup.graphs._recorded_arguments import wrapped_keyword
 from bringup.ops.integration.adopt import adopted_names
 
-__all__ = [
-    "GraphOpHandler",
-    "Spec",
-    "gives_all_arguments",
-    "graph_handler_scope",
-    "graph_handlers",
-    "handler_for",
-    "handlers_of_block",
-    "hook_of",
-    "hooked_names",
-    "register_graph_handler",
-    "registered_names",
-    "takes_part",
-    "unregister_graph_handler",
-    "variable_length",
-]
-
 Spec = tuple[str, int | str, str]
 
 

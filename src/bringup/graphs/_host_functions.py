@@ -17,8 +17,6 @@ import torch
 
 from bringup.graphs._capture import is_current_stream_capturing, keep_in_graph
 
-__all__ = ["host_function", "print_tensor", "save_tensor"]
-
 
 class _HostCall:
     """A function that nodes call by number, from the end of the capture on."""

@@ -26,8 +26,6 @@ from bringup.graphs._copies import (
 from bringup.graphs._equality import Snapshot, same_value, same_view, value_text
 from bringup.graphs._scope import ModuleCall
 
-__all__ = ["Inputs", "Placeholders", "declared_inputs", "inputs_of", "is_foreign"]
-
 Copies = tuple[list[torch.Tensor], list[torch.Tensor]]
 """Captured tensors, and those that are to be copied into them."""
 _NO_SNAPSHOTS: Mapping[int, Snapshot] = MappingProxyType({})

@@ -8,8 +8,6 @@ from typing import Any
 
 import torch
 
-__all__ = ["show_to_recorder"]
-
 _RECORDER = torch._C._parse_dispatch_key("DeferredInit")
 
 

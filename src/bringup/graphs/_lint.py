@@ -15,8 +15,6 @@ from bringup.graphs._equality import same_value
 from bringup.graphs._graph import CapturedGraph
 from bringup.graphs._slots import HostValue, keyword_only_of
 
-__all__ = ["DetectedUpdate", "DetectedUpdates", "Refusal", "detect_updates", "lint"]
-
 
 @dataclass(frozen=True)
 class Refusal:

@@ -12,8 +12,6 @@ from bringup.errors import CaptureError
 from bringup.graphs._scope import steps_followed
 from bringup.graphs._source_location import capture_error
 
-__all__ = ["GivenOptimizer", "steps_seen"]
-
 
 class GivenOptimizer:
     """An optimizer at the end of the capture in which it stepped."""

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["attribute_replaced"]
-
 _changing = threading.RLock()
 _below: weakref.WeakKeyDictionary[Callable[..., Any], Callable[..., Any] | None]
 _below = weakref.WeakKeyDictionary()

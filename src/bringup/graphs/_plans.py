@@ -19,8 +19,6 @@ from bringup.errors import UpdateError
 from bringup.graphs._graph import CapturedGraph, Content
 from bringup.graphs._slots import HostValue
 
-__all__ = ["BoundPlan", "Constant", "Input", "PlannedCall", "Source", "UpdatePlan"]
-
 _CONSTANTS = (bool, int, float, str, type(None))
 VERSION = 1
 

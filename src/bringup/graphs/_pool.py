@@ -9,8 +9,6 @@ from typing import Any
 from bringup._native import torch_library
 from bringup.errors import CaptureError
 
-__all__ = ["GraphPool", "graph_pool_handle", "pool_of"]
-
 
 class GraphPool:
     """Memory that graphs take turns in: what a capture has freed, the next capture in the pool

@@ -15,16 +15,6 @@ from typing import Any
 
 import torch
 
-__all__ = [
-    "Found",
-    "can_hold_tensors",
-    "frame_values",
-    "has_open_attributes",
-    "held_by",
-    "local_variables",
-    "reachable",
-]
-
 MOST_OBJECTS = 10_000
 DEEPEST = 8
 _CLOSED = (

@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch.utils import _pytree
 
-__all__ = ["TensorRef", "wrapped", "wrapped_keyword"]
-
 
 class TensorRef:
     """A tensor of a record, which does not keep its memory: shape, stride, dtype and device are

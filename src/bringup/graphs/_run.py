@@ -21,8 +21,6 @@ from bringup.graphs._equality import value_text
 from bringup.graphs._inputs import Inputs, inputs_of, is_foreign
 from bringup.graphs._scope import ModuleCall, OutermostCalls
 
-__all__ = ["RunUnit"]
-
 _HOW = (
     "Declare them: `with graphs.capture(g, inputs=(x,)): g.outputs = model(x)`, then `y = g.run(x)`"
 )

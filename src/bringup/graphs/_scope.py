@@ -15,8 +15,6 @@ from bringup._native import torch_library
 from bringup.graphs._equality import Snapshot, snapshots
 from bringup.graphs._reachable import local_variables
 
-__all__ = ["ModuleCall", "OutermostCalls", "ScopeTracker", "steps_followed"]
-
 
 class _Current(threading.local):
     """What this thread follows, while it captures."""

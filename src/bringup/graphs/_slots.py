@@ -23,19 +23,6 @@ from bringup.graphs._handlers import (
     variable_length,
 )
 
-__all__ = [
-    "HostValue",
-    "NodeInfo",
-    "Record",
-    "Slot",
-    "SlotPlace",
-    "UpdatableCall",
-    "check_become_nodes",
-    "keyword_only_of",
-    "name_slots",
-    "resolve",
-]
-
 HostValue: TypeAlias = (
     int
     | float

@@ -14,8 +14,6 @@ import torch
 
 from bringup.errors import CaptureError
 
-__all__ = ["NOT_THE_USER", "capture_error", "host_read_error", "user_line"]
-
 NOT_THE_USER = (
     str(Path(torch.__file__).parent),
     str(Path(__file__).parent.parent),

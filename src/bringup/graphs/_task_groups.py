@@ -17,14 +17,6 @@ from bringup.errors import CaptureError, UpdateError
 from bringup.graphs import _capture
 from bringup.graphs._graph import CapturedGraph
 
-__all__ = [
-    "TaskGroup",
-    "graph_task_group_begin",
-    "graph_task_group_end",
-    "graph_task_update_begin",
-    "graph_task_update_end",
-]
-
 
 class TaskGroup:
     """Operators of a capture whose host arguments `graph_task_update_begin` writes.

@@ -17,8 +17,6 @@ from bringup.ir.order import topological_sort
 from bringup.ir.symbolic import DimLike
 from bringup.ir.tensor import Shape, TensorDesc
 
-__all__ = ["GraphBuilder", "Operators", "TensorHolder"]
-
 
 class TensorHolder:
     """A value under construction: `+`, `-`, `*`, `/`, `@` work with holders, values and numbers."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from bringup.ir.tensor import ConstantData
 
-__all__ = ["constant_payload"]
-
 _NUMPY_DTYPES = (
     "bool",
     "uint8",

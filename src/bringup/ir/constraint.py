@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from types import EllipsisType
 from typing import TypeAlias
 
-__all__ = ["DimPattern", "TensorConstraint"]
-
 DimPattern: TypeAlias = "int | str | EllipsisType | None"
 """A size: a number, a name (the same name is the same size), None for any, `...` for any number of
 sizes."""

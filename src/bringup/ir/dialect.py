@@ -19,8 +19,6 @@ from bringup.ir.operators import Operator
 from bringup.ir.symbolic import Dim, SymbolicDim
 from bringup.ir.tensor import ConstantData, TensorDesc
 
-__all__ = ["ATEN_INFIX", "Dialect", "VerifiableDialect", "current_dialect", "use_dialect"]
-
 ATEN_INFIX: Mapping[str, str] = {
     **{name: f"aten::{name}" for name in ("add", "sub", "rsub", "mul", "div", "matmul", "pow")},
     "neg": "aten::neg",

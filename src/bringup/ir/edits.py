@@ -12,8 +12,6 @@ from bringup.ir.node import Node
 if TYPE_CHECKING:
     from bringup.ir._engine import EditList, GraphCore
 
-__all__ = ["Committer", "Control", "Edit", "Erase", "Insert", "Journal", "Move", "Rewire"]
-
 
 @dataclass(frozen=True)
 class Insert:

@@ -6,8 +6,6 @@ from typing import Protocol
 
 from bringup.ir._engine import AliasAnalysisCore, GraphCore, NodeBase, ValueBase
 
-__all__ = ["AliasAnalysis", "later_writer"]
-
 
 class _Graph(Protocol):
     _core: GraphCore

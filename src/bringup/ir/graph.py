@@ -27,8 +27,6 @@ from bringup.ir.sizes import computed_sizes
 from bringup.ir.subgraphs import GraphTree
 from bringup.ir.tensor import ConstantData, Shape, TensorDesc
 
-__all__ = ["Graph", "use_builder"]
-
 _STRUCTURAL = "ir::"
 """Types in this namespace are no operators: no dialect is asked about them."""
 

@@ -10,8 +10,6 @@ from bringup.ir.dialect import Dialect
 from bringup.ir.graph import Graph
 from bringup.ir.node import CONSTANT, Node, Value
 
-__all__ = ["infer_shapes", "needs_shapes", "shapes_withheld"]
-
 
 def needs_shapes(graph: Graph) -> bool:
     """Return whether shapes can be inferred and are not: the graph was built without them, and all

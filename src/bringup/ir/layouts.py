@@ -13,8 +13,6 @@ from bringup.ir.node import CONSTANT, INPUT, Node, Value
 from bringup.ir.outputs import replace_output
 from bringup.ir.protocols import EditableGraph
 
-__all__ = ["Expectation", "settle"]
-
 
 @dataclass(frozen=True, eq=False)
 class Expectation:

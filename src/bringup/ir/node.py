@@ -16,23 +16,6 @@ from bringup.ir.operators import Operator, Parameter
 from bringup.ir.symbolic import Dim, SymbolicDim
 from bringup.ir.tensor import TensorDesc
 
-__all__ = [
-    "CONSTANT",
-    "INPUT",
-    "ONE_OF",
-    "OUTPUT",
-    "InAnchor",
-    "Node",
-    "OutAnchor",
-    "Value",
-    "argument_text",
-    "as_called",
-    "map_argument",
-    "node_text",
-    "plain",
-    "values_in",
-]
-
 INPUT = "ir::input"
 CONSTANT = "ir::constant"
 OUTPUT = "ir::output"

@@ -5,8 +5,6 @@ from __future__ import annotations
 from bringup.errors import PassError
 from bringup.ir.graph import Graph
 
-__all__ = ["topological_sort"]
-
 
 def topological_sort(graph: Graph) -> None:
     """Move producers that come too late in front of their first reader.

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from bringup.ir.node import Value, map_argument
 from bringup.ir.protocols import EditableGraph
 
-__all__ = ["on_copies", "replace_output"]
-
 
 def replace_output(graph: EditableGraph, index: int, new: Value) -> None:
     """Let a graph return another value as result number `index`, whatever else reads the former.

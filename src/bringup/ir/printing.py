@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from bringup.ir.node import node_text
 from bringup.ir.subgraphs import GraphTree
 
-__all__ = ["graph_text", "to_dot"]
-
 
 def graph_text(graph: GraphTree) -> str:
     """Return the whole graph, one node a line, its subgraphs below it."""

@@ -10,8 +10,6 @@ from bringup.ir.dialect import Dialect
 from bringup.ir.node import Node, Value
 from bringup.ir.operators import Operator
 
-__all__ = ["Calls", "EditableGraph"]
-
 
 class EditableGraph(Protocol):
     """The part of `Graph` by which its arguments are computed and its layouts settled."""

@@ -20,8 +20,6 @@ from bringup.ir.node import Node, Value
 from bringup.ir.operators import Operator, Parameter
 from bringup.ir.tensor import ConstantData, Shape, TensorDesc
 
-__all__ = ["COMMUTATIVE_ATEN", "AtenOperators", "AtenSchemas", "aten_schemas"]
-
 COMMUTATIVE_ATEN = frozenset(
     f"aten::{name}"
     for name in (
@@ -185,6 +183,7 @@ def _data() -> dict[str, Any]:
 
 @cache
 def overloads_of(packet: str) -> dict[str, _Overload]:
+    """Return the overloads of an operator by name. Raises `SchemaError` without one."""
     if packet not in _data():
         raise SchemaError(
             f"there is no schema of {packet} among those that are shipped: it writes its "

@@ -10,8 +10,6 @@ from bringup.ir.node import Node, Value
 from bringup.ir.protocols import EditableGraph
 from bringup.ir.symbolic import Dim, SymbolicDim, same_size
 
-__all__ = ["computed_sizes"]
-
 _PLAIN = frozenset({Value, int, float, bool, str, complex, dict, type(None)})
 """Types of arguments that are no size, and hold none that a node could compute."""
 _SIZE = "size"

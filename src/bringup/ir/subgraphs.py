@@ -13,7 +13,6 @@ from bringup.ir.node import Node
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing from Python 3.11 on
 
-__all__ = ["GraphTree"]
 
 T = TypeVar("T")
 _NUMBERS = itertools.count(1)

@@ -13,8 +13,6 @@ from typing import TypeAlias, Union
 
 from bringup.errors import PassSkipException
 
-__all__ = ["Dim", "DimLike", "SymbolicDim", "as_dim", "same_size", "sizes_in"]
-
 Bounds: TypeAlias = tuple[float, float]
 """The least and the largest value that there may be; infinite where that is not known."""
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from bringup.errors import PassSkipException
 from bringup.ir.symbolic import Dim, DimLike, as_dim, same_size
 
-__all__ = ["ConstantData", "Shape", "TensorDesc"]
-
 
 @dataclass(frozen=True, init=False, eq=False)
 class Shape:

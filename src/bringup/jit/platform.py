@@ -9,8 +9,6 @@ import sys
 
 from bringup.errors import NativeLibraryError
 
-__all__ = ["check_platform"]
-
 
 def check_platform() -> None:
     """Raise `NativeLibraryError` on anything but Linux."""

@@ -12,8 +12,6 @@ import torch
 from bringup import ops
 from bringup.kernels._flags import kernel_source
 
-__all__ = ["attention", "mean_pool"]
-
 attention = ops.kernel_op(
     "bringup::attention(Tensor q, Tensor k, Tensor v, int[] actual_seq_lengths, float scale, "
     "bool causal=False, int window=0, int[]? actual_seq_lengths_kv=None) -> Tensor",

@@ -7,8 +7,6 @@ from typing import Literal
 
 from bringup import jit
 
-__all__ = ["UNROLLED", "kernel_source"]
-
 # For products, whose loops are written as vectors and unrolled by hand: -O3 takes twice as long to
 # compile and gives the same speed.
 UNROLLED = ("-O1", "-fexpensive-optimizations")

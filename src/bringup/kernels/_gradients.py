@@ -14,17 +14,6 @@ from torch import Tensor
 
 from bringup import ops
 
-__all__ = [
-    "add_layer_norm",
-    "add_layer_norm_sum",
-    "add_rms_norm",
-    "bias_gelu",
-    "register",
-    "rms_norm",
-    "rotary",
-    "silu_mul",
-]
-
 Gradients = tuple[Tensor | None, ...]
 Inputs = Sequence[Any]
 Wanted = Sequence[bool]

@@ -16,7 +16,6 @@ from bringup.kernels._transformers import LENGTHS, register_lengths
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["lengths_of", "use_lengths"]
 
 _NOT_BESIDE_LENGTHS = ("attention_mask", "position_ids", "past_key_values", "cache_position")
 

@@ -16,8 +16,6 @@ from bringup._differences import gap, magnitude
 from bringup.errors import BringupError
 from bringup.kernels._transformers import LENGTHS, register_lengths
 
-__all__ = ["check"]
-
 _TOLERANCE = {
     torch.float64: 1e-9,
     torch.float32: 1e-4,

@@ -13,16 +13,6 @@ from torch.nn import functional
 from bringup import ops
 from bringup.kernels._flags import UNROLLED, kernel_source
 
-__all__ = [
-    "ACTIVATIONS",
-    "PANEL",
-    "pack_weight",
-    "pack_weight_int8",
-    "packed_linear",
-    "packed_linear_int8",
-    "packed_linear_w8a8",
-]
-
 PANEL = 16  # columns in a panel of a packed weight: kPanel in panel_gemm.h
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")
 

@@ -15,8 +15,6 @@ from bringup.kernels._flags import kernel_source
 from bringup.kernels._linear import PANEL, pack_weight, packed_linear
 from bringup.kernels._linear_mkl import has_mkl, mkl_linear, pack_weight_mkl
 
-__all__ = ["AS_IT_IS", "COLUMNS", "MKL", "PANELS", "best_layout"]
-
 PANELS = "panels"  # packed_linear
 MKL = "mkl"  # mkl_linear
 COLUMNS = "columns"  # torch's product over a contiguous [k, n]

@@ -19,8 +19,6 @@ import torch
 from bringup import ops
 from bringup.kernels._flags import UNROLLED, kernel_source
 
-__all__ = ["has_mkl", "mkl_linear", "pack_weight_mkl"]
-
 # Of mkl_cblas.h.
 _ROW_MAJOR, _TRANSPOSED, _RIGHT_MATRIX = 101, 112, 162
 _MOST = 2**31 - 1

@@ -20,20 +20,6 @@ from bringup.errors import ContractError
 from bringup.kernels._flags import UNROLLED
 from bringup.kernels._nz_layout import BLOCK
 
-__all__ = [
-    "ACTIVATIONS",
-    "OUT_DTYPES",
-    "basic_matmul",
-    "batched_matmul",
-    "gemm",
-    "gemv",
-    "grouped_matmul",
-    "grouped_matmul_slice_k",
-    "matmul_bias_activation",
-    "nz_matmul",
-    "quant_matmul",
-]
-
 ACTIVATIONS = ("none", "relu", "gelu", "silu")
 OUT_DTYPES: Mapping[str, torch.dtype] = {
     "float16": torch.float16,

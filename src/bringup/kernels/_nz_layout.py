@@ -7,8 +7,6 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
-__all__ = ["BLOCK", "from_nz", "to_nz"]
-
 BLOCK = 16  # rows and columns of a block: kFractal in gemm/operand.h
 
 

@@ -17,18 +17,6 @@ from bringup.kernels import _gradients
 from bringup.kernels._flags import UNROLLED
 from bringup.kernels._flags import kernel_source as _source
 
-__all__ = [
-    "add_layer_norm",
-    "add_layer_norm_sum",
-    "add_rms_norm",
-    "bias_gelu",
-    "build",
-    "names",
-    "rms_norm",
-    "rotary",
-    "silu_mul",
-]
-
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 _NORM_CHECKS = (

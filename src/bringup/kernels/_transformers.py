@@ -15,7 +15,6 @@ from bringup.errors import BringupError
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["LENGTHS", "register_attention", "register_lengths"]
 
 LENGTHS = "bringup_lengths"
 """The attention implementation of models that `use_lengths` has prepared."""

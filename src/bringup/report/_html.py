@@ -9,8 +9,6 @@ from pathlib import Path
 
 from bringup.report._table import Table
 
-__all__ = ["Bar", "Page", "Section", "to_html", "write_html"]
-
 _COLOURS = ("#2a7d4f", "#e0a526", "#c0392b", "#8e8e8e", "#2c6fbb")
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem;

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-__all__ = ["Judgement", "Ratio", "paired_ratio"]
-
 _CONFIDENCE = 0.95
 _ALIKE = 1.05
 

@@ -13,8 +13,6 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
-__all__ = ["Column", "Table", "render"]
-
 
 @dataclass(frozen=True)
 class Column:

@@ -9,8 +9,6 @@ from bringup.cli.demo.measure import Row
 from bringup.cli.demo.modes import ModelRunner
 from bringup.cli.demo.texts import Sentence
 
-__all__ = ["COSINE_BOUND", "cosine_failures", "padding_failures"]
-
 COSINE_BOUND = 0.9999
 
 

@@ -16,17 +16,6 @@ from bringup._timing import interleaved
 from bringup.cli.demo.modes import Mode, ModelRunner
 from bringup.cli.demo.texts import LengthClass, Sentence
 
-__all__ = [
-    "Pair",
-    "Row",
-    "Timings",
-    "count_host_ops",
-    "embed_all",
-    "nearest_pairs",
-    "rows_of",
-    "time_all",
-]
-
 Timings = list[dict[int, float]]  # [candidate][number of the sentence]: median milliseconds
 
 

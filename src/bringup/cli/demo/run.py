@@ -21,8 +21,6 @@ from bringup.cli.demo.modes import Mode, ModelRunner
 from bringup.cli.demo.texts import Sentence
 from bringup.errors import BringupError
 
-__all__ = ["DemoOptions", "DemoResult", "run_demo"]
-
 _ROUNDS = {"cpu": 15, "npu": 5}
 _QUICK_ROUNDS = 3
 _QUICK_SENTENCES = 6

@@ -11,8 +11,6 @@ from bringup.cli.demo.measure import Pair, Row
 from bringup.cli.demo.modes import Mode
 from bringup.cli.demo.texts import LengthClass
 
-__all__ = ["pair_table", "result_table", "show"]
-
 _COLUMNS = (
     report.Column("device", fixed=True),
     report.Column("mode", fixed=True),

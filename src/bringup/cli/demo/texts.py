@@ -10,16 +10,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "LONGEST",
-    "LengthClass",
-    "Sentence",
-    "encode",
-    "examples_dir",
-    "read_texts",
-    "spread",
-]
-
 LONGEST = 512  # tokens; the model has no positions behind
 _SHORT = 10
 _MIDDLE = 40

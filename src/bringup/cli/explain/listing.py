@@ -8,8 +8,6 @@ from rich.console import Console
 
 from bringup import passes, report, settings
 
-__all__ = ["as_json_of", "registered_rows", "show_list"]
-
 
 def show_list(console: Console, rows: Sequence[dict[str, object]]) -> None:
     """Print the registered passes."""

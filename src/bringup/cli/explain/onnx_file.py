@@ -13,8 +13,6 @@ from bringup._differences import Leaf, leaves
 from bringup.cli.explain.pass_results import Rewritten
 from bringup.cli.trial.trial_model import Subject, SubjectError
 
-__all__ = ["OnnxFile"]
-
 
 class OnnxFile:
     """The model in a file. Its inputs are random; it runs in onnx's reference implementation, and

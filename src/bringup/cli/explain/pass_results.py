@@ -5,8 +5,6 @@ from __future__ import annotations
 from bringup._differences import Leaf
 from bringup.passes import PassReport
 
-__all__ = ["Rewritten"]
-
 
 class Rewritten:
     """One run of passes over a model.

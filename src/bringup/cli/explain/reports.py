@@ -9,8 +9,6 @@ from rich.console import Console
 from bringup import report
 from bringup.passes import PassReport, PassResult
 
-__all__ = ["reports_as_json", "show_reports"]
-
 
 def show_reports(console: Console, model: str, reports: Sequence[PassReport]) -> None:
     """Print what every pass did to every graph, and how close it came where it did nothing."""

@@ -10,8 +10,6 @@ from bringup.cli.explain.model import Model
 from bringup.compiler.bisection import PASSES, Attempt, difference, failed_pass, reason_of
 from bringup.passes import PassReport, PassResult, PassStatus
 
-__all__ = ["Explanation", "RewritesOf", "explain"]
-
 
 @dataclass
 class Explanation:

@@ -10,8 +10,6 @@ from bringup.cli.explain.reports import reports_as_json, show_reports
 from bringup.cli.explain.run import Explanation
 from bringup.compiler.bisection import Bisection
 
-__all__ = ["bisection_as_json", "explanation_as_json", "show_bisection", "show_explanation"]
-
 
 def show_explanation(console: Console, found: Explanation) -> None:
     """Print what every pass did to every graph, and how close it came where it did nothing."""

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["GraphBreak", "graph_breaks"]
-
 
 @dataclass(frozen=True)
 class GraphBreak:

@@ -19,8 +19,6 @@ import torch
 from bringup._processes import ending, output_within, started
 from bringup.cli.trial.trial_model import load_subject
 
-__all__ = ["InductorError", "compile_frozen", "compile_within"]
-
 _OPTIONS = {"freezing": True}
 
 

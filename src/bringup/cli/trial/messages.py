@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
-__all__ = ["Prints", "logged_warnings"]
-
 
 class Prints:
     """Keeps standard output for the results: what `print` writes within `aside` goes elsewhere.

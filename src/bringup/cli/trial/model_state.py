@@ -9,8 +9,6 @@ from typing import Any, Protocol
 
 import torch
 
-__all__ = ["State"]
-
 _MOST_OBJECTS = 200_000
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device)
 _OPAQUE = (

@@ -24,8 +24,6 @@ from bringup.compiler.options import MODES
 from bringup.passes import PassReport
 from bringup.report import Ratio
 
-__all__ = ["Line", "Trial", "TrialOptions", "try_subject"]
-
 _MOST_NAMED = 4
 _FLOAT32, _NARROW = 1e-3, 2e-2  # tolerances, relative to the largest value
 

@@ -14,8 +14,6 @@ from bringup.kernels.patterns import LIBRARY
 from bringup.passes import PassStatus
 from bringup.report import Ratio
 
-__all__ = ["as_json", "line_text", "show"]
-
 _IDLE = (PassStatus.UNCHANGED, PassStatus.SKIPPED)
 _SHIPPED = frozenset(f"Library{item.__name__}" for item in LIBRARY)
 

@@ -15,8 +15,6 @@ import torch
 from bringup._timing import Clock, interleaved
 from bringup.report import Ratio, paired_ratio
 
-__all__ = ["Limits", "Rounds", "waiting"]
-
 _SAMPLE_NS = 1_000_000
 
 

@@ -15,8 +15,6 @@ import torch
 from bringup.cli._transformers import offline_transformers
 from bringup.errors import BringupError
 
-__all__ = ["Subject", "SubjectError", "load_model", "load_subject"]
-
 _TOKENS = 16
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 

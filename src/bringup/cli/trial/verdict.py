@@ -8,8 +8,6 @@ from bringup.cli.trial.run import Line, Trial
 from bringup.compiler.options import MODES
 from bringup.report import Judgement, Ratio
 
-__all__ = ["spread", "verdict"]
-
 _QUOTABLE = 0.25
 
 

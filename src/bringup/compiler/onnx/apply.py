@@ -9,8 +9,6 @@ from typing import Any
 from bringup.compiler.onnx.model import OnnxModel, from_proto
 from bringup.errors import PassError
 
-__all__ = ["opened"]
-
 
 @contextmanager
 def opened(target: Any) -> Iterator[OnnxModel]:

@@ -17,19 +17,6 @@ from bringup.compiler.onnx.constants import ConstantTensor
 from bringup.errors import SchemaError
 from bringup.passes import AnyValue, ArgumentPattern, Constant
 
-__all__ = [
-    "AttributeReference",
-    "Body",
-    "ProtoValue",
-    "attribute_kind",
-    "bodies_of",
-    "canonical",
-    "guessed_kind",
-    "round32",
-    "value_of",
-    "write_attribute",
-]
-
 _KIND = onnx.AttributeProto
 _FIELDS = {
     _KIND.FLOAT: "f",

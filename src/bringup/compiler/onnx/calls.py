@@ -18,8 +18,6 @@ from bringup.compiler.onnx.opsets import ModelOperators
 from bringup.compiler.onnx.types import is_unknown, look_of, type_proto
 from bringup.compiler.onnx.writing import body_writer
 
-__all__ = ["as_data", "evaluate", "infer"]
-
 _MOST_INTEGERS, _MOST_OTHERS = 1024, 16
 """Constants with more elements than this say nothing about shapes (axes, sizes, scales)."""
 _KEEPS_NAMES = 10

@@ -17,8 +17,6 @@ from bringup.compiler.onnx.constants import as_constant
 from bringup.compiler.onnx.types import OtherType, dtype_name, is_unknown, unknown_size
 from bringup.errors import ModelError
 
-__all__ = ["computed_look"]
-
 _MOST_NODES = 64
 _MOST_ELEMENTS = 64
 _LARGEST = 2**63 - 1

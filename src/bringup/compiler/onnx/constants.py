@@ -13,8 +13,6 @@ from bringup import ir
 from bringup.compiler.onnx.types import dtype_name, dtype_number
 from bringup.errors import ModelError
 
-__all__ = ["ConstantTensor", "array_of", "as_constant"]
-
 
 class ConstantTensor:
     """The payload of a constant. One object is one tensor for all readers.

@@ -19,8 +19,6 @@ from bringup.compiler.onnx.types import dtype_number, is_unknown, joined
 from bringup.errors import ModelError, PassError, SchemaError
 from bringup.passes.rewrite.rewriter import replace
 
-__all__ = ["IMPORTS", "OnnxDialect", "require_opset"]
-
 IMPORTS = "opset_import"
 """The attribute of a model's or function's graph with the versions of its domains."""
 _BINARY = {"add": "Add", "sub": "Sub", "mul": "Mul", "div": "Div", "matmul": "MatMul", "pow": "Pow"}

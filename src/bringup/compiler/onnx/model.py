@@ -24,8 +24,6 @@ from bringup.compiler.onnx.writing import write_function, write_graph
 from bringup.compiler.output_file import replacing
 from bringup.errors import ModelError
 
-__all__ = ["OnnxModel", "from_proto", "load"]
-
 _UNREADABLE = (
     message.Error,
     json_format.Error,

@@ -8,8 +8,6 @@ from bringup import ir
 from bringup.compiler.onnx.constants import ConstantTensor
 from bringup.compiler.onnx.nodes import origin_of
 
-__all__ = ["Names", "Taken", "names_in"]
-
 
 class Taken:
     """The names that are in use somewhere in a model: ONNX lets no graph hide a name of the graphs

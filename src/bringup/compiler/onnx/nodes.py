@@ -19,19 +19,6 @@ from bringup.compiler.onnx.attributes import (
 from bringup.compiler.onnx.operators import CAPTURES, Signature, domain_of
 from bringup.ir.node import values_in
 
-__all__ = [
-    "GRAPH_ORIGIN",
-    "ORIGIN",
-    "GraphOrigin",
-    "Origin",
-    "WriteBody",
-    "attributes_of",
-    "captures_of",
-    "inputs_of",
-    "node_proto",
-    "origin_of",
-]
-
 GRAPH_ORIGIN = "onnx"
 """The attribute of a graph that says where in a file it comes from."""
 ORIGIN = "onnx"

@@ -16,28 +16,6 @@ from bringup.compiler.onnx.attributes import AttributeReference, canonical, roun
 from bringup.errors import SchemaError
 from bringup.passes import Variadic
 
-__all__ = [
-    "CAPTURES",
-    "DEFAULT_DOMAIN",
-    "AttributeSlot",
-    "IncompleteError",
-    "Signature",
-    "absent",
-    "absent_reason",
-    "domain_of",
-    "foreign",
-    "foreign_arguments",
-    "is_foreign",
-    "is_known_domain",
-    "newest",
-    "no_such_operator",
-    "other_version",
-    "reference_in",
-    "signature",
-    "type_of",
-    "with_outputs",
-]
-
 DEFAULT_DOMAIN = "onnx"
 """What the default domain, whose name is empty, is called in operator types."""
 CAPTURES = "captures"

@@ -12,8 +12,6 @@ from bringup import ir
 from bringup.compiler.onnx import operators
 from bringup.compiler.onnx.operators import Signature
 
-__all__ = ["ModelOperators"]
-
 
 class ModelOperators:
     """What calls and files of a model need to know of its operators.

@@ -20,8 +20,6 @@ from bringup.compiler.onnx.operators import Signature
 from bringup.compiler.onnx.types import is_unknown, look_of
 from bringup.errors import ModelError, SchemaError
 
-__all__ = ["read_function", "read_graph"]
-
 _TRACE = "pkg.torch.onnx.stack_trace"
 _VALUES = {
     "value": lambda attribute: attribute.t,

@@ -15,8 +15,6 @@ from bringup.compiler.onnx.constants import ConstantTensor
 from bringup.compiler.onnx.types import look_of
 from bringup.errors import ModelError
 
-__all__ = ["run"]
-
 _PLAIN = "biufc"
 
 

@@ -13,8 +13,6 @@ from bringup import ir
 from bringup.compiler.onnx.types import dtype_number
 from bringup.errors import PassError
 
-__all__ = ["distance", "sample", "vary"]
-
 _TOLERANCE = {
     "float64": 1e-9,
     "float32": 1e-4,

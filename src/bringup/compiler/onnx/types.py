@@ -15,17 +15,6 @@ import onnx
 
 from bringup import ir
 
-__all__ = [
-    "OtherType",
-    "dtype_name",
-    "dtype_number",
-    "is_unknown",
-    "joined",
-    "look_of",
-    "type_proto",
-    "unknown_size",
-]
-
 _SPECIAL = {
     "FLOAT": "float32",
     "DOUBLE": "float64",

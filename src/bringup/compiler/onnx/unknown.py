@@ -7,8 +7,6 @@ from typing import Any
 
 from google.protobuf.unknown_fields import UnknownFieldSet
 
-__all__ = ["add_unknown_fields"]
-
 _VARINT, _FIXED64, _BYTES, _, _END, _FIXED32 = range(6)  # wire types; the fourth begins a group
 
 

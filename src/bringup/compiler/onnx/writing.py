@@ -25,8 +25,6 @@ from bringup.compiler.onnx.types import type_proto
 from bringup.compiler.onnx.unknown import add_unknown_fields
 from bringup.errors import ModelError
 
-__all__ = ["body_writer", "taken_names", "write_function", "write_graph"]
-
 _FREE_INITIALIZERS_SINCE = 4
 """The first IR version whose initializers need not be inputs of the graph."""
 _METADATA_SINCE = 10

@@ -26,8 +26,6 @@ from bringup.jit.target.flags import render_macros
 from bringup.jit.target.target import find_target
 from bringup.jit.template.params import Params
 
-__all__ = ["fastest", "forget", "measured", "tune", "tuned"]
-
 _MIN_ROUNDS, _MAX_ROUNDS = 3, 15
 _BUDGET_S = 0.25  # of measuring, for each candidate
 _SAMPLE_S = 0.002

@@ -17,8 +17,6 @@ from bringup.jit.files.layout import META
 from bringup.jit.lookup.publish import lookups_here, publish
 from bringup.jit.store.cache import Cache
 
-__all__ = ["Shipment", "pack", "unpack"]
-
 Shipment: TypeAlias = Mapping[str, bytes]
 """The files of an entry by name, its meta.json among them."""
 

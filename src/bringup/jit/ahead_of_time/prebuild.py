@@ -23,8 +23,6 @@ from bringup.jit.lookup.spec import Spec
 from bringup.jit.source.source import Source
 from bringup.jit.template.params import Params
 
-__all__ = ["Outcome", "PrebuildReport", "prebuild"]
-
 Status: TypeAlias = Literal["built", "hit", "failed"]
 
 

@@ -28,8 +28,6 @@ from bringup.jit.lookup import progress
 from bringup.jit.store.cache import Cache
 from bringup.jit.target.toolchain import Toolchain
 
-__all__ = ["Machine", "Tuning", "TuningFile"]
-
 _FORMAT = 1
 _MOST_RESULTS = 4096
 _LOCK_SECONDS = 600

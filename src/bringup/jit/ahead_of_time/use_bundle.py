@@ -9,8 +9,6 @@ from bringup import settings
 from bringup.errors import BundleError
 from bringup.jit.store.active_cache import cache
 
-__all__ = ["use_bundle"]
-
 _log = settings.logger("jit")
 
 

@@ -34,14 +34,6 @@ from bringup.jit.target.compiler_process import Finished
 from bringup.jit.target.flags import files_named, include_directories, library_directories
 from bringup.jit.target.target import Job
 
-__all__ = [
-    "Build",
-    "build",
-    "lookups_of_build",
-    "read_dependencies",
-    "shown_names",
-]
-
 _ATTEMPTS = 5
 
 _log = settings.logger("jit")

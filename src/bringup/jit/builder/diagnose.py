@@ -20,15 +20,6 @@ from bringup.jit.source.source import Source
 from bringup.jit.target.compiler_process import Finished
 from bringup.jit.target.toolchain import Toolchain
 
-__all__ = [
-    "Failure",
-    "compile_error",
-    "compiling_for",
-    "disk_is_full",
-    "first_diagnostic",
-    "operator_prefix",
-]
-
 _ERROR = re.compile(
     r"(: (fatal |catastrophic )?error[: ]|undefined (reference|symbol)|required symbol"
     r"|cannot find -l|unable to find library|virtual memory exhausted|terminated program)"

@@ -16,8 +16,6 @@ from bringup.jit.files.headers import Searched, is_file
 from bringup.jit.source.include_scan import IncludeDirective, Untracked, mentions_of, probes_of
 from bringup.jit.target.flags import include_directories
 
-__all__ = ["Lookups", "SearchPath", "endless_header", "lookups_of", "places_before"]
-
 _SYSTEM_DEPTH = 3  # of names by which headers of an unknown folder may have been included
 
 

@@ -6,8 +6,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-__all__ = ["KERNEL_ABI", "SCHEMA", "Record", "key_of"]
-
 KERNEL_ABI = 1  # BRINGUP_KERNEL_ABI of kernel.h
 SCHEMA = "4"
 

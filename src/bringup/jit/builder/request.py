@@ -19,8 +19,6 @@ from bringup.jit.target.flags import without_folders
 from bringup.jit.target.target import Target, find_target
 from bringup.jit.target.toolchain import Toolchain
 
-__all__ = ["Request", "SourceChangedError"]
-
 
 class SourceChangedError(Exception):
     """Internal: the source was changed while it was compiled."""

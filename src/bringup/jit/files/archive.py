@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 from bringup.jit.files.identity import read_bytes
 
-__all__ = ["thin_members"]
-
 _THIN = b"!<thin>\n"
 _HEADER, _SIZE = 60, slice(48, 58)
 _NAMES = b"//"  # the member with all names that are longer than a header has room for

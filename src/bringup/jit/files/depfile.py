@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import re
 
-__all__ = ["is_whole", "read_depfile"]
-
 # Compilers escape a blank, and the backslashes before it, and `#`; another backslash is one.
 _TOKEN = r"\\+[ \t#]?|[ \t]+|[^ \t\\]+"
 

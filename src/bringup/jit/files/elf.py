@@ -10,16 +10,6 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = [
-    "DEVICE_CODE",
-    "Symbols",
-    "damage_of",
-    "keep_symbols_apart",
-    "machine_of",
-    "symbols_of",
-    "this_machine",
-]
-
 DEVICE_CODE = "an NVIDIA GPU"
 
 # e_machine -> the name that `uname -m` has for it.

@@ -26,16 +26,6 @@ from bringup.jit.files.layout import (
     translate_write_errors,
 )
 
-__all__ = [
-    "Sizes",
-    "folder_size",
-    "keys_in_use",
-    "last_used",
-    "mark_in_use",
-    "release_marks",
-    "touch",
-]
-
 _IN_USE = ".inuse"
 _SIZES = ".sizes"
 _TOUCH_SECONDS = 3600

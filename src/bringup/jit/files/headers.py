@@ -14,17 +14,6 @@ from typing import NamedTuple
 
 from bringup.jit.files.identity import Stamp, as_stamp, file_digest, is_settled, stamp
 
-__all__ = [
-    "Header",
-    "PortableHeader",
-    "Searched",
-    "is_file",
-    "portable",
-    "portable_places",
-    "read_header",
-    "unchanged",
-]
-
 _SEPARATOR = "//"  # between names; JSON reads one text faster than many
 _PRESENT = "/"  # before the name of a file that was there; a name in a folder begins with none
 _IS_THERE, _IS_NOT_THERE = "is there", "is not there"  # in place of a digest

@@ -14,19 +14,6 @@ from collections.abc import Sequence
 from stat import S_ISREG
 from typing import TypeAlias
 
-__all__ = [
-    "Stamp",
-    "as_stamp",
-    "bytes_digest",
-    "file_digest",
-    "file_time_ns",
-    "is_settled",
-    "next_file_time_ns",
-    "quick_digest",
-    "read_bytes",
-    "stamp",
-]
-
 # CLOCK_REALTIME_COARSE, by which Linux stamps files; Python has no name for it. It lags behind
 # time.time() by a tick, and on a busy machine by more: a file written now may look older than now.
 _CLOCK = 5

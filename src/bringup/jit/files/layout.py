@@ -16,22 +16,6 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = [
-    "BINARY",
-    "LAST_USED",
-    "LOG",
-    "META",
-    "QUARANTINE",
-    "STAGING",
-    "StoreLayout",
-    "StoreUnwritableError",
-    "replace_file",
-    "sync",
-    "translate_disk_full",
-    "translate_write_errors",
-    "write_durably",
-]
-
 BINARY = "kernel.so"
 META = "meta.json"
 LOG = "build.log"

@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from bringup._locks import Owner, exclusive
 from bringup.jit.files.layout import StoreLayout, translate_write_errors
 
-__all__ = ["FOLDER", "build_lock"]
-
 FOLDER = ".locks"
 
 

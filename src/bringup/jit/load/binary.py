@@ -26,7 +26,6 @@ from bringup.jit.target.target import find_target
 if TYPE_CHECKING:
     from bringup._language.c_call import Binding
 
-__all__ = ["Binary", "RemovedError", "Unloaded", "unload"]
 
 _log = settings.logger("jit")
 _serial = itertools.count()

@@ -9,8 +9,6 @@ from typing import Any
 from bringup.errors import BringupError, DeviceError, TargetError
 from bringup.jit.load.binary import Binary
 
-__all__ = ["CudaKernel"]
-
 
 class CudaKernel:
     """A kernel of a `cuda` binary of kind `"device"`, loaded onto a GPU.

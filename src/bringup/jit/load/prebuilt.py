@@ -20,8 +20,6 @@ from bringup.jit.files.elf import Symbols, symbols_of
 from bringup.jit.files.identity import file_digest
 from bringup.jit.source.source import Source
 
-__all__ = ["check_symbol", "library_key", "path_to_load"]
-
 _TVM_LIBRARY = "libtvm_ffi.so"
 _loaded: dict[str, tuple[tuple[int, int], str, int]] = {}
 _loading = threading.Lock()

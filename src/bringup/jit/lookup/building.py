@@ -31,8 +31,6 @@ from bringup.jit.store.cache import Cache
 from bringup.jit.store.entries import Hit
 from bringup.jit.store.failures import Failures
 
-__all__ = ["build_somewhere", "lock_seconds"]
-
 _log = settings.logger("jit")
 
 

@@ -10,8 +10,6 @@ from bringup.jit.builder.key import Record
 from bringup.jit.files.layout import META
 from bringup.jit.store.cache import Cache
 
-__all__ = ["Difference", "differences", "nearest"]
-
 # Fields whose values are digests or fixed texts say nothing to people.
 _WORDS = {
     "source": "another content of the source",

@@ -15,18 +15,6 @@ from bringup import settings
 if TYPE_CHECKING:
     from bringup.jit.builder.request import Request
 
-__all__ = [
-    "Asked",
-    "CompileFailed",
-    "CompileFinished",
-    "CompileStarted",
-    "Event",
-    "Listener",
-    "Waiting",
-    "emit",
-    "has_listeners",
-    "subscribe",
-]
 
 _log = settings.logger("jit")
 

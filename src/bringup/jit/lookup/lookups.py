@@ -19,8 +19,6 @@ from bringup.jit.store.cache import Cache
 from bringup.jit.store.entries import Hit
 from bringup.jit.store.portable_key import portable_key, portable_roots
 
-__all__ = ["LOOKUPS", "Lookup", "Question", "When", "first_answer", "forget_proved"]
-
 
 class When(enum.Enum):
     """When a look-up is asked."""

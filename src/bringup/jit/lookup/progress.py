@@ -22,8 +22,6 @@ from bringup.jit.lookup import events
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-__all__ = ["Timing", "batch", "note", "quiet", "reset", "timing"]
-
 
 @dataclass(frozen=True)
 class Timing:

@@ -16,8 +16,6 @@ from bringup.jit.store.entries import Hit, Origin
 from bringup.jit.store.portable_key import portable_key, portable_roots
 from bringup.jit.target.machine import required_features
 
-__all__ = ["lookups_here", "publish"]
-
 _RUN_HERE = frozenset({"cpu", "sim"})  # targets whose code is for the machine that builds it
 
 

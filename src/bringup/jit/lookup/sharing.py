@@ -20,8 +20,6 @@ from bringup.jit.store.entries import Hit
 from bringup.jit.store.portable_key import portable_key, portable_roots
 from bringup.jit.store.shared_tier import tier
 
-__all__ = ["find_shared", "share"]
-
 _log = settings.logger("jit")
 
 

@@ -21,7 +21,6 @@ from bringup.jit.target.flags import Macro, render_flags, render_macros
 if TYPE_CHECKING:
     from bringup.jit.builder.request import Request
 
-__all__ = ["Recording", "Spec", "load_specs", "record", "save_specs"]
 
 _FORMAT = 1
 _SOURCE_FIELDS = ("text", "name", "entry", "abi", "kind")

@@ -22,7 +22,6 @@ from bringup.jit.store.cache import Cache
 if TYPE_CHECKING:
     from bringup.jit.builder.request import Request
 
-__all__ = ["end_warmup", "missing_kernel", "resume_warmup"]
 
 # Fields of a key record: what only a build knows, and what is known without a compiler.
 _READ = {"headers", "inputs", "probes", "names"}

@@ -14,8 +14,6 @@ from bringup._language.c_call import BYTES, CTYPES, CParameter, CType, ValueKind
 from bringup._language.expression import Opcode
 from bringup._language.signature import C_TYPES, Argument
 
-__all__ = ["DTYPES", "UNTYPED", "Declared", "check_written", "fit", "word_of"]
-
 _WHOLE = frozenset(("signed", "unsigned", "char", "short", "int", "long"))
 _WORDS: Mapping[str, str] = {
     "size_t": "u64", "ssize_t": "i64", "ptrdiff_t": "i64", "intmax_t": "i64", "uintmax_t": "u64",

@@ -18,8 +18,6 @@ from typing import NamedTuple, TypeAlias
 from bringup.jit.files.identity import file_digest, read_bytes
 from bringup.jit.source.lexer import BLANK, HASH, without_comments
 
-__all__ = ["IncludeDirective", "Mentions", "Probes", "Untracked", "mentions_of", "probes_of"]
-
 _B = BLANK.encode()
 _HASH = HASH.encode()
 _INCLUDE = re.compile(

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["BLANK", "HASH", "code_of", "without_comments"]
-
 BLANK = r"[ \t\v\f\0]"  # within a line
 HASH = r"(?:#|%:|\?\?=)"
 

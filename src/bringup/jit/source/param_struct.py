@@ -17,8 +17,6 @@ from bringup._language.c_call import CParameter
 from bringup.jit.source.declaration import declaration_in, functions_in
 from bringup.jit.source.lexer import code_of
 
-__all__ = ["check_args_symbols", "check_args_text", "check_text"]
-
 _HOOKS = ("can_implement", "workspace_size")
 _ARGS_HOOK = "bringup_can_implement"
 _ARGS_FORM = (

@@ -13,8 +13,6 @@ from typing import Literal, get_args
 
 from bringup.jit.files.identity import bytes_digest, file_digest, read_bytes
 
-__all__ = ["Abi", "Kind", "Source", "add_languages"]
-
 Abi = Literal["args", "params", "ascendc", "function", "tvm_ffi", "values"]
 Kind = Literal["host", "device"]
 

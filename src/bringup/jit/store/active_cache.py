@@ -13,8 +13,6 @@ from bringup import settings
 from bringup.jit.files.layout import translate_write_errors
 from bringup.jit.store.cache import Cache
 
-__all__ = ["cache", "made_private_cache", "private_cache", "warn_private"]
-
 _log = settings.logger("jit")
 
 

@@ -24,8 +24,6 @@ from bringup.jit.files.identity import bytes_digest, read_bytes
 from bringup.jit.files.layout import BINARY, LAST_USED, META
 from bringup.jit.target.machine import incompatibility_reason
 
-__all__ = ["Packed", "pack_entry", "read_bundle", "write_bundle", "write_whole"]
-
 _FORMAT = 1
 _INDEX = "bundle.json"
 # What zipfile and json raise for content that is none: RuntimeError for an archive that wants a

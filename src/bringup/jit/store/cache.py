@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from bringup.jit.store import bundle
     from bringup.jit.store.prune import Pruned
 
-__all__ = ["Cache", "Entry"]
 
 _FACTS = ("name", "command", "compiler", "seconds")  # of meta.json, beside what the store needs
 _OCCUPIED = {errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR}

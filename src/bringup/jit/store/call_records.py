@@ -24,8 +24,6 @@ from bringup.jit.store.entries import Hit
 from bringup.jit.target.flags import files_named, include_directories, library_directories
 from bringup.jit.target.toolchain import boot_id
 
-__all__ = ["CallIndex", "RecordedBuild", "builds_named_in", "call_name", "call_record", "watched"]
-
 _MAGIC = "bringup call 2"
 _END = "end"
 

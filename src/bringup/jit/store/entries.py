@@ -9,8 +9,6 @@ from typing import NamedTuple
 
 from bringup.jit.files.headers import Header, PortableHeader, Searched
 
-__all__ = ["Hit", "Origin"]
-
 
 class Hit(NamedTuple):
     """A verified entry, and what has to stay the same for it to hold."""

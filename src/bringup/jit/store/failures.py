@@ -26,8 +26,6 @@ from bringup.jit.store.prune import FAILED
 from bringup.jit.target.flags import include_directories
 from bringup.jit.target.toolchain import compiler_environment
 
-__all__ = ["Failures"]
-
 _TO_BLAME = re.compile(
     r"^[^\s:][^\n:]*:\d+(:\d+)?: (fatal )?error: |undefined reference to|required symbol", re.M
 )

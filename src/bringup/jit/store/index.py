@@ -16,8 +16,6 @@ from bringup.jit.files.headers import Header, PortableHeader, Searched, unchange
 from bringup.jit.files.identity import as_stamp, read_bytes
 from bringup.jit.files.layout import StoreLayout, replace_file
 
-__all__ = ["PortableIndex", "PortableVariant", "RequestIndex", "Variant"]
-
 _VARIANTS = 8
 
 

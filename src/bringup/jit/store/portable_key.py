@@ -14,8 +14,6 @@ from bringup.jit.builder.request import Request
 from bringup.jit.target.flags import include_directories, library_directories, without_folders
 from bringup.jit.target.toolchain import bringup_includes
 
-__all__ = ["portable_key", "portable_roots"]
-
 
 def portable_key(request: Request, source_digest: str) -> str:
     """Return the name of a request on every machine: by what folders hold, not their paths."""

@@ -25,8 +25,6 @@ from bringup.jit.store.call_records import CallIndex
 from bringup.jit.store.call_records import builds_named_in as builds_recorded_in
 from bringup.jit.store.index import PortableIndex, RequestIndex, builds_named_in
 
-__all__ = ["Pruned", "clear", "prune", "prune_when_full", "tidy"]
-
 FAILED = ".failed"
 _TOOLCHAINS = ".toolchains"
 _CALLS = CallIndex.FOLDER

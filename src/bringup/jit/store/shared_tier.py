@@ -26,8 +26,6 @@ from bringup.errors import BundleError
 from bringup.jit.files.identity import bytes_digest
 from bringup.jit.store.bundle import Packed, read_bundle, write_bundle
 
-__all__ = ["Tier", "tier"]
-
 T = TypeVar("T")
 
 _FLUSH_SECONDS = 10.0
@@ -183,6 +181,7 @@ class Tier:
 
 @cache
 def tier_at(url: str, seconds: float) -> Tier:
+    """Return the tier at `url`, which may take `seconds` to answer."""
     return Tier(url, seconds)
 
 

@@ -29,8 +29,6 @@ from bringup.jit.target.toolchain import (
     stamps_of,
 )
 
-__all__ = ["AscendTarget"]
-
 _GET = (
     "install the CANN toolkit and source its set_env.sh, which sets ASCEND_HOME_PATH and puts "
     "bisheng on PATH; without it ops.ascendc_load builds for the simulated NPU"

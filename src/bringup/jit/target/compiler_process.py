@@ -17,8 +17,6 @@ from typing import NamedTuple
 from bringup import settings
 from bringup._processes import output_within, started
 
-__all__ = ["Finished", "Stop", "run"]
-
 _SECONDS_MORE = 5
 # How the shell that starts a program says that it cannot.
 _NOT_STARTED = {126: errno.EACCES, 127: errno.ENOENT}

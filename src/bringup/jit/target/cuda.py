@@ -34,8 +34,6 @@ from bringup.jit.target.toolchain import (
     stamps_of,
 )
 
-__all__ = ["CudaTarget"]
-
 _GET_NVCC = (
     "install NVIDIA's CUDA toolkit and put nvcc on PATH or set CUDA_HOME; device code "
     "(jit.Source(kind='device')) needs no nvcc, only: pip install 'bringup[cuda]'"

@@ -10,8 +10,6 @@ from typing import Literal, get_args
 
 from bringup import settings
 
-__all__ = ["NO_DEBUG", "Debug", "Sanitizer"]
-
 Sanitizer = Literal["address", "undefined"]
 
 _SWITCHES = ("assembly", "preprocessed", "line_info")

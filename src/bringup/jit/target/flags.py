@@ -8,16 +8,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-__all__ = [
-    "Macro",
-    "files_named",
-    "include_directories",
-    "library_directories",
-    "render_flags",
-    "render_macros",
-    "without_folders",
-]
-
 Macro: TypeAlias = str | int | float | bool
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")

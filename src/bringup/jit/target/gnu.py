@@ -40,8 +40,6 @@ from bringup.jit.target.toolchain import (
     stamps_of,
 )
 
-__all__ = ["GnuTarget"]
-
 # A header that is read before any other: gcc takes a precompiled one (`x.h.gch`) only in the first
 # place, does not say so, and never compares it with its header. And the time of a file is not its
 # content.

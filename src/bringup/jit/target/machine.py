@@ -11,8 +11,6 @@ from functools import cache
 
 from bringup.jit.files.elf import this_machine
 
-__all__ = ["features", "incompatibility_reason", "required_features"]
-
 # Where the macro that a compiler predefines is not spelled like the kernel's name of the feature.
 _KERNEL_NAMES = {
     "bmi": "bmi1",

@@ -31,8 +31,6 @@ from bringup.jit.target.toolchain import (
     stamps_of,
 )
 
-__all__ = ["Nvrtc"]
-
 _GET = "pip install 'bringup[cuda]' (cuda-core and nvidia-cuda-nvrtc)"
 # A probe is answered by what NVRTC was given, so what it asks for is given too.
 _INCLUDE = rb'(?m)(?:^\s*#\s*include|\b__has_include)[ \t]*\(?[ \t]*(?:"([^"\n]+)"|<([^>\n]+)>)'

@@ -23,8 +23,6 @@ from bringup.jit.target.compiler_process import Finished, run
 from bringup.jit.target.debug import Debug
 from bringup.jit.target.toolchain import Memo, Toolchain, compiler_environment
 
-__all__ = ["Job", "Target", "find_target", "register_target", "targets", "temporary_targets"]
-
 
 @dataclass(frozen=True)
 class Job:

@@ -22,29 +22,6 @@ from bringup import _native, settings
 from bringup.errors import MissingCompilerError
 from bringup.jit.files.identity import Stamp, as_stamp, bytes_digest, file_digest, read_bytes, stamp
 
-__all__ = [
-    "KnownToolchain",
-    "Memo",
-    "Toolchain",
-    "ToolchainInfo",
-    "ask",
-    "boot_id",
-    "bringup_includes",
-    "build_environment",
-    "candidates",
-    "compiler_environment",
-    "content_of",
-    "digest_of",
-    "include_flags",
-    "libraries_of",
-    "on_path",
-    "recall",
-    "recalled_or_asked",
-    "remember",
-    "space_advice",
-    "stamps_of",
-]
-
 _QUERY_SECONDS = 60
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _LOADED_LIBRARY = r"(?m)^\s*(?:\S+ => )?(/\S.*) \(0x[0-9a-f]+\)$"

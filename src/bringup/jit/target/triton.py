@@ -35,8 +35,6 @@ from bringup.jit.target.toolchain import (
     stamps_of,
 )
 
-__all__ = ["TritonKernel", "TritonTarget"]
-
 _GET = "pip install 'bringup[triton]'"
 _DEFAULT = "sm_90"
 _NVIDIA = r"sm_(\d+)[af]?\Z"

@@ -12,8 +12,6 @@ from dataclasses import replace
 from bringup._language.c_call import CParameter, ValueKind
 from bringup._language.expression import Expression, Instruction, Opcode, double_of
 
-__all__ = ["c_text", "refusals", "value_code"]
-
 _LEAVES: Mapping[Opcode, str] = {
     Opcode.INT: "bringup_glue_int({arg})",
     Opcode.FLOAT: "bringup_glue_float({arg})",

@@ -16,8 +16,6 @@ from bringup._language.c_call import CParameter
 from bringup.jit.source.source import Source
 from bringup.jit.template.c_code import c_text, refusals, value_code
 
-__all__ = ["ENTRY", "Form", "Glued", "glue", "glue_function", "included"]
-
 ENTRY = "bringup_run"
 Form = Literal["params", "ascendc"]
 

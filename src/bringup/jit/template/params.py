@@ -15,8 +15,6 @@ from bringup.jit.lookup.spec import Spec
 from bringup.jit.target.flags import Macro, render_macros
 from bringup.jit.template.template import BoundTemplate, Template
 
-__all__ = ["Field", "Params", "params"]
-
 
 @dataclass(frozen=True)
 class Field:

@@ -39,8 +39,6 @@ from bringup.jit.target.flags import Macro, render_flags, render_macros
 from bringup.jit.template.c_code import value_code
 from bringup.jit.template.glue import Form, Glued, glue, glue_function
 
-__all__ = ["BoundTemplate", "Choice", "KernelKind", "LayoutChoice", "ParameterSet", "Template"]
-
 KernelKind = Literal["cube", "vector", "mix"]
 Value: TypeAlias = str | int | bool
 

@@ -12,15 +12,6 @@ import torch
 from bringup.graphs import GraphOpHandler, register_graph_handler
 from bringup.kernels.npu._operators import FUSED
 
-__all__ = [
-    "FlashAttentionGradHandler",
-    "FlashAttentionHandler",
-    "FusedAttentionHandler",
-    "InferAttentionHandler",
-    "InferAttentionV2Handler",
-    "PagedAttentionHandler",
-]
-
 
 def _names(bare: str) -> list[str]:
     return [bare, f"{bare}.default", f"{bare}.out"]

@@ -22,8 +22,6 @@ from bringup.kernels.npu._schemas import (
     Signature,
 )
 
-__all__ = ["FUSED", "NpuOperator", "define_paged"]
-
 # Every name that a kernel asks for.
 _ROLES = sorted(
     {role for each in (INFER, INFER_V2, FLASH, FLASH_GRAD, PAGED, LATENT) for role in each.roles}

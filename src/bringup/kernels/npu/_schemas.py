@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["FLASH", "FLASH_GRAD", "INFER", "INFER_V2", "LATENT", "PAGED", "Signature"]
-
 _ALL = 2147483647  # tokens: every one
 
 

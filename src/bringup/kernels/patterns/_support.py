@@ -7,26 +7,6 @@ from typing import ClassVar
 
 from bringup import ir, passes
 
-__all__ = [
-    "ALL_FLOATS",
-    "FLOATS",
-    "KNOWN_AT_RUN_TIME",
-    "NodePass",
-    "binary",
-    "close_to",
-    "depends_on_sizes_alone",
-    "described",
-    "descriptions",
-    "is_frozen",
-    "is_scalar",
-    "last_dimension",
-    "refuse_writers",
-    "require",
-    "rows_are_dense",
-    "single_user",
-    "without_shape_changes",
-]
-
 FLOATS = frozenset({"float32", "float64"})
 ALL_FLOATS = FLOATS | {"bfloat16", "float16"}
 """Of the operators that compute 16-bit floats in float32."""

@@ -17,8 +17,6 @@ from bringup.kernels.patterns._support import (
     require,
 )
 
-__all__ = ["BiasGelu", "ErfGelu", "SwiGlu", "TanhGelu"]
-
 
 class SwiGlu(passes.PatternFusionPass):
     """silu(gate) * up -> `bringup::silu_mul`."""

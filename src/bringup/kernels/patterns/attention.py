@@ -24,8 +24,6 @@ from bringup.kernels.patterns._support import (
     without_shape_changes,
 )
 
-__all__ = ["Attention", "CausalMask", "GroupedHeads"]
-
 _FLASH = "aten::_scaled_dot_product_flash_attention_for_cpu"
 _VIEWS = ("aten::view", "aten::_unsafe_view", "aten::reshape")
 

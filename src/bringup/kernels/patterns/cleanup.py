@@ -13,8 +13,6 @@ from bringup.kernels.patterns._support import (
 )
 from bringup.passes.run.folding import fold_constants
 
-__all__ = ["CollapseViews", "DropCopies", "FoldFactories", "MergeEqual"]
-
 _MOST_ELEMENTS = 1 << 22
 
 

@@ -11,8 +11,6 @@ from typing import NamedTuple
 from bringup import ir, kernels, passes
 from bringup.kernels.patterns._support import described, is_frozen, refuse_writers, require
 
-__all__ = ["MergeProjections", "PackLinear"]
-
 _INPUTS = {"aten::addmm": "mat1", "aten::mm": "self"}
 
 

@@ -16,8 +16,6 @@ from bringup.kernels.patterns._support import (
     require,
 )
 
-__all__ = ["AddLayerNorm", "AddRmsNorm", "NarrowRmsNorm", "RmsNorm"]
-
 _Spelling = Callable[[ir.GraphBuilder, ir.TensorHolder], ir.TensorHolder]
 
 

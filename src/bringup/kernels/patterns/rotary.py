@@ -11,8 +11,6 @@ from bringup.kernels.patterns._support import (
     require,
 )
 
-__all__ = ["Rotary"]
-
 
 class Rotary(passes.PatternFusionPass):
     """x * cos + rotate_half(x) * sin -> `bringup::rotary`; the halves are slices or a split."""

@@ -12,8 +12,6 @@ from bringup._language.reader import ExpressionReader, parse_expression
 from bringup._native import torch_library
 from bringup.ops.schema.schema import SchemaArgument
 
-__all__ = ["Dimension", "parse_dimension"]
-
 _SLICE_END = 2**63 - 1
 
 

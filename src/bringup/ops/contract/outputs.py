@@ -29,19 +29,6 @@ from bringup.ops.contract.constraints import (
 from bringup.ops.contract.expressions import Dimension, parse_dimension, shape_text
 from bringup.ops.schema.schema import Schema, SchemaArgument
 
-__all__ = [
-    "BoundOutput",
-    "Counted",
-    "FakeCounts",
-    "OutputRule",
-    "Promotion",
-    "at_most",
-    "empty",
-    "empty_like",
-    "promote",
-    "strided_arguments",
-]
-
 _FORMATS = (
     torch.contiguous_format,
     torch.preserve_format,

@@ -43,8 +43,6 @@ from bringup.ops.schema.infer import infer, registered_text, taken
 from bringup.ops.schema.operator_facts import find_overload
 from bringup.ops.schema.schema import read_schema
 
-__all__ = ["CustomOpHandle", "CustomOperator", "custom_op", "find_custom_operator"]
-
 _any_requires_grad = torch._C._any_requires_grad
 _is_grad_enabled = torch.is_grad_enabled
 _is_compiling = torch.compiler.is_compiling

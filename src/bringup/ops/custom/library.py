@@ -19,21 +19,6 @@ from bringup.ops.schema.dispatch_keys import AUTOGRAD_KEYS
 from bringup.ops.schema.infer import registered_text
 from bringup.ops.schema.operator_facts import find_overload, is_defined
 
-__all__ = [
-    "Library",
-    "forget",
-    "impl",
-    "register_autocast",
-    "register_autograd",
-    "register_effect",
-    "register_fake",
-    "register_jvp",
-    "register_kernel",
-    "register_sharding",
-    "register_vmap",
-    "remember",
-]
-
 _kept: list[torch.library.Library] = []  # libraries of the free functions: for good, as torch's
 _defined: weakref.WeakValueDictionary[str, _Defined] = weakref.WeakValueDictionary()
 _others: dict[str, RegistrationMethods] = {}

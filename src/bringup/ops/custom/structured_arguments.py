@@ -9,8 +9,6 @@ from typing import Any
 from bringup.ops.schema.infer import Group, Leaf, Signature
 from bringup.ops.schema.operator_facts import Facts
 
-__all__ = ["Structure"]
-
 
 class Structure:
     """How one function's arguments are laid out in its operator's schema."""

@@ -31,8 +31,6 @@ from bringup.ops.schema.dispatch_keys import AUTOGRAD_KEYS, autocast_key, device
 from bringup.ops.schema.operator_facts import find_overload, is_dispatched
 from bringup.ops.schema.schema import Schema, SchemaArgument
 
-__all__ = ["AdoptedOperator", "adopt", "adopted_names"]
-
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 _is_compiling = torch.compiler.is_compiling
 _registered = torch.library._impls

@@ -14,8 +14,6 @@ from typing import Any, Literal
 
 import torch
 
-__all__ = ["register_attention"]
-
 Layout = Literal["bhld", "blhd"]
 
 # Other words for transformers' own.

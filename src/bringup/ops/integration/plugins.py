@@ -10,8 +10,6 @@ from bringup import plugins, settings
 from bringup.ops.registration.definition_rollback import Undefinable, collecting
 from bringup.plugins import PluginReport
 
-__all__ = ["ENTRY_POINT_GROUP", "load_op_plugins", "unload_op_plugins"]
-
 ENTRY_POINT_GROUP = "bringup.ops"
 
 _from_plugins: dict[str, Undefinable] = {}

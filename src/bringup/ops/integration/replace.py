@@ -16,8 +16,6 @@ from typing import Any, TypeAlias
 
 import torch
 
-__all__ = ["Replacement", "replace_modules"]
-
 Forward: TypeAlias = Callable[..., Any]
 _ABSENT = object()
 

@@ -33,8 +33,6 @@ from bringup.ops.kernel.kernel_op import bound_constraints, bound_outputs
 from bringup.ops.kernel.variants import signature_of_schema
 from bringup.ops.schema.schema import Schema, parse_schema
 
-__all__ = ["TritonOperator", "triton_op"]
-
 Grid = int | str | Sequence[int | str] | Callable[[dict[str, Any]], Sequence[int]]
 
 _NOTHING: Mapping[str, Any] = {}

@@ -20,8 +20,6 @@ from bringup.ops.kernel.kernel_source import locate
 from bringup.ops.launch.call_context import host_code_driver
 from bringup.ops.launch.launcher import KernelLauncher
 
-__all__ = ["ascendc_load"]
-
 _KERNEL = re.compile(r"\b__global__\b(?:\s+(?:__\w+__|\[\w+\]|inline|static))*\s+void\s+(\w+)\s*\(")
 _PARAMETER = re.compile(r"(?P<type>.*[\s*&>])(?P<name>[A-Za-z_]\w*)\s*\Z", re.DOTALL)
 _NO_MACROS: Mapping[str, jit.Macro] = MappingProxyType({})

@@ -9,8 +9,6 @@ import torch
 
 from bringup.ops.custom.custom_op import CustomOperator, custom_op
 
-__all__ = ["ascendc_op"]
-
 
 def ascendc_op(
     name: str,

@@ -20,8 +20,6 @@ from bringup import devices
 from bringup.errors import ContractError, DeviceError, KernelError
 from bringup.ops.launch.memory import Address
 
-__all__ = ["Libraries", "Place", "StreamLike", "c_arguments", "host_code_driver", "place_of"]
-
 StreamLike: TypeAlias = torch.Stream | int | None
 
 _DRIVER_ABI = 1

@@ -14,8 +14,6 @@ from bringup.errors import ContractError, KernelError
 from bringup.ops.launch.call_context import Libraries, Place, StreamLike, c_arguments, place_of
 from bringup.ops.launch.memory import tensor_ptr
 
-__all__ = ["KernelLauncher"]
-
 
 class _DeclaredParameter(ctypes.Structure):
     """bringup::ascendc::Parameter of launch.h."""

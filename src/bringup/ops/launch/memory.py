@@ -8,8 +8,6 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from bringup.errors import ContractError
 
-__all__ = ["Address", "alloc_like", "tensor_ptr"]
-
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import math
 
-__all__ = ["f32", "f64", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"]
-
 
 def _checked(name: str, value: int, lowest: int, highest: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int):

@@ -18,8 +18,6 @@ from bringup.errors import ContractError, KernelError
 from bringup.ops.launch.call_context import Libraries, Place, StreamLike, c_arguments, place_of
 from bringup.ops.launch.memory import tensor_ptr
 
-__all__ = ["TwoPhaseLauncher"]
-
 _FORMAT_ND = 2
 _DATA_TYPES: dict[torch.dtype, int] = {
     torch.float32: 0,

@@ -22,17 +22,6 @@ from torch.autograd.function import _SingleLevelFunction
 from bringup.errors import SchemaError
 from bringup.ops.schema.operator_facts import Facts
 
-__all__ = [
-    "Formula",
-    "autograd_kernel",
-    "below_autograd",
-    "call_boxed",
-    "direct_node_class",
-    "no_jvp",
-    "node_class",
-    "runner_below_autograd",
-]
-
 _AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
 _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
 call_boxed = torch._C._dispatch_call_boxed

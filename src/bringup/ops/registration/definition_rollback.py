@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-__all__ = ["Undefinable", "collecting", "defining", "note", "rehearsed"]
-
 _locks: dict[str, threading.RLock] = {}
 
 

@@ -20,8 +20,6 @@ from bringup._native import has_torch_library, torch_library
 from bringup.errors import SchemaError
 from bringup.ops.schema.operator_facts import Facts, find_overload, is_defined
 
-__all__ = ["install", "refuse_taken_name"]
-
 _FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 
 

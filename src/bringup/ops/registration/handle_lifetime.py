@@ -16,8 +16,6 @@ import torch
 
 from bringup.errors import ExpiredHandleError
 
-__all__ = ["REDEFINED", "UNDEFINED", "Held", "destroy", "expired", "hold", "hold_for_keepers"]
-
 REDEFINED = "defined again; call what the last definition returned"
 UNDEFINED = "removed by undefine(); define it again to call it"
 

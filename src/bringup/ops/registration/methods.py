@@ -27,8 +27,6 @@ from bringup.ops.schema.dispatch_keys import (
 )
 from bringup.ops.schema.operator_facts import Facts, facts_of
 
-__all__ = ["RegistrationMethods"]
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

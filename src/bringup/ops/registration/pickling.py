@@ -11,8 +11,6 @@ from typing import Any
 
 from bringup.errors import SchemaError
 
-__all__ = ["find_operator_by", "load_operator", "reduced"]
-
 _finders: list[Callable[[str], Any]] = []
 
 

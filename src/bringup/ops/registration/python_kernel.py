@@ -19,8 +19,6 @@ from bringup._differences import same_bytes
 from bringup.errors import ContractError
 from bringup.ops.schema.operator_facts import Facts
 
-__all__ = ["FunctionCell", "debugging", "python_kernel"]
-
 _shares_memory = torch._C._any_output_is_alias_to_input_or_output
 
 

@@ -12,8 +12,6 @@ from bringup.errors import SchemaError
 from bringup.ops.registration.python_kernel import FunctionCell
 from bringup.ops.schema.operator_facts import Facts
 
-__all__ = ["GeneratedRule", "batching_kernel", "rule_for"]
-
 GeneratedRule = Literal["pointwise", "loop"]
 
 

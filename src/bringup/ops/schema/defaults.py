@@ -11,8 +11,6 @@ import torch
 
 from bringup.ops.schema.dtypes import dtype_of_number
 
-__all__ = ["default_of"]
-
 # In the order of c10::Layout and c10::MemoryFormat.
 _LAYOUTS = (
     torch.strided,

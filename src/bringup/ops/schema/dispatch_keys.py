@@ -13,16 +13,6 @@ import torch
 
 from bringup.errors import SchemaError
 
-__all__ = [
-    "AUTOGRAD_KEYS",
-    "autocast_key",
-    "device_key",
-    "device_keys",
-    "device_type",
-    "dispatch_key",
-    "listed",
-]
-
 _BACKENDS = ("CPU", "CUDA", "XPU", "MPS", "HPU", "PrivateUse1", "PrivateUse2", "Meta")
 _AUTOGRAD = (
     "Autograd",

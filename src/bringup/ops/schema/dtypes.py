@@ -6,8 +6,6 @@ import torch
 
 from bringup._language.signature import SCALAR_TYPES
 
-__all__ = ["DTYPES", "dtype_of_number"]
-
 DTYPES: dict[int, torch.dtype] = {
     number: getattr(torch, name)
     for number, name in enumerate(SCALAR_TYPES.split())

@@ -25,17 +25,6 @@ import torch
 from bringup.errors import SchemaError
 from bringup.ops.schema.schema import with_plain_ints, with_symbolic_ints
 
-__all__ = [
-    "FunctionParameter",
-    "Group",
-    "Leaf",
-    "Signature",
-    "infer",
-    "infer_schema",
-    "registered_text",
-    "taken",
-]
-
 _SCALARS: dict[Any, str] = {
     torch.Tensor: "Tensor",
     torch.nn.Parameter: "Tensor",

@@ -11,8 +11,6 @@ import torch
 from bringup.errors import ContractError, SchemaError
 from bringup.ops.schema.defaults import default_of
 
-__all__ = ["Facts", "facts_of", "find_overload", "is_defined", "is_dispatched"]
-
 
 @dataclass(frozen=True)
 class Facts:

@@ -17,15 +17,6 @@ import torch
 from bringup.errors import SchemaError
 from bringup.ops.schema.defaults import default_of
 
-__all__ = [
-    "Schema",
-    "SchemaArgument",
-    "parse_schema",
-    "read_schema",
-    "with_plain_ints",
-    "with_symbolic_ints",
-]
-
 MAX_ARGUMENTS = 64  # kMaxArguments of schema.h: inputs and outputs together
 
 _CARRIED = frozenset(

@@ -19,8 +19,6 @@ from bringup.errors import BringupError, ContractError, KernelError
 from bringup.ops.schema.operator_facts import Facts
 from bringup.ops.validation.samples import Sample, doubled, emptied
 
-__all__ = ["CHECKS", "CheckFunction", "Failed", "NotApplicable", "Subject", "refusals"]
-
 _GUARD = 64  # elements beside an argument that nothing may write
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 _REFUSAL_WORDS = ("contiguous", "stride", "layout", "memory format")

@@ -23,8 +23,6 @@ from bringup.ops.validation.basic_checks import (
 )
 from bringup.ops.validation.samples import Sample, emptied
 
-__all__ = ["CHECKS"]
-
 _Call = Callable[..., tuple[torch.Tensor, ...]]
 
 

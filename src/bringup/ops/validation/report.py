@@ -21,8 +21,6 @@ from bringup.ops.validation import basic_checks, gradient_checks
 from bringup.ops.validation.basic_checks import CheckFunction, Failed, NotApplicable, Subject
 from bringup.ops.validation.samples import Sample, Samples, generate, read
 
-__all__ = ["CheckOutcome", "CheckReport", "CheckRow", "check"]
-
 CHECKS: dict[str, CheckFunction] = {**basic_checks.CHECKS, **gradient_checks.CHECKS}
 
 

@@ -17,8 +17,6 @@ from bringup.ops.kernel.kernel_op import definition_of
 from bringup.ops.schema.operator_facts import Facts
 from bringup.ops.schema.schema import SchemaArgument
 
-__all__ = ["Sample", "Samples", "generate", "read"]
-
 _SIZES = (2, 3, 4, 5)
 _RANKS = (2, 1, 3, 4)
 _SCALARS: Mapping[str, Any] = {

@@ -14,8 +14,6 @@ from bringup.compiler.onnx.library.facts import attribute, dtype_of, known, node
 from bringup.compiler.onnx.library.node_pass import NodePass
 from bringup.compiler.onnx.types import dtype_name
 
-__all__ = ["MergeCasts"]
-
 _INTEGERS = {
     **{f"int{bits}": (bits - 1, True) for bits in (8, 16, 32, 64)},
     **{f"uint{bits}": (bits, False) for bits in (8, 16, 32, 64)},

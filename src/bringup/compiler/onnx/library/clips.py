@@ -19,8 +19,6 @@ from bringup.compiler.onnx.library.facts import (
 )
 from bringup.compiler.onnx.library.node_pass import NodePass, constant_before
 
-__all__ = ["MergeClips"]
-
 _INPUTS_SINCE = 12
 """`Clip` has its limits as inputs since version 11, and takes integers since this one."""
 Limits = tuple["float | int | None", "float | int | None"]

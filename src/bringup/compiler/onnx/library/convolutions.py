@@ -23,8 +23,6 @@ from bringup.compiler.onnx.library.facts import (
 )
 from bringup.compiler.onnx.library.node_pass import NodePass
 
-__all__ = ["DropZeroBiases", "ExplicitPads", "PadIntoConv"]
-
 
 class PadIntoConv(NodePass):
     """A `Pad` with what a convolution pads with itself: zeros in `Conv`, the zero point in

@@ -12,26 +12,6 @@ from bringup.compiler.onnx.opsets import ModelOperators
 from bringup.compiler.onnx.types import is_unknown
 from bringup.errors import ModelError
 
-__all__ = [
-    "MOST_INTEGER",
-    "array",
-    "attribute",
-    "axis_in",
-    "dims",
-    "dtype_of",
-    "integers",
-    "is_result",
-    "keeps_shape",
-    "known",
-    "nodes_behind",
-    "opset",
-    "optional",
-    "rank_of",
-    "require",
-    "same_dim",
-    "same_dims",
-]
-
 MOST_INTEGER = 2**63 - 1
 Item = TypeVar("Item")
 

@@ -10,8 +10,6 @@ from bringup import ir
 from bringup.compiler.onnx.library.facts import array, attribute, is_result, keeps_shape, require
 from bringup.compiler.onnx.library.node_pass import NodePass
 
-__all__ = ["DropNoOps"]
-
 _MOST_ELEMENTS = 1 << 20
 """Larger constants are weights: reading them takes longer than the operator is worth."""
 

@@ -11,8 +11,6 @@ from bringup.compiler.onnx.library.facts import require
 from bringup.compiler.onnx.types import joined
 from bringup.errors import PassError
 
-__all__ = ["NodePass", "constant_before"]
-
 Rule = Callable[[ir.Node], "ir.Value | None"]
 
 

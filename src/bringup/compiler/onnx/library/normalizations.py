@@ -17,8 +17,6 @@ from bringup.compiler.onnx.library.facts import (
 )
 from bringup.compiler.onnx.library.node_pass import NodePass, constant_before
 
-__all__ = ["BatchNormIntoWeights"]
-
 _INFERENCE_SINCE = 9
 """Before it an attribute could ask for statistics of every element."""
 

@@ -21,8 +21,6 @@ from bringup.compiler.onnx.library.facts import (
 )
 from bringup.compiler.onnx.library.node_pass import NodePass
 
-__all__ = ["MatMulAddToGemm", "MatMulWithoutReshapes"]
-
 Sizes = Sequence[ir.Dim]
 _BROADCASTS_SINCE = 7
 """Before it a `Gemm` broadcasts its bias only where an attribute says so."""

@@ -25,8 +25,6 @@ from bringup.compiler.onnx.library.facts import (
 )
 from bringup.compiler.onnx.library.node_pass import NodePass, constant_before
 
-__all__ = ["MergeReshapes", "MergeUnsqueezes"]
-
 _SAME_ELEMENTS = ("onnx::Reshape", "onnx::Flatten", "onnx::Squeeze", "onnx::Unsqueeze")
 _ALLOWZERO_SINCE = 14
 _INPUT_SINCE = 5

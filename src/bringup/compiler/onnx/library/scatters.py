@@ -19,8 +19,6 @@ from bringup.compiler.onnx.library.facts import (
 )
 from bringup.compiler.onnx.library.node_pass import NodePass
 
-__all__ = ["DropScatters"]
-
 
 class DropScatters(NodePass):
     """A `ScatterND` into all rows of a tensor, in order: its updates.

@@ -25,8 +25,6 @@ from bringup.compiler.onnx.library.facts import (
 from bringup.compiler.onnx.library.node_pass import NodePass, constant_before
 from bringup.errors import PassError
 
-__all__ = ["MergeSlices", "SlicesToSplit"]
-
 _INPUTS_SINCE = 10
 _OPEN_END = 2**31 - 1
 """This and larger ends are taken for no end."""

@@ -8,8 +8,6 @@ from bringup import ir
 from bringup.compiler.onnx.library.facts import attribute, known, nodes_behind, rank_of
 from bringup.compiler.onnx.library.node_pass import NodePass
 
-__all__ = ["MergeTransposes"]
-
 
 class MergeTransposes(NodePass):
     """A `Transpose` that keeps the order; one of another, which becomes one or none."""
