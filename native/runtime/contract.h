@@ -22,11 +22,10 @@ enum class SourceKind : uint8_t { kGrad, kInput, kOutput, kConstant, kMask };
 enum class Layout : uint8_t { kRow = 0, kColumn = 1, kStrided = 2, kNz = 3 };
 
 // The widths of what every key holds, of two kinds of fields, and what is left for all fields.
-inline constexpr int kAbiBits = 8;
-inline constexpr int kOperatorBits = 24;
+inline constexpr int kOperatorBits = 20;
 inline constexpr int kDeviceBits = 8;
 inline constexpr int kDtypeBits = 7;
 inline constexpr int kLayoutBits = 2;
-inline constexpr int kFieldBits = KeyPacker::kBits - kAbiBits - kOperatorBits - kDeviceBits;
+inline constexpr int kFieldBits = KeyPacker::kBits - kOperatorBits - kDeviceBits;
 
 }  // namespace bringup::runtime

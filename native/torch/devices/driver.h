@@ -54,26 +54,22 @@ void synchronize_current_stream(c10::DeviceIndex device);
 // kernel. Otherwise it is a host entry, which is called and launches for itself.
 bool launched_by_driver(const runtime::Kernel& kernel) noexcept;
 
-// Starts a kernel in the current stream of `device`; takes the block and keeps the kernel until the
-// launch is done. What the driver starts goes to driver->launch, a host entry is called here and
-// now with the native stream.
-void launch_kernel(std::shared_ptr<const runtime::Kernel> kernel, runtime::LaunchBlock block,
-                   int64_t grid, c10::DeviceIndex device, const char* operator_name);
-
-// A kernel that waits for nothing and lives as long as the process, as its name does.
+// A kernel that lives as long as the process, as its name does.
 struct LastingKernel {
   std::shared_ptr<const runtime::Kernel> kernel;
   const char* name = nullptr;
+  uint64_t flags = 0;                                                  // of its launches
   mutable std::array<std::atomic<bringup_kernel_fn>, 64> functions{};  // as each device has it
 };
-// The same for one of these. `device` exists.
-void launch_lasting(const LastingKernel& lasting, runtime::LaunchBlock block, int64_t grid,
-                    c10::DeviceIndex device);
+
+// Starts a kernel in the current stream of `device`, which exists; takes the block. What the driver
+// starts goes to driver->launch, a host entry is called here and now with the native stream.
+void launch_kernel(const LastingKernel& lasting, runtime::LaunchBlock block, int64_t grid,
+                   c10::DeviceIndex device);
 
 // The same for device code with plain arguments (kernel->values); `args` as the kernel's entry
 // would take them, read before this returns.
-void launch_values(const std::shared_ptr<const runtime::Kernel>& kernel, void* const* args,
-                   c10::DeviceIndex device, const char* operator_name);
+void launch_values(const LastingKernel& lasting, void* const* args, c10::DeviceIndex device);
 // Raises when the driver cannot start it.
 void check_takes_values(const runtime::Kernel& kernel, const char* operator_name);
 

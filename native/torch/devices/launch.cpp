@@ -120,15 +120,6 @@ static_assert(static_cast<int>(ArgKind::kTensorList) == BRINGUP_ARG_TENSOR_LIST 
 
 std::atomic<bool> g_launch_blocking{false};
 
-// Everything that a launch points at, until the driver releases it.
-struct LaunchOwner {
-  std::shared_ptr<const runtime::Kernel> kernel;
-  runtime::LaunchBlock block;
-  std::string name;
-};
-
-void release_owner(void* owner) { delete static_cast<LaunchOwner*>(owner); }
-
 const bringup_driver& launching_driver(const char* operator_name) {
   const bringup_driver& driver = *active_driver();
   TORCH_CHECK(driver.launch != nullptr, "operator '", operator_name, "': the driver of device '",
@@ -136,45 +127,29 @@ const bringup_driver& launching_driver(const char* operator_name) {
   return driver;
 }
 
-// Without name and owner.
-bringup_launch described(bringup_kernel_fn fn, runtime::LaunchBlock& block, int64_t grid) {
-  bringup_launch launch{};
-  launch.struct_size = sizeof(launch);
-  launch.nargs = block.size();
-  launch.args = block.args();
-  launch.kinds = block.kinds();
-  launch.fn = fn;
-  launch.grid = grid;
-  return launch;
-}
-
-void launch_device_code(std::shared_ptr<const runtime::Kernel> kernel, runtime::LaunchBlock block,
-                        int64_t grid, c10::DeviceIndex device, const char* operator_name) {
-  const bringup_driver& driver = launching_driver(operator_name);
-  const bringup_kernel_fn fn = device_function(kernel, device);
-  auto owner = std::make_unique<LaunchOwner>(
-      LaunchOwner{std::move(kernel), std::move(block), operator_name});
-  bringup_launch launch = described(fn, owner->block, grid);
-  launch.name = owner->name.c_str();
-  launch.owner = owner.get();
-  launch.release = &release_owner;
-  owner.release();  // the driver's from here on, also when it refuses
-  check_driver(driver.launch(device, current_driver_stream(device), &launch), operator_name);
-}
-
-// The kernel and its name last, so that only the arguments have to be kept.
-void launch_lasting_code(const LastingKernel& lasting, runtime::LaunchBlock block, int64_t grid,
-                         c10::DeviceIndex device) {
-  const bringup_driver& driver = launching_driver(lasting.name);
+bringup_kernel_fn function_of(const LastingKernel& lasting, c10::DeviceIndex device) {
   std::atomic<bringup_kernel_fn>& known = lasting.functions[static_cast<size_t>(device)];
   bringup_kernel_fn fn = known.load(std::memory_order_acquire);
   if (C10_UNLIKELY(fn == nullptr)) {
     fn = device_function(lasting.kernel, device);
     known.store(fn, std::memory_order_release);
   }
-  bringup_launch launch = described(fn, block, grid);
+  return fn;
+}
+
+// The kernel and its name last, so that only the arguments have to be kept.
+void launch_device_code(const LastingKernel& lasting, runtime::LaunchBlock block, int64_t grid,
+                        c10::DeviceIndex device) {
+  const bringup_driver& driver = launching_driver(lasting.name);
+  bringup_launch launch{};
+  launch.struct_size = sizeof(launch);
+  launch.nargs = block.size();
+  launch.args = block.args();
+  launch.kinds = block.kinds();
+  launch.fn = function_of(lasting, device);
+  launch.grid = grid;
   launch.name = lasting.name;
-  launch.flags = BRINGUP_LAUNCH_WAITS_FOR_NOTHING;
+  launch.flags = lasting.flags;
   launch.owner = block.detach();
   launch.release = &runtime::LaunchBlock::free_detached;
   check_driver(driver.launch(device, current_driver_stream(device), &launch), lasting.name);
@@ -211,18 +186,17 @@ void call_host_entry(const runtime::Kernel& kernel, runtime::LaunchBlock& block,
   call_kernel(kernel.run, block.args(), block.size(), context.get(), operator_name);
 }
 
-void launch_with_values(const std::shared_ptr<const runtime::Kernel>& kernel, void* const* args,
-                        c10::DeviceIndex device, const char* operator_name) {
+void launch_with_values(const LastingKernel& lasting, void* const* args, c10::DeviceIndex device) {
   const bringup_driver& driver = *active_driver();
-  check_takes_values(*kernel, operator_name);
-  const bringup_kernel_fn fn = device_function(kernel, device);
+  check_takes_values(*lasting.kernel, lasting.name);
+  const bringup_kernel_fn fn = function_of(lasting, device);
   const bringup_stream stream = current_driver_stream(device);
   const runtime::HostContext context({12 /* kDLExtDev */, device}, stream);
   runtime::ValuesLaunch lowered;
-  const char* reason = kernel->values->lower(args, context.get(), lowered);
-  TORCH_CHECK(reason == nullptr, operator_name, ": ", reason);
-  const bringup_launch_values_args launch = lowered.arguments(fn, operator_name);
-  check_driver(driver.launch_values(device, stream, &launch), operator_name);
+  const char* reason = lasting.kernel->values->lower(args, context.get(), lowered);
+  TORCH_CHECK(reason == nullptr, lasting.name, ": ", reason);
+  const bringup_launch_values_args launch = lowered.arguments(fn, lasting.name);
+  check_driver(driver.launch_values(device, stream, &launch), lasting.name);
 }
 
 }  // namespace
@@ -239,12 +213,10 @@ void check_takes_values(const runtime::Kernel& kernel, const char* operator_name
               "' has no functions that load device code (module_load, get_function)");
 }
 
-void launch_values(const std::shared_ptr<const runtime::Kernel>& kernel, void* const* args,
-                   c10::DeviceIndex device, const char* operator_name) {
-  device = checked_device(device);
+void launch_values(const LastingKernel& lasting, void* const* args, c10::DeviceIndex device) {
   {
-    const ProfiledWork work(operator_name, current_stream(device));
-    launch_with_values(kernel, args, device, operator_name);
+    const ProfiledWork work(lasting.name, current_stream(device));
+    launch_with_values(lasting, args, device);
   }
   if (g_launch_blocking) synchronize_current_stream(device);
 }
@@ -255,27 +227,14 @@ bool launched_by_driver(const runtime::Kernel& kernel) noexcept {
   return kernel.kind == runtime::KernelKind::kDeviceCode || driver_facts().runs_host_code;
 }
 
-void launch_kernel(std::shared_ptr<const runtime::Kernel> kernel, runtime::LaunchBlock block,
-                   int64_t grid, c10::DeviceIndex device, const char* operator_name) {
-  device = checked_device(device);
-  if (launched_by_driver(*kernel)) {
-    const ProfiledWork work(operator_name, current_stream(device));
-    launch_device_code(std::move(kernel), std::move(block), grid, device, operator_name);
-  } else {
-    const ProfiledWork work(ProfiledHostEntry{operator_name}, current_stream(device));
-    call_host_entry(*kernel, block, device, operator_name);
-  }
-  if (g_launch_blocking) synchronize_current_stream(device);
-}
-
-void launch_lasting(const LastingKernel& lasting, runtime::LaunchBlock block, int64_t grid,
-                    c10::DeviceIndex device) {
-  if (!launched_by_driver(*lasting.kernel)) {
-    return launch_kernel(lasting.kernel, std::move(block), grid, device, lasting.name);
-  }
-  {
+void launch_kernel(const LastingKernel& lasting, runtime::LaunchBlock block, int64_t grid,
+                   c10::DeviceIndex device) {
+  if (launched_by_driver(*lasting.kernel)) {
     const ProfiledWork work(lasting.name, current_stream(device));
-    launch_lasting_code(lasting, std::move(block), grid, device);
+    launch_device_code(lasting, std::move(block), grid, device);
+  } else {
+    const ProfiledWork work(ProfiledHostEntry{lasting.name}, current_stream(device));
+    call_host_entry(*lasting.kernel, block, device, lasting.name);
   }
   if (g_launch_blocking) synchronize_current_stream(device);
 }

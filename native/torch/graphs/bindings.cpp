@@ -61,7 +61,8 @@ nb::tuple host_arguments(const std::string& name, const std::string& overload) {
       rows.append(nb::make_tuple(i, arguments[i].name(), type->name()));
     }
   }
-  return nb::make_tuple(find_kernel_op(op) != nullptr, rows);
+  const KernelRecord* kernel = find_kernel(op);
+  return nb::make_tuple(kernel != nullptr && kernel->runs_on(c10::kCPU), rows);
 }
 
 std::unordered_set<std::string> as_set(const std::vector<std::string>& names) {
@@ -171,9 +172,7 @@ void bind_graph(nb::module_& module) {
           nb::arg("node"))
       .def("is_kernel",
            [](const Graph& graph, size_t node) {
-             const Node* of_graph = graph.nodes().at(node).get();
-             return dynamic_cast<const KernelNode*>(of_graph) != nullptr ||
-                    dynamic_cast<const NativeNode*>(of_graph) != nullptr;
+             return dynamic_cast<const KernelNode*>(graph.nodes().at(node).get()) != nullptr;
            })
       .def("takes", &Graph::takes, nb::arg("node"), nb::arg("argument"), nb::arg("tensors"))
       .def_prop_ro("node_count", [](const Graph& graph) { return graph.nodes().size(); })

@@ -7,7 +7,7 @@
 #include "torch/devices/fallback.h"
 #include "torch/devices/registration.h"
 #include "torch/graphs/values.h"
-#include "torch/ops/kernel_op.h"
+#include "torch/ops/kernel_record.h"
 
 namespace bringup::torch_ext::graphs {
 namespace {
@@ -25,12 +25,12 @@ bool reads_device(c10::ArrayRef<const c10::IValue> inputs) {
 }  // namespace
 
 std::optional<std::string> foreign_device_kernel(const c10::OperatorHandle& op) {
-  // A kernel operator starts its work through the kit.
-  if (active_driver() == nullptr || find_kernel_op(op) != nullptr) return std::nullopt;
+  // A kernel of ours starts its work through the kit.
+  if (active_driver() == nullptr || find_kernel(op) != nullptr) return std::nullopt;
   if (auto told = foreign_kernel(op)) return told;
   if (!hands_to_out_form(op)) return std::nullopt;
   const auto out = find_out_form(op);
-  if (!out.has_value() || find_kernel_op(*out) != nullptr) return std::nullopt;
+  if (!out.has_value() || find_kernel(*out) != nullptr) return std::nullopt;
   return foreign_kernel(*out);
 }
 

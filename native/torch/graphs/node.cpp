@@ -8,6 +8,7 @@
 #include "torch/common/kernel_call.h"
 #include "torch/common/written_arguments.h"
 #include "torch/devices/driver.h"
+#include "torch/graphs/errors.h"
 #include "torch/graphs/slot_type.h"
 #include "torch/graphs/values.h"
 
@@ -48,37 +49,43 @@ std::string Node::description() const {
          (line.empty() ? "" : ", called at " + line);
 }
 
-KernelNode::KernelNode(std::string op, std::string scope, Call call,
-                       std::shared_ptr<const runtime::Kernel> kernel)
-    : Node(std::move(op), std::move(scope), call.schema),
-      run_(kernel->run),
-      call_(std::move(call)),
-      kernel_(std::move(kernel)) {
+KernelNode::KernelNode(std::string op, std::string scope, Call call)
+    : Node(std::move(op), std::move(scope), call.schema), call_(std::move(call)) {
   pack();
 }
 
-void KernelNode::start_on_device(bringup_kernel_fn fn, c10::DeviceIndex device) {
-  if (kernel_->values != nullptr) return lower_values(fn, device);
+void KernelNode::start_on_device(c10::DeviceIndex device) {
+  const auto& kernel = packed_.kernel;
+  if (!launched_by_driver(*kernel)) {
+    throw CaptureFailure(
+        op() +
+        " is a host entry that launches for itself: only device code can be a node of "
+        "a device graph. Build its kernel with kind=\"device\"");
+  }
+  if (kernel->values != nullptr) check_takes_values(*kernel, op().c_str());
+  device_ = device;
+  const bringup_kernel_fn fn = device_function(kernel, device);
+  if (kernel->values != nullptr) return lower_values(fn);
   launch_.struct_size = sizeof(launch_);
-  launch_.nargs = block_.size();
+  launch_.nargs = packed_.block.size();
   launch_.args = args_.data();
   launch_.kinds = kinds_.data();
   launch_.fn = fn;
-  launch_.grid = call_.grid;
+  launch_.grid = packed_.grid;
   launch_.name = op().c_str();
 }
 
 // Cannot fail for an update, which was checked.
-void KernelNode::lower_values(bringup_kernel_fn fn, c10::DeviceIndex device) {
-  device_ = device;
-  const runtime::HostContext context({12 /* kDLExtDev */, device});
-  const char* reason = kernel_->values->lower(args_.data(), context.get(), values_);
+void KernelNode::lower_values(bringup_kernel_fn fn) {
+  const runtime::HostContext context({12 /* kDLExtDev */, device_});
+  const char* reason = packed_.kernel->values->lower(args_.data(), context.get(), values_);
   TORCH_CHECK(reason == nullptr, op(), ": ", reason);
   values_launch_ = values_.arguments(fn, op().c_str());
 }
 
 void KernelNode::run(Replay& replay) {
-  call_kernel(run_, args_.data(), static_cast<int32_t>(args_.size()), replay.context->get(), op());
+  call_kernel(packed_.kernel->run, args_.data(), static_cast<int32_t>(args_.size()),
+              replay.context->get(), op());
   replay.context->end_call();
 }
 
@@ -93,93 +100,22 @@ std::optional<HostValue> KernelNode::host_value(size_t index) const {
 
 void KernelNode::check_arguments(const std::vector<c10::IValue>& arguments,
                                  const std::vector<c10::IValue>&) const {
-  check_captured_call(call_.kernel_op, arguments, call_.outputs, call_.grid, *kernel_);
+  call_.record.check_captured(arguments, call_.outputs, packed_);
 }
 
 void KernelNode::set_host_value(size_t index, const HostValue& value) {
-  write_argument(index, value);
-  if (values_launch_.fn != nullptr) lower_values(values_launch_.fn, device_);
-}
-
-void KernelNode::write_argument(size_t index, const HostValue& value) {
   call_.inputs[index] = value;
-  const auto argument = static_cast<int32_t>(index);
-  const runtime::ArgKind kind = block_.kind(argument);
-  if (kind == runtime::ArgKind::kInt && (value.isInt() || value.isBool())) {
-    return block_.set_int(argument, value.isBool() ? value.toBool() : value.toInt());
-  }
-  if (kind == runtime::ArgKind::kFloat && value.isDouble()) {
-    return block_.set_float(argument, value.toDouble());
-  }
-  if (kind == runtime::ArgKind::kIntList && value.isIntList()) {
-    return block_.set_int_list(argument, value.toIntVector());
-  }
-  if (kind == runtime::ArgKind::kFloatList && value.isDoubleList()) {
-    return block_.set_float_list(argument, value.toDoubleVector());
-  }
   pack();
+  if (values_launch_.fn != nullptr) lower_values(values_launch_.fn);
 }
 
 // Packs all arguments anew. A driver reads them where they were when it got the launch.
 void KernelNode::pack() {
-  block_ = pack_launch_block(call_.kernel_op, call_.inputs, call_.outputs);
-  args_.assign(block_.args(), block_.args() + block_.size());
-  kinds_.assign(block_.kinds(), block_.kinds() + block_.size());
-}
-
-NativeNode::NativeNode(std::string op, std::string scope, Call call)
-    : Node(std::move(op), std::move(scope), call.schema), call_(std::move(call)) {
-  pack();
-  launch_.struct_size = sizeof(launch_);
-  launch_.nargs = static_cast<int32_t>(args_.size());
-  launch_.args = args_.data();
-  launch_.kinds = kinds_.data();
-  launch_.fn = device_function(kernel_, call_.device);
-  launch_.name = this->op().c_str();
-}
-
-void NativeNode::run(Replay&) {
-  TORCH_INTERNAL_ASSERT(false, op(), " is started by the driver, not on the host");
-}
-
-OperatorLaunch NativeNode::launch_with(const std::vector<c10::IValue>& inputs) const {
-  auto launch = prepare_launch_into(call_.kernel, inputs, call_.outputs);
-  const bool same =
-      launch.has_value() && !launch->empty && launch->held.empty() &&
-      (kernel_ == nullptr || (launch->plan->kernel == kernel_ && launch->grid == launch_.grid));
-  if (same) return std::move(*launch);
-  raise_error(ErrorClass::kContract,
-              op() +
-                  ": it would not run the same binary as in the captured graph: a dtype, a layout, "
-                  "a string or the size of the work has changed; capture it again");
-}
-
-void NativeNode::pack() {
-  OperatorLaunch launch = launch_with(call_.inputs);
-  block_ = std::move(launch.block);
-  args_.assign(block_.args(), block_.args() + block_.size());
-  kinds_.assign(block_.kinds(), block_.kinds() + block_.size());
-  kernel_ = launch.plan->kernel;
-  launch_.grid = launch.grid;
-}
-
-void NativeNode::visit_accesses(const AccessVisitor& visit) const {
-  visit_arguments(*schema(), call_.inputs, visit);
-  for (const at::Tensor& output : call_.outputs) visit(output, true);
-}
-
-std::optional<HostValue> NativeNode::host_value(size_t index) const {
-  return host_value_of(*schema(), call_.inputs, index);
-}
-
-void NativeNode::check_arguments(const std::vector<c10::IValue>& arguments,
-                                 const std::vector<c10::IValue>&) const {
-  launch_with(arguments);
-}
-
-void NativeNode::set_host_value(size_t index, const HostValue& value) {
-  call_.inputs[index] = value;
-  pack();
+  auto packed = call_.record.pack(call_.inputs, call_.outputs);
+  TORCH_CHECK(packed.has_value(), op(), ": its kernel would not run alone; capture it again");
+  packed_ = std::move(*packed);
+  args_.assign(packed_.block.args(), packed_.block.args() + packed_.block.size());
+  kinds_.assign(packed_.block.kinds(), packed_.block.kinds() + packed_.block.size());
 }
 
 OperatorNode::OperatorNode(std::string op, std::string scope, Call call)

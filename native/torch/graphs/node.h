@@ -21,8 +21,7 @@
 #include "torch/graphs/random_numbers.h"
 #include "torch/graphs/source_lines.h"
 #include "torch/graphs/unboxed_call.h"
-#include "torch/operators/operator_kernel.h"
-#include "torch/ops/kernel_op.h"
+#include "torch/ops/kernel_record.h"
 
 namespace bringup::torch_ext::graphs {
 
@@ -122,22 +121,22 @@ class Node {
   SchemaPtr schema_;
 };
 
-// A call of a kernel from a launch block with fixed addresses: a plain C call on replay.
+// A call of a kernel of ours from a launch block with fixed addresses: a plain C call on replay, or
+// a launch by the driver.
 class KernelNode final : public Node {
  public:
   struct Call {
     SchemaPtr schema;
-    const KernelOp& kernel_op;
+    const KernelRecord& record;
     std::vector<c10::IValue> inputs;  // schema order; they own what predates the capture
     std::vector<at::Tensor> outputs;  // fresh ones
-    int64_t grid;
   };
 
-  KernelNode(std::string op, std::string scope, Call call,
-             std::shared_ptr<const runtime::Kernel> kernel);
+  KernelNode(std::string op, std::string scope, Call call);
 
-  // Makes it a launch of device code: the driver starts it, `run` does not.
-  void start_on_device(bringup_kernel_fn fn, c10::DeviceIndex device);
+  // Makes it a launch of device code: the driver starts it, `run` does not. CaptureFailure where
+  // the driver does not start such a kernel.
+  void start_on_device(c10::DeviceIndex device);
 
   void run(Replay& replay) override;
   const bringup_launch* device_launch() const override {
@@ -158,58 +157,16 @@ class KernelNode final : public Node {
 
  private:
   void pack();
-  void write_argument(size_t index, const HostValue& value);
-  void lower_values(bringup_kernel_fn fn, c10::DeviceIndex device);
+  void lower_values(bringup_kernel_fn fn);
 
-  bringup_kernel_fn run_;
+  Call call_;
+  PackedCall packed_;
   std::vector<void*> args_;     // of the block; stays where it is
   std::vector<uint8_t> kinds_;  // likewise
-  runtime::LaunchBlock block_;
-  Call call_;
-  std::shared_ptr<const runtime::Kernel> kernel_;
   bringup_launch launch_{};
   runtime::ValuesLaunch values_;
   c10::DeviceIndex device_ = -1;
   bringup_launch_values_args values_launch_{};  // of values_
-};
-
-// A call of a kernel that devices.kernel gave to an operator of torch: a launch on a device.
-class NativeNode final : public Node {
- public:
-  struct Call {
-    SchemaPtr schema;
-    const OperatorKernel& kernel;
-    std::vector<c10::IValue> inputs;  // schema order; they own what predates the capture
-    std::vector<at::Tensor> outputs;  // fresh ones
-    c10::DeviceIndex device;
-  };
-
-  NativeNode(std::string op, std::string scope, Call call);
-
-  void run(Replay& replay) override;
-  const bringup_launch* device_launch() const override { return &launch_; }
-  bool updatable() const override { return true; }
-  const char* kind() const override { return "kernel"; }
-  const char* method() const override { return "launch block"; }
-  void visit_accesses(const AccessVisitor& visit) const override;
-  std::optional<HostValue> host_value(size_t index) const override;
-  c10::ArrayRef<c10::IValue> arguments() const override { return call_.inputs; }
-  void check_arguments(const std::vector<c10::IValue>& arguments,
-                       const std::vector<c10::IValue>& former) const override;
-  void set_host_value(size_t index, const HostValue& value) override;
-
- private:
-  // The launch with these arguments. Raises ContractError when it is another kernel's, or of
-  // another size.
-  OperatorLaunch launch_with(const std::vector<c10::IValue>& inputs) const;
-  void pack();
-
-  Call call_;
-  runtime::LaunchBlock block_;
-  std::vector<void*> args_;     // of the block; stays where it is
-  std::vector<uint8_t> kinds_;  // likewise
-  std::shared_ptr<const runtime::Kernel> kernel_;
-  bringup_launch launch_{};
 };
 
 // A call of any other operator, below autograd.

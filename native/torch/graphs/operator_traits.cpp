@@ -7,7 +7,7 @@
 
 #include "torch/common/written_arguments.h"
 #include "torch/graphs/foreign_kernels.h"
-#include "torch/ops/kernel_op.h"
+#include "torch/ops/kernel_record.h"
 
 namespace bringup::torch_ext::graphs {
 namespace {
@@ -69,12 +69,13 @@ OperatorTraits look_up(const c10::OperatorHandle& op,
   traits.random = op.hasTag(at::Tag::nondeterministic_seeded) &&
                   op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
   traits.numbers = RandomTraits(op);
-  traits.kernel = find_kernel_op(op);
-  if (traits.kernel == nullptr) traits.foreign = foreign_device_kernel(op);
+  const KernelRecord* kernel = find_kernel(op);
+  traits.has_kernel = kernel != nullptr && kernel->runs_on(c10::kCPU);
+  traits.foreign = foreign_device_kernel(op);
   traits.made_of_others = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
                           !op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
-  traits.may_draw = traits.kernel == nullptr &&
-                    (traits.numbers.draws_inside() || traits.numbers.generator() >= 0);
+  traits.may_draw =
+      !traits.has_kernel && (traits.numbers.draws_inside() || traits.numbers.generator() >= 0);
   traits.dynamic_shape = op.hasTag(at::Tag::dynamic_output_shape);
   traits.read_argument = argument_read_by_address(traits.name);
   traits.asserts = reads_tensors && returns.empty();

@@ -37,7 +37,7 @@ struct OperatorTraits {
   // Of the device: made of others by torch's own kernel; where another library's kernel comes from.
   bool made_of_others = false;
   std::optional<std::string> foreign;
-  const KernelOp* kernel = nullptr;
+  bool has_kernel = false;        // of ours, on every device
   std::optional<OutVariant> out;  // the overload that writes into given tensors
 
   // A call of it changes and makes no data: a capture makes no node of it.

@@ -39,20 +39,17 @@ bool has_lazy_bits(const c10::IValue& value) {
   return any;
 }
 
-// The kernel of devices.kernel that ran this call; null where it fell back. A tensor of the host
-// may hold another number at a replay, which a launch block does not read.
-const OperatorKernel* native_kernel(const c10::OperatorHandle& op,
+// Our kernel that ran this call; null where the call fell back or was another library's.
+const KernelRecord* kernel_that_ran(const c10::OperatorHandle& op,
                                     const std::vector<c10::IValue>& args,
-                                    const std::vector<OperatorNode::Output>& outputs) {
-  const OperatorKernel* kernel = find_operator_kernel(op);
-  if (kernel == nullptr) return nullptr;
-  const bool reads_host = std::ranges::any_of(args, [](const c10::IValue& value) {
-    return is_host_number(value) && !value.toTensor().unsafeGetTensorImpl()->is_wrapped_number();
-  });
-  if (reads_host || std::ranges::any_of(args, has_lazy_bits)) return nullptr;
-  const auto launch = prepare_launch_into(*kernel, args, fresh(outputs));
-  const bool ran = launch.has_value() && !launch->empty && launch->held.empty();
-  return ran ? kernel : nullptr;
+                                    const std::vector<OperatorNode::Output>& outputs,
+                                    bool on_device) {
+  const KernelRecord* kernel = find_kernel(op);
+  if (kernel == nullptr || !kernel->runs_on(on_device ? c10::kPrivateUse1 : c10::kCPU)) {
+    return nullptr;
+  }
+  if (std::ranges::any_of(args, has_lazy_bits)) return nullptr;
+  return kernel->pack(args, fresh(outputs)) ? kernel : nullptr;
 }
 
 }  // namespace
@@ -170,18 +167,15 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
   if (on_device) streams_.ran(current_stream(), traits.name);
   auto outputs = outputs_of(traits, args, results, on_device);
   if (!outputs) return nullptr;
-  if (traits.kernel != nullptr) {
-    return make_kernel_node(traits, std::move(args), *outputs, on_device);
+  if (const KernelRecord* kernel = kernel_that_ran(op, args, *outputs, on_device)) {
+    args = fixed_arguments(traits, args, *outputs, true);
+    auto node = std::make_unique<KernelNode>(
+        traits.name, scope_,
+        KernelNode::Call{traits.schema, *kernel, std::move(args), fresh(*outputs)});
+    if (on_device) node->start_on_device(*device_);
+    return node;
   }
-  if (on_device) {
-    refuse_foreign(traits.name, traits.foreign);
-    if (const OperatorKernel* kernel = native_kernel(op, args, *outputs)) {
-      args = fixed_arguments(traits, args, *outputs, true);
-      return std::make_unique<NativeNode>(
-          traits.name, scope_,
-          NativeNode::Call{traits.schema, *kernel, std::move(args), fresh(*outputs), *device_});
-    }
-  }
+  if (on_device) refuse_foreign(traits.name, traits.foreign);
   args = fixed_arguments(traits, args, *outputs, false);
   if (auto copy = make_copy_node(traits, args, *outputs)) return copy;
   std::optional<NodeRandom> random;
@@ -227,29 +221,6 @@ std::unique_ptr<Node> Recorder::make_copy_node(const OperatorTraits& traits,
   const auto layout = RowLayout::of(source, target);
   if (!layout || layout->height != 1) return nullptr;
   return std::make_unique<DeviceCopyNode>(traits.name, scope_, traits.schema, source, target);
-}
-
-std::unique_ptr<Node> Recorder::make_kernel_node(const OperatorTraits& traits,
-                                                 std::vector<c10::IValue> args,
-                                                 const std::vector<OperatorNode::Output>& outputs,
-                                                 bool on_device) {
-  args = fixed_arguments(traits, args, outputs, true);
-  const auto kernel = kernel_for(*traits.kernel, args);
-  const int64_t grid = grid_for(*traits.kernel, args);
-  auto node = std::make_unique<KernelNode>(
-      traits.name, scope_,
-      KernelNode::Call{traits.schema, *traits.kernel, std::move(args), fresh(outputs), grid},
-      kernel);
-  if (!on_device) return node;
-  if (!launched_by_driver(*kernel)) {
-    throw CaptureFailure(
-        traits.name +
-        " is a host entry that launches for itself: only device code can be a node of "
-        "a device graph. Build its kernel with kind=\"device\"");
-  }
-  if (kernel->values != nullptr) check_takes_values(*kernel, traits.name.c_str());
-  node->start_on_device(device_function(kernel, *device_), *device_);
-  return node;
 }
 
 }  // namespace bringup::torch_ext::graphs

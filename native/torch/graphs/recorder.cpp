@@ -168,18 +168,15 @@ void Recorder::record_and_run(const OperatorTraits& traits, const c10::OperatorH
   ++seen_;
   const c10::FunctionSchema& schema = *traits.schema;
   const size_t count = schema.arguments().size();
-  const OperatorKernel* kernel = traits.kernel == nullptr ? find_operator_kernel(op) : nullptr;
-  const bool is_launched = traits.kernel != nullptr || kernel != nullptr;
-  for (size_t i = 0; is_launched && i < count; ++i) {
+  const KernelRecord* kernel = find_kernel(op);
+  for (size_t i = 0; kernel != nullptr && i < count; ++i) {
     if (may_write(schema, schema.arguments()[i])) continue;
     c10::IValue& value = (*stack)[stack->size() - count + i];
     // Still recorded: what a kernel cannot read as it lies is copied by a node of its own.
     value = map_tensors(value, [&](const at::Tensor& t) {
-      if (kernel != nullptr && !t.is_privateuseone()) return t;
+      if (!kernel->runs_on(t.device().type())) return t;
       const at::Tensor computed = t.resolve_conj().resolve_neg();
-      const bool fits = kernel != nullptr ? takes_any_layout(*kernel, i)
-                                          : takes_layout(*traits.kernel, i, computed);
-      return fits ? computed : computed.contiguous();
+      return kernel->takes_layout(i, computed) ? computed : computed.contiguous();
     });
   }
   const c10::impl::ExcludeDispatchKeyGuard exclude(kRecorderKey);

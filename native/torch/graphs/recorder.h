@@ -192,10 +192,6 @@ class Recorder {
   std::unique_ptr<Node> make_copy_node(const OperatorTraits& traits,
                                        const std::vector<c10::IValue>& args,
                                        const std::vector<OperatorNode::Output>& outputs);
-  std::unique_ptr<Node> make_kernel_node(const OperatorTraits& traits,
-                                         std::vector<c10::IValue> args,
-                                         const std::vector<OperatorNode::Output>& outputs,
-                                         bool on_device);
   void check_contents();
   void check_seen() const;
   std::vector<WrittenMemory> written_memory() const;

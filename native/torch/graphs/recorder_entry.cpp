@@ -66,8 +66,8 @@ bool is_made_of_native(const OperatorTraits& traits, const c10::OperatorHandle& 
 
 bool is_composite_here(const OperatorTraits& traits, const c10::OperatorHandle& op,
                        DispatchKeySet keys) {
-  if (traits.kernel == nullptr && is_made_of_native(traits, op, keys)) return true;
-  if ((!traits.composite && !traits.random) || traits.kernel != nullptr) return false;
+  if (!traits.has_kernel && is_made_of_native(traits, op, keys)) return true;
+  if ((!traits.composite && !traits.random) || traits.has_kernel) return false;
   const auto backend = keys.highestBackendKey();
   if (backend == c10::BackendComponent::CPUBit && computes_on_cpu(traits)) return false;
   const auto dense = c10::toRuntimePerBackendFunctionalityKey(

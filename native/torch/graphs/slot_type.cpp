@@ -77,67 +77,39 @@ c10::List<T> typed(const std::vector<HostValue>& elements) {
 
 }  // namespace
 
-std::optional<SlotType::Kind> SlotType::kind_of(c10::TypeKind kind) {
-  switch (kind) {
-    case c10::TypeKind::IntType:
-    case c10::TypeKind::SymIntType:
-      return Kind::kInt;
-    case c10::TypeKind::FloatType:
-    case c10::TypeKind::SymFloatType:
-      return Kind::kFloat;
-    case c10::TypeKind::BoolType:
-    case c10::TypeKind::SymBoolType:
-      return Kind::kBool;
-    case c10::TypeKind::NumberType:
-      return Kind::kNumber;
-    case c10::TypeKind::StringType:
-      return Kind::kText;
-    case c10::TypeKind::ScalarTypeType:
-      return Kind::kDtype;
-    case c10::TypeKind::TensorType:
-      return Kind::kTensor;
-    default:
-      return std::nullopt;
-  }
-}
-
-// What the schema says: dtypes, layouts and memory formats are int values for the dispatcher.
 std::optional<SlotType> SlotType::of(const c10::Argument& argument) {
   c10::TypePtr type = argument.real_type();
-  bool is_list = false;
-  bool is_optional = false;
-  if (const auto optional = type->cast<c10::OptionalType>()) {
-    is_optional = true;
-    type = optional->getElementType();
+  const auto optional = type->cast<c10::OptionalType>();
+  if (optional) type = optional->getElementType();
+  switch (const ArgumentKind kind = kind_of(*type)) {
+    case ArgumentKind::kOptionalTensorList:
+    case ArgumentKind::kDevice:
+    case ArgumentKind::kLayout:
+    case ArgumentKind::kMemoryFormat:
+    case ArgumentKind::kOther:
+      return std::nullopt;
+    default:
+      return SlotType(kind, optional != nullptr);
   }
-  if (const auto list = type->cast<c10::ListType>()) {
-    is_list = true;
-    type = list->getElementType();
-  }
-  const auto kind = kind_of(type->kind());
-  const bool known = kind && (!is_list || *kind == Kind::kInt || *kind == Kind::kFloat ||
-                              *kind == Kind::kBool || *kind == Kind::kTensor);
-  return known ? std::optional(SlotType(*kind, is_list, is_optional)) : std::nullopt;
 }
 
 const char* SlotType::word() const {
   switch (kind_) {
-    case Kind::kInt:
+    case ArgumentKind::kInt:
       return "int";
-    case Kind::kFloat:
+    case ArgumentKind::kFloat:
       return "float";
-    case Kind::kBool:
+    case ArgumentKind::kBool:
       return "bool";
-    case Kind::kNumber:
+    case ArgumentKind::kNumber:
       return "number";
-    case Kind::kText:
+    case ArgumentKind::kString:
       return "str";
-    case Kind::kDtype:
+    case ArgumentKind::kDtype:
       return "dtype";
-    case Kind::kTensor:
-      break;
+    default:
+      return "Tensor";
   }
-  return "Tensor";
 }
 
 std::string SlotType::name() const {
@@ -145,32 +117,32 @@ std::string SlotType::name() const {
 }
 
 std::string SlotType::words() const {
-  const std::string article = is_list_ ? "a list of " : kind_ == Kind::kInt ? "an " : "a ";
+  const std::string article = is_list_ ? "a list of " : kind_ == ArgumentKind::kInt ? "an " : "a ";
   const std::string what = is_tensor() && !is_list_ ? "tensor" : is_tensor() ? "tensors" : word();
   return article + what + (optional_ ? " or None" : "");
 }
 
 std::optional<HostValue> SlotType::element(nb::handle value) const {
   switch (kind_) {
-    case Kind::kInt: {
+    case ArgumentKind::kInt: {
       const auto number = as_int(value);
       return number ? std::optional<HostValue>(*number) : std::nullopt;
     }
-    case Kind::kFloat: {
+    case ArgumentKind::kFloat: {
       const auto number = as_float(value);
       return number ? std::optional<HostValue>(*number) : std::nullopt;
     }
-    case Kind::kBool:
+    case ArgumentKind::kBool:
       if (!PyBool_Check(value.ptr())) return std::nullopt;
       return HostValue(value.ptr() == Py_True);
-    case Kind::kNumber:
+    case ArgumentKind::kNumber:
       return as_number(value);
-    case Kind::kText:
+    case ArgumentKind::kString:
       return as_text(value);
-    case Kind::kTensor:
+    case ArgumentKind::kTensor:
       if (!THPVariable_Check(value.ptr())) return std::nullopt;
       return HostValue(THPVariable_Unpack(value.ptr()));
-    case Kind::kDtype:
+    default:
       break;
   }
   if (!THPDtype_Check(value.ptr())) return std::nullopt;
@@ -193,15 +165,15 @@ std::optional<HostValue> SlotType::from_python(nb::handle value) const {
     if (!converted) return std::nullopt;
     elements.push_back(std::move(*converted));
   }
-  if (kind_ == Kind::kTensor) return HostValue(typed<at::Tensor>(elements));
-  if (kind_ == Kind::kInt) return HostValue(typed<int64_t>(elements));
-  if (kind_ == Kind::kFloat) return HostValue(typed<double>(elements));
+  if (kind_ == ArgumentKind::kTensor) return HostValue(typed<at::Tensor>(elements));
+  if (kind_ == ArgumentKind::kInt) return HostValue(typed<int64_t>(elements));
+  if (kind_ == ArgumentKind::kFloat) return HostValue(typed<double>(elements));
   return HostValue(typed<bool>(elements));
 }
 
 nb::object SlotType::element_to_python(const c10::IValue& value) const {
   if (value.isBool()) return nb::bool_(value.toBool());
-  if (kind_ == Kind::kDtype) {
+  if (kind_ == ArgumentKind::kDtype) {
     return nb::borrow(reinterpret_cast<PyObject*>(
         torch::getTHPDtype(static_cast<at::ScalarType>(value.toInt()))));
   }

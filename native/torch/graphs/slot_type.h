@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "torch/common/argument.h"
 #include "torch/graphs/node.h"
 
 namespace bringup::torch_ext::graphs {
@@ -21,7 +22,7 @@ class SlotType {
   // "an int", "a list of bool or None"
   std::string words() const;
   // Also a list of tensors.
-  bool is_tensor() const { return kind_ == Kind::kTensor; }
+  bool is_tensor() const { return kind_ == ArgumentKind::kTensor; }
 
   // The value for the dispatcher, or nothing when it is no such value. Lists come from lists,
   // tuples, ranges and what has tolist(). With the GIL; may run Python code.
@@ -29,16 +30,13 @@ class SlotType {
   nanobind::object to_python(const HostValue& value) const;
 
  private:
-  enum class Kind : uint8_t { kInt, kFloat, kBool, kNumber, kText, kDtype, kTensor };
-
-  SlotType(Kind kind, bool is_list, bool optional)
-      : kind_(kind), is_list_(is_list), optional_(optional) {}
-  static std::optional<Kind> kind_of(c10::TypeKind kind);
+  SlotType(ArgumentKind kind, bool optional)
+      : kind_(element_kind(kind)), is_list_(kind_ != kind), optional_(optional) {}
   std::optional<HostValue> element(nanobind::handle value) const;
   nanobind::object element_to_python(const c10::IValue& value) const;
   const char* word() const;
 
-  Kind kind_;
+  ArgumentKind kind_;  // of a list, its elements
   bool is_list_;
   bool optional_;
 };

@@ -18,15 +18,13 @@ struct OperatorKernelHandle {
 };
 
 OperatorKernelHandle register_operator(const std::string& name, const std::string& overload,
-                                       OperatorKernelKind kind, std::vector<ArgumentRole> roles,
-                                       const std::vector<int>& strided, bool takes_views,
-                                       nb::object plan) {
+                                       OperatorKernelKind kind, const std::vector<int>& strided,
+                                       bool takes_views, nb::object plan) {
   const auto handle =
       c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
-  auto made = std::make_unique<OperatorKernel>(handle, kind, std::move(roles));
-  for (const int argument : strided) made->strided |= uint64_t{1} << argument;
+  auto made = std::make_unique<OperatorKernel>(handle, kind, strided);
   made->takes_views = takes_views;
-  made->plan = plan.release().ptr();
+  made->compile = plan.release().ptr();
   return {&register_operator_kernel(std::move(made))};
 }
 
@@ -37,17 +35,6 @@ void bind_operators(nanobind::module_& module) {
       .value("pointwise", OperatorKernelKind::kPointwise)
       .value("reduction", OperatorKernelKind::kReduction)
       .value("raw", OperatorKernelKind::kRaw);
-  nb::enum_<ArgumentRole>(module, "Role")
-      .value("tensor", ArgumentRole::kTensor)
-      .value("scalar", ArgumentRole::kScalar)
-      .value("number", ArgumentRole::kNumber)
-      .value("string", ArgumentRole::kString)
-      .value("dtype", ArgumentRole::kDtype)
-      .value("list", ArgumentRole::kList)
-      .value("tensor_list", ArgumentRole::kTensorList)
-      .value("dim", ArgumentRole::kDim)
-      .value("keepdim", ArgumentRole::kKeepDim)
-      .value("out", ArgumentRole::kOut);
   nb::class_<OperatorKernelHandle>(module, "OperatorKernel")
       .def_prop_rw(
           "enabled", [](const OperatorKernelHandle& self) { return self.kernel->enabled.load(); },
@@ -57,8 +44,7 @@ void bind_operators(nanobind::module_& module) {
       .def("remove",
            [](const OperatorKernelHandle& self) { remove_operator_kernel(*self.kernel); });
   module.def("register", &register_operator, nb::kw_only(), nb::arg("name"), nb::arg("overload"),
-             nb::arg("kind"), nb::arg("roles"), nb::arg("strided"), nb::arg("takes_views"),
-             nb::arg("plan"));
+             nb::arg("kind"), nb::arg("strided"), nb::arg("takes_views"), nb::arg("plan"));
 }
 
 }  // namespace bringup::torch_ext

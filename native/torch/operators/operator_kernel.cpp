@@ -9,7 +9,6 @@
 #include <torch/csrc/DynamicTypes.h>
 
 #include <algorithm>
-#include <unordered_map>
 #include <utility>
 
 #include "torch/common/errors.h"
@@ -30,7 +29,6 @@ pybind11::object toPyObject(c10::IValue value);
 namespace bringup::torch_ext {
 namespace {
 
-constexpr int kNumberBits = 20;
 constexpr int kDtypeBits = 6;
 constexpr int kTensorBits = 9;
 constexpr int kScalarBits = 4;
@@ -41,17 +39,16 @@ constexpr uint64_t kNoScalar = (1u << kScalarBits) - 1;
 constexpr uint64_t kNoDtype = (1u << kDtypeBits) - 1;
 constexpr uint64_t kNoString = (1u << kStringBits) - 1;
 
-int bits_of(ArgumentRole role) {
-  switch (role) {
-    case ArgumentRole::kTensor:
-    case ArgumentRole::kTensorList:
-    case ArgumentRole::kOut:
+int bits_of(const Argument& argument) {
+  switch (argument.kind) {
+    case ArgumentKind::kTensor:
+    case ArgumentKind::kTensorList:
       return kTensorBits;
-    case ArgumentRole::kScalar:
+    case ArgumentKind::kNumber:
       return kScalarBits;
-    case ArgumentRole::kString:
+    case ArgumentKind::kString:
       return kStringBits;
-    case ArgumentRole::kDtype:
+    case ArgumentKind::kDtype:
       return kDtypeBits;
     default:
       return 1;
@@ -99,42 +96,33 @@ uint64_t string_code(const OperatorKernel& kernel, const std::string& text) {
   return number;
 }
 
-uint64_t code_of(const OperatorKernel& kernel, const c10::IValue& value, ArgumentRole role) {
-  switch (role) {
-    case ArgumentRole::kTensor:
-    case ArgumentRole::kOut:
+uint64_t code_of(const OperatorKernel& kernel, const c10::IValue& value, ArgumentKind kind) {
+  switch (kind) {
+    case ArgumentKind::kTensor:
       return value.isTensor() ? tensor_code(value.toTensor()) : kNoTensor;
-    case ArgumentRole::kTensorList:
+    case ArgumentKind::kTensorList:
       return value.isTensorList() ? list_code(value.toListRef()) : kNoTensor;
-    case ArgumentRole::kScalar:
+    case ArgumentKind::kNumber:
       return value.isScalar() ? scalar_code(value.toScalar()) : kNoScalar;
-    case ArgumentRole::kString:
+    case ArgumentKind::kString:
       return value.isString() ? string_code(kernel, value.toStringRef()) : kNoString;
-    case ArgumentRole::kDtype:
+    case ArgumentKind::kDtype:
       return value.isInt() ? static_cast<uint64_t>(value.toInt()) : kNoDtype;
     default:
       return value.isNone() ? 1 : 0;
   }
 }
 
-runtime::VariantTable& plans() {
-  static auto* table = new runtime::VariantTable;
-  return *table;
-}
-
-uint32_t next_number() {
-  static std::atomic<uint32_t> next{0};
-  const uint32_t number = next.fetch_add(1);
-  TORCH_CHECK(number >> kNumberBits == 0, "this process has registered ", number,
-              " kernels for operators, more than keys can number");
-  return number;
-}
-
-int32_t written_argument(const c10::FunctionSchema& schema) {
-  for (size_t i = 0; i < schema.arguments().size(); ++i) {
-    if (writes(schema.arguments()[i])) return static_cast<int32_t>(i);
+// One that holds a string which is new makes it known.
+runtime::Key128 variant_key(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments) {
+  runtime::KeyPacker packer = key_of(kernel);
+  packer.put(static_cast<uint64_t>(c10::typeMetaToScalarType(c10::get_default_dtype())),
+             kDtypeBits);
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const Argument& argument = kernel.arguments[i];
+    packer.put(code_of(kernel, arguments[i], argument.kind), bits_of(argument));
   }
-  return -1;
+  return packer.key();
 }
 
 // The device of a call: that of its first tensor there.
@@ -149,7 +137,7 @@ c10::DeviceIndex device_of(c10::ArrayRef<c10::IValue> arguments) {
 // Sizes can be refused where there are no elements: torch's own checks are asked each time.
 bool has_empty_operand(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
-    if (kernel.roles[i] != ArgumentRole::kTensor || !arguments[i].isTensor()) continue;
+    if (!kernel.arguments[i].is_operand() || !arguments[i].isTensor()) continue;
     const at::Tensor& tensor = arguments[i].toTensor();
     if (tensor.defined() && tensor.numel() == 0) return true;
   }
@@ -158,12 +146,12 @@ bool has_empty_operand(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> 
 
 void run_operator(const OperatorKernel& kernel, const c10::OperatorHandle& op,
                   c10::DispatchKeySet keys, c10::Stack* stack) {
-  const size_t count = kernel.roles.size();
+  const size_t count = kernel.arguments.size();
   auto launch = prepare_launch(kernel, torch::jit::last(*stack, count));
   if (!launch) return fall_back(op, keys, stack);
   kernel.record.native_calls.fetch_add(1, std::memory_order_relaxed);
   if (!launch->empty) {
-    launch_lasting(*launch->plan, std::move(launch->block), launch->grid, launch->device);
+    launch_kernel(*launch->variant, std::move(launch->block), launch->grid, launch->device);
   }
   torch::jit::drop(*stack, count);
   for (at::Tensor& result : launch->results) stack->emplace_back(std::move(result));
@@ -180,45 +168,36 @@ class BoxedOperator final : public c10::OperatorKernel {
   const torch_ext::OperatorKernel& kernel_;
 };
 
-struct Registry {
-  std::mutex mutex;
-  std::vector<std::unique_ptr<OperatorKernel>> all;
-  std::unordered_map<c10::OperatorName, OperatorKernel*> registered;
-};
-
-// Never destroyed: operators may be called until the very end of the process.
-Registry& registry() {
-  static auto* one = new Registry;
-  return *one;
-}
-
 }  // namespace
 
 OperatorKernel::OperatorKernel(c10::OperatorHandle op, OperatorKernelKind kind,
-                               std::vector<ArgumentRole> roles)
-    : handle(op),
-      name(c10::toString(op.operator_name())),
-      kind(kind),
-      roles(std::move(roles)),
-      out(written_argument(op.schema())),
-      in_place(out >= 0 && !op.schema().arguments()[static_cast<size_t>(out)].is_out()),
-      number(next_number()),
-      record(fallback_record(op.operator_name())) {
-  int bits = kNumberBits + kDtypeBits;
-  for (const ArgumentRole role : this->roles) bits += bits_of(role);
+                               const std::vector<int>& strided)
+    : KernelRecord(op), kind(kind), record(fallback_record(op.operator_name())) {
+  const c10::FunctionSchema& schema = op.schema();
+  int bits = runtime::kOperatorBits + kDtypeBits;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const Argument& argument = arguments[i];
+    const auto index = static_cast<int32_t>(i);
+    bits += bits_of(argument);
+    if (argument.mutated && out < 0) out = index;
+    if (kind == OperatorKernelKind::kReduction) {
+      if (argument.name == "dim" || argument.name == "dims") dim = index;
+      if (argument.name == "keepdim") keepdim = index;
+    }
+    if (kind != OperatorKernelKind::kRaw || may_write(schema, schema.arguments()[i])) {
+      any_layout |= uint64_t{1} << i;
+    }
+  }
+  for (const int argument : strided) any_layout |= uint64_t{1} << argument;
+  in_place = out >= 0 && !arguments[static_cast<size_t>(out)].is_out;
   TORCH_CHECK(bits <= runtime::KeyPacker::kBits, name, ": its arguments need ", bits,
               " bits to choose a binary, of ", runtime::KeyPacker::kBits);
 }
 
-runtime::Key128 operator_key(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments) {
-  runtime::KeyPacker packer;
-  packer.put(kernel.number, kNumberBits);
-  packer.put(static_cast<uint64_t>(c10::typeMetaToScalarType(c10::get_default_dtype())),
-             kDtypeBits);
-  for (size_t i = 0; i < kernel.roles.size(); ++i) {
-    packer.put(code_of(kernel, arguments[i], kernel.roles[i]), bits_of(kernel.roles[i]));
-  }
-  return packer.key();
+bool OperatorKernel::runs_on(c10::DeviceType device) const { return device == kDriverDevice; }
+
+bool OperatorKernel::takes_layout(size_t argument, const at::Tensor& tensor) const {
+  return takes_any_layout(argument) || tensor.is_contiguous() || !tensor.is_privateuseone();
 }
 
 bool leaves_to_cpu(const OperatorKernel& kernel) {
@@ -227,63 +206,62 @@ bool leaves_to_cpu(const OperatorKernel& kernel) {
          kernel.handle.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
 }
 
-std::unique_ptr<OperatorPlan> ask_for_plan(const OperatorKernel& kernel,
-                                           c10::ArrayRef<c10::IValue> arguments) {
+namespace {
+
+// Asks Python for the variant, which also sees sizes. Null for a call that torch refuses and the
+// CPU is to answer; raises torch's error where that may not be.
+std::unique_ptr<Variant> ask(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments) {
   const nb::gil_scoped_acquire gil;
   nb::list values;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const c10::IValue& value = arguments[i];
-    if (kernel.roles[i] == ArgumentRole::kDtype && value.isInt()) {
+    if (kernel.arguments[i].kind == ArgumentKind::kDtype && value.isInt()) {
       values.append(nb::borrow(reinterpret_cast<PyObject*>(
           torch::getTHPDtype(static_cast<at::ScalarType>(value.toInt())))));
     } else {
       values.append(nb::steal(torch::jit::toPyObject(value).release().ptr()));
     }
   }
-  const nb::object answer = nb::steal(PyObject_CallOneArg(kernel.plan, values.ptr()));
+  const nb::object answer = nb::steal(PyObject_CallOneArg(kernel.compile, values.ptr()));
   if (!answer.is_valid()) raise_current_python_error();
   if (PyExceptionInstance_Check(answer.ptr())) {
     if (leaves_to_cpu(kernel)) return nullptr;
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(answer.ptr())), answer.ptr());
     raise_current_python_error();
   }
-  auto plan = std::make_unique<OperatorPlan>();
-  plan->name = kernel.name.c_str();
-  if (answer.is_none()) return plan;
+  auto variant = std::make_unique<Variant>();
+  variant->name = kernel.name.c_str();
+  variant->flags = BRINGUP_LAUNCH_WAITS_FOR_NOTHING;
+  if (answer.is_none()) return variant;
   const nb::object dtypes = answer[0];
   for (const nb::handle dtype : dtypes) {
-    plan->results.push_back(reinterpret_cast<THPDtype*>(dtype.ptr())->scalar_type);
+    variant->results.push_back(reinterpret_cast<THPDtype*>(dtype.ptr())->scalar_type);
   }
-  plan->kernel = runtime::KernelTable::instance().get(nb::cast<runtime::KernelId>(answer[1]));
+  variant->kernel = runtime::KernelTable::instance().get(nb::cast<runtime::KernelId>(answer[1]));
   const nb::object computed = answer[2];
-  plan->computed = reinterpret_cast<THPDtype*>(computed.ptr())->scalar_type;
-  return plan;
+  variant->computed = reinterpret_cast<THPDtype*>(computed.ptr())->scalar_type;
+  return variant;
 }
 
-const OperatorPlan* plan_for(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments) {
-  const runtime::Key128 key = operator_key(kernel, arguments);
-  const auto* found = static_cast<const OperatorPlan*>(plans().find(key));
-  if (C10_LIKELY(found != nullptr)) {
+// Needs no GIL. Null as above.
+const Variant* variant_for(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments) {
+  const runtime::Key128 key = variant_key(kernel, arguments);
+  if (const Variant* found = find_variant(key); C10_LIKELY(found != nullptr)) {
     const bool asks = has_empty_operand(kernel, arguments);
-    return C10_UNLIKELY(asks) && ask_for_plan(kernel, arguments) == nullptr ? nullptr : found;
+    return C10_UNLIKELY(asks) && ask(kernel, arguments) == nullptr ? nullptr : found;
   }
-  auto made = ask_for_plan(kernel, arguments);
-  if (made == nullptr) return nullptr;
-  const void* present = plans().insert(key, made.get());
-  if (present == made.get()) made.release();
-  return static_cast<const OperatorPlan*>(present);
+  auto made = ask(kernel, arguments);
+  return made == nullptr ? nullptr : &publish_variant(kernel, key, std::move(made));
 }
-
-namespace {
 
 std::optional<OperatorLaunch> prepare(const OperatorKernel& kernel,
                                       c10::ArrayRef<c10::IValue> arguments,
                                       c10::ArrayRef<at::Tensor> results, bool fixed) {
   if (!fixed && !kernel.enabled.load(std::memory_order_relaxed)) return std::nullopt;
-  const OperatorPlan* plan = plan_for(kernel, arguments);
-  if (plan == nullptr || plan->kernel == nullptr) return std::nullopt;
+  const Variant* variant = variant_for(kernel, arguments);
+  if (variant == nullptr || variant->kernel == nullptr) return std::nullopt;
   std::optional<OperatorLaunch> launch(std::in_place);
-  launch->plan = plan;
+  launch->variant = variant;
   launch->fixed = fixed;
   launch->device = device_of(arguments);
   const c10::OptionalDeviceGuard guard(
@@ -311,10 +289,27 @@ std::optional<OperatorLaunch> prepare_launch(const OperatorKernel& kernel,
   return prepare(kernel, arguments, {}, false);
 }
 
-std::optional<OperatorLaunch> prepare_launch_into(const OperatorKernel& kernel,
-                                                  c10::ArrayRef<c10::IValue> arguments,
-                                                  c10::ArrayRef<at::Tensor> results) {
-  return prepare(kernel, arguments, results, true);
+// A tensor of the host may hold another number at a replay, which a launch block does not read.
+std::optional<PackedCall> OperatorKernel::pack(c10::ArrayRef<c10::IValue> inputs,
+                                               c10::ArrayRef<at::Tensor> outputs) const {
+  for (const c10::IValue& value : inputs) {
+    if (!is_host_number(value)) continue;
+    if (!value.toTensor().unsafeGetTensorImpl()->is_wrapped_number()) return std::nullopt;
+  }
+  auto launch = prepare(*this, inputs, outputs, true);
+  if (!launch || launch->empty || !launch->held.empty()) return std::nullopt;
+  return PackedCall{launch->variant->kernel, std::move(launch->block), launch->grid};
+}
+
+void OperatorKernel::check_captured(c10::ArrayRef<c10::IValue> inputs,
+                                    c10::ArrayRef<at::Tensor> outputs,
+                                    const PackedCall& captured) const {
+  const auto call = pack(inputs, outputs);
+  if (call && call->kernel == captured.kernel && call->grid == captured.grid) return;
+  raise_error(ErrorClass::kContract,
+              name +
+                  ": it would not run the same binary as in the captured graph: a dtype, a layout, "
+                  "a string or the size of the work has changed; capture it again");
 }
 
 void check_fits(const OperatorKernel& kernel, const at::Tensor& result, c10::IntArrayRef sizes) {
@@ -360,11 +355,11 @@ void add_list(runtime::LaunchBlock& block, const c10::IValue& value) {
 
 }  // namespace
 
-void add_value(runtime::LaunchBlock& block, const c10::IValue& value, ArgumentRole role) {
+void add_value(runtime::LaunchBlock& block, const c10::IValue& value, ArgumentKind kind) {
   if (value.isNone() || (value.isTensor() && !value.toTensor().defined())) return block.add_none();
   if (is_host_number(value)) return add_scalar(block, value.toTensor().item());
   if (value.isString()) return block.add_string(value.toStringRef());
-  if (role == ArgumentRole::kScalar) return add_scalar(block, value.toScalar());
+  if (kind == ArgumentKind::kNumber) return add_scalar(block, value.toScalar());
   if (value.isDouble()) return block.add_float(value.toDouble());
   if (value.isBool()) return block.add_int(value.toBool());
   if (value.isInt()) return block.add_int(value.toInt());
@@ -401,40 +396,25 @@ runtime::TensorDesc describe(const at::Tensor& tensor, c10::IntArrayRef sizes,
 }
 
 OperatorKernel& register_operator_kernel(std::unique_ptr<OperatorKernel> made) {
-  Registry& all = registry();
-  OperatorKernel* kernel = nullptr;
-  {
-    const std::lock_guard lock(all.mutex);
-    kernel = all.all.emplace_back(std::move(made)).get();
-  }
-  const c10::OperatorName& op = kernel->handle.operator_name();
+  OperatorKernel& kernel = *made;
+  const c10::OperatorName& op = kernel.handle.operator_name();
   // Where somebody else has a kernel the fallback stays withdrawn: put back it would win over it.
   withdraw_fallback(op);
-  TORCH_CHECK(!kernel->handle.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1), kernel->name,
+  TORCH_CHECK(!kernel.handle.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1), kernel.name,
               " has a kernel for the device already, which somebody else registered "
               "(TORCH_LIBRARY_IMPL or torch.library): take that one out first");
-  kernel->registration.emplace(c10::Dispatcher::singleton().registerImpl(
+  kernel.registrations.push_back(c10::Dispatcher::singleton().registerImpl(
       op, c10::DispatchKey::PrivateUse1,
-      c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<BoxedOperator>(*kernel)),
+      c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<BoxedOperator>(kernel)),
       std::nullopt, nullptr,
       std::string("registered at ") + __FILE__ + ":" + std::to_string(__LINE__) +
           " by devices.kernel"));
-  const std::lock_guard lock(all.mutex);
-  all.registered[op] = kernel;
-  return *kernel;
+  publish(std::move(made));
+  return kernel;
 }
 
 void remove_operator_kernel(OperatorKernel& kernel) {
-  kernel.enabled.store(false);
-  Registry& all = registry();
-  {
-    const std::lock_guard lock(all.mutex);
-    const auto found = all.registered.find(kernel.handle.operator_name());
-    if (found == all.registered.end() || found->second != &kernel) return;
-    all.registered.erase(found);
-  }
-  kernel.registration.reset();
-  restore_fallback(kernel.handle.operator_name());
+  if (close(kernel)) restore_fallback(kernel.handle.operator_name());
 }
 
 bool has_native_form(const std::string& name) {
@@ -443,19 +423,10 @@ bool has_native_form(const std::string& name) {
   };
   // A loop over an operator that may have another name: _foreach_norm is linalg_vector_norm's.
   const bool any_form = name.starts_with("aten::_foreach_");
-  Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
-  return std::any_of(all.registered.begin(), all.registered.end(), [&](const auto& entry) {
-    return (any_form || base(entry.first.name) == base(name)) && entry.second->enabled.load();
+  return any_kernel([&](const KernelRecord& record) {
+    return dynamic_cast<const OperatorKernel*>(&record) != nullptr &&
+           (any_form || base(record.handle.operator_name().name) == base(name));
   });
-}
-
-const OperatorKernel* find_operator_kernel(const c10::OperatorHandle& op) {
-  Registry& all = registry();
-  const std::lock_guard lock(all.mutex);
-  const auto found = all.registered.find(op.operator_name());
-  if (found == all.registered.end() || !found->second->enabled.load()) return nullptr;
-  return found->second;
 }
 
 }  // namespace bringup::torch_ext

@@ -7,7 +7,6 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/SmallVector.h>
 
-#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,11 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "runtime/kernel_table.h"
 #include "runtime/launch_block.h"
-#include "runtime/variant_table.h"
-#include "torch/devices/driver.h"
 #include "torch/devices/fallback_policy.h"
+#include "torch/ops/kernel_record.h"
 
 namespace bringup::torch_ext {
 
@@ -28,20 +25,6 @@ constexpr int64_t kMostBlocks = 64;
 
 enum class OperatorKernelKind : uint8_t { kPointwise, kReduction, kRaw };
 
-// What an argument of the overload is for its kernel.
-enum class ArgumentRole : uint8_t {
-  kTensor,      // an operand, also where it is None
-  kScalar,      // Scalar
-  kNumber,      // int, float, bool
-  kString,      // chooses the binary
-  kDtype,       // chooses the binary
-  kList,        // int[], float[], bool[]
-  kTensorList,  // Tensor[]
-  kDim,         // a reduction's: int, int[] or None
-  kKeepDim,     // a reduction's
-  kOut,         // written, and no operand
-};
-
 // How one fresh result lies in memory.
 struct ResultShape {
   std::vector<int64_t> sizes;
@@ -49,15 +32,9 @@ struct ResultShape {
   at::ScalarType dtype;
 };
 
-// What was found out about calls with one key: published once and never freed.
-struct OperatorPlan : LastingKernel {  // no kernel: such calls fall back
-  c10::SmallVector<at::ScalarType, 2> results;
-  at::ScalarType computed = at::ScalarType::Undefined;  // which chose the binary
-};
-
 // A call on its way to the driver.
 struct OperatorLaunch {
-  const OperatorPlan* plan = nullptr;
+  const Variant* variant = nullptr;
   runtime::LaunchBlock block;
   int64_t grid = 1;
   bool empty = false;  // nothing to compute: not launched
@@ -67,53 +44,42 @@ struct OperatorLaunch {
   std::vector<at::Tensor> held;  // copies that it reads: given back when it was launched
 };
 
-// The kernel of one overload. Lives for ever: calls and graphs refer to it.
-struct OperatorKernel {
-  OperatorKernel(c10::OperatorHandle op, OperatorKernelKind kind, std::vector<ArgumentRole> roles);
-  OperatorKernel(const OperatorKernel&) = delete;
-  OperatorKernel& operator=(const OperatorKernel&) = delete;
+// The kernel of one overload.
+struct OperatorKernel final : KernelRecord {
+  OperatorKernel(c10::OperatorHandle op, OperatorKernelKind kind, const std::vector<int>& strided);
 
-  const c10::OperatorHandle handle;
-  const std::string name;  // "aten::add.Tensor"; plans refer to it
+  bool runs_on(c10::DeviceType device) const override;
+  bool takes_layout(size_t argument, const at::Tensor& tensor) const override;
+  std::optional<PackedCall> pack(c10::ArrayRef<c10::IValue> inputs,
+                                 c10::ArrayRef<at::Tensor> outputs) const override;
+  void check_captured(c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<at::Tensor> outputs,
+                      const PackedCall& captured) const override;
+  // Whether it is passed as it lies in memory, however that is.
+  bool takes_any_layout(size_t argument) const { return (any_layout >> argument & 1) != 0; }
+
   const OperatorKernelKind kind;
-  const std::vector<ArgumentRole> roles;
-  const int32_t out;         // the written argument, or -1: the results are fresh
-  const bool in_place;       // the written argument is an operand, too
-  const uint32_t number;     // in keys; never given twice
-  FallbackRecord& record;    // counts
-  uint64_t strided = 0;      // kRaw: a bit for each argument that is taken in any layout
+  int32_t out = -1;          // the written argument, or -1: the results are fresh
+  int32_t dim = -1;          // a reduction's: int, int[] or None
+  int32_t keepdim = -1;      // a reduction's
+  bool in_place;             // the written argument is an operand, too
   bool takes_views = false;  // kPointwise of kernel.h's form
-  PyObject* plan = nullptr;  // owned: (arguments) -> (result dtypes, kernel id), or None
-  std::atomic<bool> enabled{true};
-  std::optional<c10::RegistrationHandleRAII> registration;
+  uint64_t any_layout = 0;   // a bit for each argument
+  FallbackRecord& record;    // counts
 
   mutable std::mutex mutex;  // of what follows
   mutable std::vector<std::string> strings;
   mutable std::map<std::vector<int64_t>, std::vector<ResultShape>> shapes;
 };
 
-// The key of a call; one that holds a string which is new makes it known.
-runtime::Key128 operator_key(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments);
-
-// The plan for a call, made now if it is the first with its key. Needs no GIL. Null for a call that
-// torch refuses and the CPU is to answer; raises torch's error where that may not be.
-const OperatorPlan* plan_for(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments);
-
-// The same from Python, which also sees sizes.
-std::unique_ptr<OperatorPlan> ask_for_plan(const OperatorKernel& kernel,
-                                           c10::ArrayRef<c10::IValue> arguments);
-
 // Whether a call that torch's Meta kernel refuses falls back, so that the CPU refuses it in its own
 // way, or answers: another library's operators keep what their own Meta kernel says.
 bool leaves_to_cpu(const OperatorKernel& kernel);
 
 // The launch for a call, its results allocated or resized; none where the kernel does not take it.
+// The steps of a call in their order: the variant, made now if it is the first with its key; then,
+// by kind, contract, layouts, results and the block.
 std::optional<OperatorLaunch> prepare_launch(const OperatorKernel& kernel,
                                              c10::ArrayRef<c10::IValue> arguments);
-// The same into these results, or into those among the arguments, which have to fit.
-std::optional<OperatorLaunch> prepare_launch_into(const OperatorKernel& kernel,
-                                                  c10::ArrayRef<c10::IValue> arguments,
-                                                  c10::ArrayRef<at::Tensor> results);
 
 // One for each kind.
 void prepare_pointwise(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
@@ -126,7 +92,7 @@ bool prepare_raw(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> argume
                  c10::ArrayRef<at::Tensor> results, OperatorLaunch& launch);
 
 // Appends what is no tensor of the device: numbers, 0-dimensional tensors of the host, lists, None.
-void add_value(runtime::LaunchBlock& block, const c10::IValue& value, ArgumentRole role);
+void add_value(runtime::LaunchBlock& block, const c10::IValue& value, ArgumentKind kind);
 // Appends a Scalar for a kernel that cannot tell the bits of a double from those of an integer.
 void add_scalar_as(runtime::LaunchBlock& block, const c10::Scalar& scalar, bool is_floating);
 // Raises torch's error for a number that the type computed in does not hold.
@@ -136,8 +102,6 @@ bool is_host_number(const c10::IValue& value);
 runtime::TensorDesc describe(const at::Tensor& tensor, c10::IntArrayRef sizes,
                              c10::IntArrayRef strides);
 
-// Whether a raw kernel takes argument number `i` in any layout, so that it is not copied.
-bool takes_any_layout(const OperatorKernel& kernel, size_t i);
 // Raises for a given result that would have to be resized.
 void check_fits(const OperatorKernel& kernel, const at::Tensor& result, c10::IntArrayRef sizes);
 
@@ -147,7 +111,5 @@ OperatorKernel& register_operator_kernel(std::unique_ptr<OperatorKernel> kernel)
 void remove_operator_kernel(OperatorKernel& kernel);
 // Whether an overload of the operator, in-place forms included, has an enabled kernel.
 bool has_native_form(const std::string& name);
-// The enabled kernel of an operator, or null.
-const OperatorKernel* find_operator_kernel(const c10::OperatorHandle& op);
 
 }  // namespace bringup::torch_ext

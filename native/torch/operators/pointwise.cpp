@@ -27,20 +27,20 @@ void add_operand(runtime::LaunchBlock& block, const at::TensorIterator& iterator
 }
 
 bool is_operand(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments, size_t i) {
-  return kernel.roles[i] == ArgumentRole::kTensor && arguments[i].isTensor() &&
+  return kernel.arguments[i].is_operand() && arguments[i].isTensor() &&
          arguments[i].toTensor().defined() && !is_host_number(arguments[i]);
 }
 
-void add_number(const OperatorKernel& kernel, const c10::IValue& value, ArgumentRole role,
+void add_number(const OperatorKernel& kernel, const c10::IValue& value, ArgumentKind kind,
                 OperatorLaunch& launch) {
-  if (role == ArgumentRole::kScalar && value.isScalar()) {
-    const at::ScalarType computed = launch.plan->computed;
+  if (kind == ArgumentKind::kNumber && value.isScalar()) {
+    const at::ScalarType computed = launch.variant->computed;
     check_in_range(value.toScalar(), computed);
     if (kernel.takes_views) {
       return add_scalar_as(launch.block, value.toScalar(), at::isFloatingType(computed));
     }
   }
-  add_value(launch.block, value, role);
+  add_value(launch.block, value, kind);
 }
 
 int64_t grid_of(int64_t elements) {
@@ -71,7 +71,7 @@ const at::Tensor* first_of_alike(const OperatorKernel& kernel, c10::ArrayRef<c10
 // all dimensions merged, without the iterator.
 void prepare_alike(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
                    const at::Tensor& first, OperatorLaunch& launch) {
-  const at::ScalarType dtype = launch.plan->results.front();
+  const at::ScalarType dtype = launch.variant->results.front();
   check_dtype(dtype, launch.device);
   const at::Tensor& result = launch.results.emplace_back(at::detail::empty_generic(
       first.sizes(), &device_allocator(), kDriverKeys, dtype, std::nullopt));
@@ -86,7 +86,7 @@ void prepare_alike(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> argu
     if (is_operand(kernel, arguments, i)) {
       launch.block.add_tensor(describe(arguments[i].toTensor(), sizes, strides));
     } else {
-      add_number(kernel, arguments[i], kernel.roles[i], launch);
+      add_number(kernel, arguments[i], kernel.arguments[i].kind, launch);
     }
   }
   launch.block.add_tensor(describe(result, sizes, strides));
@@ -106,7 +106,7 @@ void prepare_pointwise(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> 
                                         : at::Tensor();
   at::TensorIteratorConfig config;
   config.check_all_same_dtype(false)
-      .declare_static_dtype_and_device(launch.plan->results.front(),
+      .declare_static_dtype_and_device(launch.variant->results.front(),
                                        c10::Device(kDriverDevice, launch.device))
       .resize_outputs(!launch.fixed)
       .add_output(result);
@@ -120,11 +120,11 @@ void prepare_pointwise(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> 
   if (launch.empty) return;
   int operand = 1;
   for (size_t i = 0; i < arguments.size(); ++i) {
-    if (kernel.roles[i] == ArgumentRole::kOut) continue;
+    if (kernel.arguments[i].is_out) continue;
     if (is_operand(kernel, arguments, i)) {
       add_operand(launch.block, iterator, operand++);
     } else {
-      add_number(kernel, arguments[i], kernel.roles[i], launch);
+      add_number(kernel, arguments[i], kernel.arguments[i].kind, launch);
     }
   }
   add_operand(launch.block, iterator, 0);

@@ -10,7 +10,6 @@
 
 #include "torch/common/errors.h"
 #include "torch/common/values.h"
-#include "torch/common/written_arguments.h"
 #include "torch/devices/state.h"
 #include "torch/operators/operator_kernel.h"
 
@@ -90,9 +89,9 @@ int64_t rank_of(c10::ArrayRef<c10::IValue> arguments) {
 // (_softmax), and a kernel that goes along another dim reads memory of no tensor.
 void check_dims(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments) {
   const int64_t rank = rank_of(arguments);
-  const auto& declared = kernel.handle.schema().arguments();
   for (size_t i = 0; i < arguments.size(); ++i) {
-    if (declared[i].name() != "dim" && declared[i].name() != "dims") continue;
+    const std::string& name = kernel.arguments[i].name;
+    if (name != "dim" && name != "dims") continue;
     if (arguments[i].isInt()) at::maybe_wrap_dim(arguments[i].toInt(), rank);
     if (!arguments[i].isIntList()) continue;
     for (const int64_t dim : arguments[i].toIntVector()) at::maybe_wrap_dim(dim, rank);
@@ -142,10 +141,6 @@ std::optional<std::vector<ResultShape>> shapes_of(const OperatorKernel& kernel,
   return shapes;
 }
 
-bool written(const OperatorKernel& kernel, size_t i) {
-  return writes(kernel.handle.schema().arguments()[i]);
-}
-
 // Whether written argument number `w` lies on top of another argument. Raises where it is one that
 // overlaps in part, as pointwise operators do.
 bool lies_on_another(c10::ArrayRef<c10::IValue> arguments, size_t w) {
@@ -174,15 +169,15 @@ class Packer {
         launch_(launch),
         device_(kDriverDevice, launch.device),
         // Of a comparison the operands are what says it.
-        is_floating_(at::isFloatingType(launch.plan->computed) ||
+        is_floating_(at::isFloatingType(launch.variant->computed) ||
                      (!shapes.empty() && at::isFloatingType(shapes.front().dtype))) {}
 
   // False where a written argument lies on top of another one.
   bool take_written(c10::ArrayRef<c10::IValue> arguments) {
     for (size_t i = 0; i < arguments.size(); ++i) {
-      if (!written(kernel_, i)) continue;
+      if (!kernel_.arguments[i].mutated) continue;
       const at::Tensor& tensor = arguments[i].toTensor();
-      if (kernel_.roles[i] == ArgumentRole::kOut && !launch_.fixed) {
+      if (kernel_.arguments[i].is_out && !launch_.fixed) {
         at::native::resize_output(tensor, shapes_[written_.size()].sizes);
       }
       if (lies_on_another(arguments, i)) return false;
@@ -192,20 +187,20 @@ class Packer {
   }
 
   void add_argument(const c10::IValue& value, size_t i) {
-    const ArgumentRole role = kernel_.roles[i];
-    const bool any_layout = takes_any_layout(kernel_, i);
-    if (role == ArgumentRole::kTensorList) {
+    const ArgumentKind kind = kernel_.arguments[i].kind;
+    const bool any_layout = kernel_.takes_any_layout(i);
+    if (kind == ArgumentKind::kTensorList) {
       add_list(value, any_layout);
-    } else if (role == ArgumentRole::kTensor && is_host_number(value)) {
+    } else if (kind == ArgumentKind::kTensor && is_host_number(value)) {
       // The kernel cannot tell a number from a tensor.
       launch_.held.push_back(value.toTensor().to(device_));
       add(launch_.held.back(), true);
-    } else if (role == ArgumentRole::kTensor && value.isTensor() && value.toTensor().defined()) {
+    } else if (kind == ArgumentKind::kTensor && value.isTensor() && value.toTensor().defined()) {
       add(value.toTensor(), any_layout);
-    } else if (value.isScalar() && role == ArgumentRole::kScalar) {
+    } else if (value.isScalar() && kind == ArgumentKind::kNumber) {
       add_scalar_as(launch_.block, value.toScalar(), is_floating_);
     } else {
-      add_value(launch_.block, value, role);
+      add_value(launch_.block, value, kind);
     }
   }
 
@@ -267,12 +262,6 @@ class Packer {
 
 }  // namespace
 
-bool takes_any_layout(const OperatorKernel& kernel, size_t i) {
-  const c10::FunctionSchema& schema = kernel.handle.schema();
-  return kernel.kind != OperatorKernelKind::kRaw || may_write(schema, schema.arguments()[i]) ||
-         (kernel.strided >> i & 1) != 0;
-}
-
 bool prepare_raw(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
                  c10::ArrayRef<at::Tensor> given, OperatorLaunch& launch) {
   const auto shapes = shapes_of(kernel, arguments);
@@ -280,7 +269,7 @@ bool prepare_raw(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> argume
   Packer packer(kernel, *shapes, launch);
   if (!packer.take_written(arguments)) return false;
   for (size_t i = 0; i < arguments.size(); ++i) {
-    if (kernel.roles[i] != ArgumentRole::kOut) packer.add_argument(arguments[i], i);
+    if (!kernel.arguments[i].is_out) packer.add_argument(arguments[i], i);
   }
   packer.add_results(given);
   return true;

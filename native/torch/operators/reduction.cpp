@@ -18,18 +18,10 @@ namespace {
 using Mask = std::bitset<at::dim_bitset_size>;
 using Numbers = c10::SmallVector<int64_t, 6>;
 
-const c10::IValue* argument(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
-                            ArgumentRole role) {
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (kernel.roles[i] == role) return &arguments[i];
-  }
-  return nullptr;
-}
-
-Mask reduced_dims(const c10::IValue* dim, int64_t rank) {
-  if (dim == nullptr || dim->isNone()) return Mask().set();
-  if (dim->isInt()) return at::dim_list_to_bitset({dim->toInt()}, static_cast<size_t>(rank));
-  const std::vector<int64_t> dims = dim->toIntVector();
+Mask reduced_dims(const c10::IValue& dim, int64_t rank) {
+  if (dim.isNone()) return Mask().set();
+  if (dim.isInt()) return at::dim_list_to_bitset({dim.toInt()}, static_cast<size_t>(rank));
+  const std::vector<int64_t> dims = dim.toIntVector();
   if (dims.empty()) return Mask().set();
   return at::dim_list_to_bitset(dims, static_cast<size_t>(rank));
 }
@@ -83,16 +75,17 @@ bool take_results(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> argum
                   c10::ArrayRef<at::Tensor> given, c10::IntArrayRef sizes, OperatorLaunch& launch) {
   const at::Tensor& input = arguments.front().toTensor();
   for (size_t i = 0; i < arguments.size(); ++i) {
-    if (kernel.roles[i] != ArgumentRole::kOut) continue;
+    if (!kernel.arguments[i].is_out) continue;
     const at::Tensor& out = arguments[i].toTensor();
     check_same_device(kernel, out, launch.device);
     if (!launch.fixed) at::native::resize_output(out, sizes);
     launch.results.push_back(out);
   }
-  for (size_t next = launch.results.size(); next < launch.plan->results.size(); ++next) {
+  for (size_t next = launch.results.size(); next < launch.variant->results.size(); ++next) {
     launch.results.push_back(
-        next < given.size() ? given[next]
-                            : at::empty(sizes, input.options().dtype(launch.plan->results[next])));
+        next < given.size()
+            ? given[next]
+            : at::empty(sizes, input.options().dtype(launch.variant->results[next])));
   }
   for (const at::Tensor& result : launch.results) {
     if (launch.fixed) check_fits(kernel, result, sizes);
@@ -128,12 +121,11 @@ void pack(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments, co
   strides.append(inner.input.begin(), inner.input.end());
   launch.block.add_tensor(describe(arguments.front().toTensor(), sizes, strides));
   for (size_t i = 1; i < arguments.size(); ++i) {
-    const ArgumentRole role = kernel.roles[i];
-    if (role == ArgumentRole::kOut || role == ArgumentRole::kDim ||
-        role == ArgumentRole::kKeepDim || role == ArgumentRole::kDtype) {
-      continue;
-    }
-    add_value(launch.block, arguments[i], role);
+    const Argument& argument = kernel.arguments[i];
+    const auto index = static_cast<int32_t>(i);
+    const bool is_given = !argument.is_out && argument.kind != ArgumentKind::kDtype &&
+                          index != kernel.dim && index != kernel.keepdim;
+    if (is_given) add_value(launch.block, arguments[i], argument.kind);
   }
   launch.block.add_int(static_cast<int64_t>(kept.sizes.size()));
   for (size_t r = 0; r < launch.results.size(); ++r) {
@@ -149,9 +141,11 @@ bool prepare_reduction(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> 
                        c10::ArrayRef<at::Tensor> given, OperatorLaunch& launch) {
   const at::Tensor& input = arguments.front().toTensor();
   check_same_device(kernel, input, launch.device);
-  const Mask reduced = reduced_dims(argument(kernel, arguments, ArgumentRole::kDim), input.dim());
-  const c10::IValue* keep = argument(kernel, arguments, ArgumentRole::kKeepDim);
-  const bool keeps = keep != nullptr && keep->toBool();
+  const auto given_for = [&](int32_t argument) {
+    return argument < 0 ? c10::IValue() : arguments[static_cast<size_t>(argument)];
+  };
+  const Mask reduced = reduced_dims(given_for(kernel.dim), input.dim());
+  const bool keeps = kernel.keepdim >= 0 && given_for(kernel.keepdim).toBool();
   const Numbers sizes = result_sizes(input, reduced, keeps);
   if (!take_results(kernel, arguments, given, sizes, launch)) return false;
   const int64_t results = c10::multiply_integers(sizes);

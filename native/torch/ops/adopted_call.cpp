@@ -19,117 +19,26 @@
 #include <utility>
 #include <vector>
 
+#include "torch/common/argument.h"
 #include "torch/common/errors.h"
 #include "torch/ops/exact_numbers.h"
 
 namespace bringup::torch_ext {
 namespace {
 
-// What an argument must be for the native call; torch's own conversions take more than that.
-enum class Kind {
-  kTensor,
-  kInt,
-  kFloat,
-  kBool,
-  kNumber,
-  kString,
-  kDtype,
-  kDevice,
-  kLayout,
-  kMemoryFormat,
-  kTensorList,
-  kOptionalTensorList,
-  kIntList,
-  kFloatList,
-  kBoolList,
-  kOther,
-};
-
-struct AdoptedArgument {
-  Kind kind = Kind::kOther;
-  bool optional = false;
-  PyObject* interned_name = nullptr;  // never freed: interned strings of schemas
-  std::optional<c10::IValue> default_value;
-};
-
-// --- A schema, read once.
-
-Kind list_kind_of(const c10::Type& element) {
-  switch (element.kind()) {
-    case c10::TypeKind::TensorType:
-      return Kind::kTensorList;
-    case c10::TypeKind::IntType:
-    case c10::TypeKind::SymIntType:
-      return Kind::kIntList;
-    case c10::TypeKind::FloatType:
-      return Kind::kFloatList;
-    case c10::TypeKind::BoolType:
-      return Kind::kBoolList;
-    case c10::TypeKind::OptionalType: {
-      const auto& type = *element.expectRef<c10::OptionalType>().getElementType();
-      return type.kind() == c10::TypeKind::TensorType ? Kind::kOptionalTensorList : Kind::kOther;
-    }
-    default:
-      return Kind::kOther;
-  }
-}
-
-Kind kind_of(const c10::Type& type) {
-  switch (type.kind()) {
-    case c10::TypeKind::TensorType:
-      return Kind::kTensor;
-    case c10::TypeKind::IntType:
-    case c10::TypeKind::SymIntType:
-      return Kind::kInt;
-    case c10::TypeKind::FloatType:
-      return Kind::kFloat;
-    case c10::TypeKind::BoolType:
-      return Kind::kBool;
-    case c10::TypeKind::NumberType:
-      return Kind::kNumber;
-    case c10::TypeKind::StringType:
-      return Kind::kString;
-    case c10::TypeKind::ScalarTypeType:
-      return Kind::kDtype;
-    case c10::TypeKind::DeviceObjType:
-      return Kind::kDevice;
-    case c10::TypeKind::LayoutType:
-      return Kind::kLayout;
-    case c10::TypeKind::MemoryFormatType:
-      return Kind::kMemoryFormat;
-    case c10::TypeKind::ListType:
-      return list_kind_of(*type.expectRef<c10::ListType>().getElementType());
-    default:
-      return Kind::kOther;
-  }
-}
-
-AdoptedArgument argument_of(const c10::Argument& declared) {
-  AdoptedArgument result;
-  c10::TypePtr type = declared.real_type();
-  result.optional = type->kind() == c10::TypeKind::OptionalType;
-  if (result.optional) type = type->expectRef<c10::OptionalType>().getElementType();
-  result.kind = kind_of(*type);
-  result.interned_name = PyUnicode_InternFromString(declared.name().c_str());
-  if (result.interned_name == nullptr) raise_current_python_error();
-  result.default_value = declared.default_value();
-  return result;
-}
-
 // Whether `wrap` knows what an operator returns: it is asked before the call, as there is no other
 // way after it.
 bool is_wrapped(const c10::Type& type) {
-  switch (type.kind()) {
-    case c10::TypeKind::TensorType:
-    case c10::TypeKind::IntType:
-    case c10::TypeKind::FloatType:
-    case c10::TypeKind::BoolType:
-    case c10::TypeKind::StringType:
+  if (const auto* optional = type.castRaw<c10::OptionalType>()) {
+    return is_wrapped(*optional->getElementType());
+  }
+  switch (element_kind(kind_of(type))) {
+    case ArgumentKind::kTensor:
+    case ArgumentKind::kInt:
+    case ArgumentKind::kFloat:
+    case ArgumentKind::kBool:
+    case ArgumentKind::kString:
       return true;
-    case c10::TypeKind::OptionalType:
-      return is_wrapped(*type.expectRef<c10::OptionalType>().getElementType());
-    case c10::TypeKind::ListType:
-      return is_wrapped(*type.expectRef<c10::ListType>().getElementType());
     default:
       return false;
   }
@@ -143,12 +52,10 @@ struct AdoptedOp {
   explicit AdoptedOp(const c10::OperatorHandle& found)
       : handle(found),
         name(c10::toString(found.operator_name())),
-        held(c10::Dispatcher::singleton().registerName(found.operator_name())) {
+        held(c10::Dispatcher::singleton().registerName(found.operator_name())),
+        arguments(arguments_of(found.schema())) {
     const c10::FunctionSchema& schema = found.schema();
-    for (const c10::Argument& argument : schema.arguments()) {
-      arguments.push_back(argument_of(argument));
-      positional += argument.kwarg_only() ? 0 : 1;
-    }
+    for (const Argument& argument : arguments) positional += argument.keyword_only ? 0 : 1;
     native = !schema.is_vararg();
     for (const c10::Argument& result : schema.returns()) native &= is_wrapped(*result.real_type());
   }
@@ -156,7 +63,7 @@ struct AdoptedOp {
   const c10::OperatorHandle handle;
   const std::string name;
   const c10::RegistrationHandleRAII held;
-  std::vector<AdoptedArgument> arguments;
+  const std::vector<Argument> arguments;
   Py_ssize_t positional = 0;
   bool native = false;  // whether the native call knows all that it returns
   std::atomic<bool> removed{false};
@@ -250,14 +157,14 @@ bool push_string(PyObject* object, torch::jit::Stack& stack) {
 }
 
 // The small objects of torch that stand for a number or a device.
-bool push_constant(Kind kind, PyObject* object, torch::jit::Stack& stack) {
-  if (kind == Kind::kDtype && THPDtype_Check(object)) {
+bool push_constant(ArgumentKind kind, PyObject* object, torch::jit::Stack& stack) {
+  if (kind == ArgumentKind::kDtype && THPDtype_Check(object)) {
     stack.emplace_back(static_cast<int64_t>(reinterpret_cast<THPDtype*>(object)->scalar_type));
-  } else if (kind == Kind::kDevice && THPDevice_Check(object)) {
+  } else if (kind == ArgumentKind::kDevice && THPDevice_Check(object)) {
     stack.emplace_back(reinterpret_cast<THPDevice*>(object)->device);
-  } else if (kind == Kind::kLayout && THPLayout_Check(object)) {
+  } else if (kind == ArgumentKind::kLayout && THPLayout_Check(object)) {
     stack.emplace_back(static_cast<int64_t>(reinterpret_cast<THPLayout*>(object)->layout));
-  } else if (kind == Kind::kMemoryFormat && THPMemoryFormat_Check(object)) {
+  } else if (kind == ArgumentKind::kMemoryFormat && THPMemoryFormat_Check(object)) {
     const auto format = reinterpret_cast<THPMemoryFormat*>(object)->memory_format;
     stack.emplace_back(static_cast<int64_t>(format));
   } else {
@@ -266,33 +173,33 @@ bool push_constant(Kind kind, PyObject* object, torch::jit::Stack& stack) {
   return true;
 }
 
-bool push(const AdoptedArgument& argument, PyObject* object, torch::jit::Stack& stack) {
+bool push(const Argument& argument, PyObject* object, torch::jit::Stack& stack) {
   if (object == Py_None) {
     stack.emplace_back();
     return argument.optional;
   }
   switch (argument.kind) {
-    case Kind::kTensor:
+    case ArgumentKind::kTensor:
       return push_item(object, stack, as_tensor);
-    case Kind::kInt:
+    case ArgumentKind::kInt:
       return push_item(object, stack, as_int);
-    case Kind::kFloat:
+    case ArgumentKind::kFloat:
       return push_item(object, stack, as_float);
-    case Kind::kBool:
+    case ArgumentKind::kBool:
       return push_item<bool>(object, stack, as_bool);
-    case Kind::kNumber:
+    case ArgumentKind::kNumber:
       return push_number(object, stack);
-    case Kind::kString:
+    case ArgumentKind::kString:
       return push_string(object, stack);
-    case Kind::kTensorList:
+    case ArgumentKind::kTensorList:
       return push_list(object, stack, as_tensor);
-    case Kind::kOptionalTensorList:
+    case ArgumentKind::kOptionalTensorList:
       return push_list(object, stack, as_optional_tensor);
-    case Kind::kIntList:
+    case ArgumentKind::kIntList:
       return push_list(object, stack, as_int);
-    case Kind::kFloatList:
+    case ArgumentKind::kFloatList:
       return push_list(object, stack, as_float);
-    case Kind::kBoolList:
+    case ArgumentKind::kBoolList:
       return push_list<bool>(object, stack, as_bool);
     default:
       return push_constant(argument.kind, object, stack);
@@ -320,7 +227,7 @@ bool push_arguments(const AdoptedOp& op, PyObject* const* args, Py_ssize_t nargs
   Py_ssize_t num_keywords = kwnames != nullptr ? PyTuple_GET_SIZE(kwnames) : 0;
   const auto count = static_cast<Py_ssize_t>(op.arguments.size());
   for (Py_ssize_t i = 0; i < count; ++i) {
-    const AdoptedArgument& argument = op.arguments[i];
+    const Argument& argument = op.arguments[i];
     PyObject* given = i < nargs ? args[i] : nullptr;
     if (given == nullptr && num_keywords > 0) {
       given = keyword(argument.interned_name, args + nargs, kwnames);

@@ -22,16 +22,6 @@ namespace nb = nanobind;
 namespace bringup::torch_ext {
 namespace {
 
-// An argument of a schema, before its names are interned. Every name was checked in Python.
-struct ArgumentSpec {
-  std::string name;
-  std::string type;
-  bool optional;
-  bool keyword_only;
-  bool mutated;
-  nb::object default_value;  // null: required
-};
-
 at::ScalarType scalar_type(const nb::object& dtype) {
   if (!THPDtype_Check(dtype.ptr())) {
     raise_error(ErrorClass::kSchema,
@@ -51,19 +41,6 @@ at::MemoryFormat memory_format(const nb::object& format) {
 // What a definition consists of, as Python builds it. The expressions in it, and the enums, are
 // those of the native core.
 void bind_records(nb::module_& module) {
-  nb::class_<ArgumentSpec>(module, "Argument")
-      .def(
-          "__init__",
-          [](ArgumentSpec* self, std::string name, std::string type, bool optional,
-             bool keyword_only, bool mutated, bool required, nb::object default_value) {
-            new (self)
-                ArgumentSpec{std::move(name), std::move(type),
-                             optional,        keyword_only,
-                             mutated,         required ? nb::object() : std::move(default_value)};
-          },
-          nb::kw_only(), nb::arg("name"), nb::arg("type"), nb::arg("optional"),
-          nb::arg("keyword_only"), nb::arg("mutated"), nb::arg("required"),
-          nb::arg("default").none());
   nb::class_<Dimension>(module, "Dimension")
       .def(nb::init<Expression, int32_t, int64_t, int64_t>(), nb::kw_only(), nb::arg("size"),
            nb::arg("sliced"), nb::arg("start"), nb::arg("stop"));
@@ -119,30 +96,14 @@ void bind_records(nb::module_& module) {
            nb::arg("optional"));
 }
 
-Argument argument(const ArgumentSpec& spec) {
-  Argument result;
-  result.name = spec.name;
-  result.interned_name = PyUnicode_InternFromString(spec.name.c_str());
-  result.default_value = nb::object(spec.default_value).release().ptr();
-  result.kind = argument_kind(spec.type);
-  result.optional = spec.optional;
-  result.keyword_only = spec.keyword_only;
-  result.mutated = spec.mutated;
-  return result;
-}
-
-void set_arguments(KernelOp& op, const std::vector<ArgumentSpec>& specs) {
-  bool has_device = false;
-  for (const ArgumentSpec& spec : specs) {
-    const auto index = static_cast<int32_t>(op.arguments.size());
-    const Argument& added = op.arguments.emplace_back(argument(spec));
-    if (added.holds_tensors()) op.tensor_arguments.push_back(index);
-    if (!added.keyword_only) op.max_positional = index + 1;
-    op.mutates |= added.mutated;
-    if (!has_device && added.kind == ArgumentKind::kTensor && !added.optional) {
-      op.device_argument = index;
-      has_device = true;
-    }
+void set_arguments(KernelOp& op) {
+  const auto count = static_cast<int32_t>(op.arguments.size());
+  for (int32_t i = count; i-- > 0;) {
+    const Argument& argument = op.arguments[i];
+    op.mutates |= argument.mutated;
+    if (!argument.keyword_only) op.max_positional = std::max(op.max_positional, i + 1);
+    if (argument.kind == ArgumentKind::kTensor && !argument.optional) op.device_argument = i;
+    if (argument.holds_tensors()) op.tensor_arguments.insert(op.tensor_arguments.begin(), i);
   }
 }
 
@@ -173,19 +134,17 @@ void register_kernels(KernelOp& op) {
 
 // The schema is already defined in the dispatcher under `name`. `grid`: none for 1.
 nb::object define(const std::string& name, const std::string& overload_name,
-                  const std::vector<ArgumentSpec>& arguments, std::vector<int32_t> returns,
-                  std::vector<OutputRule> outputs, std::vector<Check> checks,
-                  std::vector<KeyField> key_fields, const std::vector<int>& strided,
-                  std::optional<bool> release_gil, bool device_code, std::optional<Expression> grid,
-                  const std::string& callable_name, const std::string& doc, nb::object overload,
-                  nb::object compile) {
+                  std::vector<int32_t> returns, std::vector<OutputRule> outputs,
+                  std::vector<Check> checks, std::vector<KeyField> key_fields,
+                  const std::vector<int>& strided, std::optional<bool> release_gil,
+                  std::optional<Expression> grid, const std::string& callable_name,
+                  const std::string& doc, nb::object overload, nb::object compile) {
   const auto handle =
       c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload_name.c_str());
   auto record = std::make_unique<KernelOp>(handle);
-  record->name = overload_name.empty() ? name : name + "." + overload_name;
   record->callable_name = callable_name;
   record->doc = doc;
-  set_arguments(*record, arguments);
+  set_arguments(*record);
   record->returns = std::move(returns);
   record->outputs = std::move(outputs);
   for (const OutputRule& rule : record->outputs) {
@@ -194,12 +153,12 @@ nb::object define(const std::string& name, const std::string& overload_name,
   record->checks = std::move(checks);
   set_key_fields(*record, std::move(key_fields), strided);
   if (release_gil) record->release_gil = *release_gil ? ReleaseGil::kAlways : ReleaseGil::kNever;
-  record->device_code = device_code;
   record->grid = std::move(grid).value_or(Expression{"1"});
   record->overload = overload.release().ptr();
   record->compile = compile.release().ptr();
 
-  KernelOp& op = publish(std::move(record));
+  KernelOp& op = *record;
+  publish(std::move(record));
   try {
     register_kernels(op);
   } catch (...) {
@@ -223,7 +182,7 @@ nb::object run_without_returns(const std::string& name, const std::string& overl
       dispatcher.registerImpl(without.operator_name(), c10::DispatchKey::CompositeExplicitAutograd,
                               kernel_without_returns(handle), std::nullopt, nullptr, "bringup"));
   if (!function.is_none()) {
-    publish_without_returns(const_cast<KernelOp&>(kernel_op_of(function.ptr())), without);
+    publish_without_returns(kernel_op_of(function.ptr()), without);
   }
   return nb::capsule(kept.release(), [](void* given) noexcept {
     delete static_cast<c10::RegistrationHandleRAII*>(given);
@@ -279,10 +238,9 @@ void bind_ops(nanobind::module_& module) {
   nb::register_exception_translator(&translate_exception);
   bind_records(module);
   module.def("define", &define, nb::kw_only(), nb::arg("name"), nb::arg("overload_name"),
-             nb::arg("arguments"), nb::arg("returns"), nb::arg("outputs"), nb::arg("checks"),
-             nb::arg("key_fields"), nb::arg("strided"), nb::arg("release_gil").none(),
-             nb::arg("device_code"), nb::arg("grid").none(), nb::arg("callable_name"),
-             nb::arg("doc"), nb::arg("overload"), nb::arg("compile"));
+             nb::arg("returns"), nb::arg("outputs"), nb::arg("checks"), nb::arg("key_fields"),
+             nb::arg("strided"), nb::arg("release_gil").none(), nb::arg("grid").none(),
+             nb::arg("callable_name"), nb::arg("doc"), nb::arg("overload"), nb::arg("compile"));
   module.def("run_without_returns", &run_without_returns, nb::arg(), nb::arg(), nb::arg(),
              nb::arg().none());
   module.def("set_backward", &set_backward);

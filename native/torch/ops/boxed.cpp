@@ -8,7 +8,7 @@
 
 #include "torch/common/values.h"
 #include "torch/ops/autograd.h"
-#include "torch/ops/frame.h"
+#include "torch/ops/call.h"
 
 namespace bringup::torch_ext {
 namespace {
@@ -216,11 +216,7 @@ class BackendKernel final : public c10::OperatorKernel {
     const c10::ArrayRef<c10::IValue> inputs = inputs_of(op_, *stack);
     frame.load(inputs);
     check_contract(frame);
-    frame.copy_refused_layouts();
-    const Variant& variant = variant_for(op_, frame);
-    allocate_outputs(frame);
-    run_kernel(frame, variant);
-    settle_counts(frame);
+    run_call(frame, /*copies=*/true, [] {});
     c10::Stack results = results_of(frame, inputs);
     torch::jit::drop(*stack, op_.arguments.size());
     for (c10::IValue& result : results) stack->push_back(std::move(result));

@@ -11,8 +11,8 @@
 #include "torch/common/errors.h"
 #include "torch/common/torch_private.h"
 #include "torch/ops/autograd.h"
+#include "torch/ops/call.h"
 #include "torch/ops/exact_numbers.h"
-#include "torch/ops/frame.h"
 
 namespace bringup::torch_ext {
 namespace {
@@ -131,8 +131,8 @@ bool is_complete(const KernelOp& op, Py_ssize_t nargs, PyObject* kwnames) {
   return true;
 }
 
-// Puts every argument into its slot: positional, by keyword, by default. False: the call does not
-// fit the schema.
+// Puts every argument into its slot: positional or by keyword; null: its default. False: the call
+// does not fit the schema.
 bool bind(const KernelOp& op, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
           PyObject** slots) {
   const auto count = static_cast<Py_ssize_t>(op.arguments.size());
@@ -145,8 +145,7 @@ bool bind(const KernelOp& op, PyObject* const* args, Py_ssize_t nargs, PyObject*
     slots[i] = args[nargs + k];
   }
   for (Py_ssize_t i = 0; i < count; ++i) {
-    if (slots[i] == nullptr) slots[i] = op.arguments[i].default_value;
-    if (slots[i] == nullptr) return false;
+    if (slots[i] == nullptr && !op.arguments[i].default_value) return false;
   }
   return true;
 }
@@ -253,15 +252,9 @@ class GilRelease {
 void run(CallFrame& frame, const Needs& needs) {
   GilRelease gil(frame);
   gil.consider(needs.elements);
-  if (C10_UNLIKELY(needs.copies)) {
-    const at::AutoDispatchBelowADInplaceOrView guard;
-    frame.copy_refused_layouts();
-  }
-  const Variant& variant = variant_for(frame.op(), frame);
-  allocate_outputs(frame);
-  for (const at::Tensor& output : frame.outputs()) gil.consider(output.numel());
-  run_kernel(frame, variant);
-  settle_counts(frame);
+  run_call(frame, needs.copies, [&] {
+    for (const at::Tensor& output : frame.outputs()) gil.consider(output.numel());
+  });
 }
 
 // False: there is nothing to attach a gradient to, or no way to do it here.
@@ -314,6 +307,7 @@ PyObject* written_results(const KernelOp& op, PyObject* const* slots) {
   return pack_results(op, [&](size_t i) {
     const int32_t argument = op.returns[i];
     const bool list = op.arguments[argument].kind == ArgumentKind::kTensorList;
+    if (slots[argument] == nullptr) return Py_NewRef(Py_None);
     return list ? PySequence_List(slots[argument]) : Py_NewRef(slots[argument]);
   });
 }
@@ -355,7 +349,12 @@ PyObject* call_fast(const KernelOp& op, PyObject* const* slots) {
   c10::DispatchKeySet keys;
   const int count = static_cast<int>(op.arguments.size());
   for (int i = 0; i < count; ++i) {
-    if (!take(op.arguments[i], slots[i], i, frame, keys)) return nullptr;
+    const Argument& argument = op.arguments[i];
+    if (C10_UNLIKELY(slots[i] == nullptr)) {
+      frame.load(i, *argument.default_value);
+    } else if (!take(argument, slots[i], i, frame, keys)) {
+      return nullptr;
+    }
   }
   if (!dispatcher_would_run_kernel(op, keys)) return nullptr;
   const Needs needs = needs_of(op, frame);
@@ -379,7 +378,7 @@ PyObject* kernel_function_call(PyObject* callable, PyObject* const* args, size_t
   PyObject* const* slots = complete ? args : bound;
   try {
     // That of a closed operator is for torch.ops' callable, which says why it was closed.
-    if (C10_LIKELY(!op.closed.load(std::memory_order_relaxed)) &&
+    if (C10_LIKELY(op.enabled.load(std::memory_order_relaxed)) &&
         (C10_LIKELY(complete) || bind(op, args, nargs, kwnames, bound))) {
       PyObject* result = call_fast(op, slots);
       if (C10_LIKELY(result != nullptr) || PyErr_Occurred() != nullptr) return result;

@@ -1,6 +1,6 @@
 #include "torch/ops/frame.h"
 
-#include <ATen/MemoryOverlap.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 
 #include <algorithm>
 #include <array>
@@ -86,32 +86,25 @@ at::Tensor* CallFrame::set_tensor_list(int i, int64_t size) {
 }
 
 void CallFrame::load(c10::ArrayRef<c10::IValue> inputs) {
-  for (int i = 0; i < num_inputs_; ++i) {
-    const c10::IValue& value = inputs[i];
-    if (value.isNone()) {
-      set_none(i);
-      continue;
-    }
-    switch (op_.arguments[i].kind) {
-      case ArgumentKind::kTensor:
-        load_tensor(i, value.toTensor());
-        break;
-      case ArgumentKind::kInt:
-      case ArgumentKind::kDtype:
-        set_int(i, value.toInt());
-        break;
-      case ArgumentKind::kBool:
-        set_int(i, value.toBool() ? 1 : 0);
-        break;
-      case ArgumentKind::kFloat:
-        set_float(i, value.toDouble());
-        break;
-      case ArgumentKind::kString:
-        load_string(i, value.toStringRef());
-        break;
-      default:
-        load_list(i, value);
-    }
+  for (int i = 0; i < num_inputs_; ++i) load(i, inputs[i]);
+}
+
+void CallFrame::load(int i, const c10::IValue& value) {
+  if (value.isNone()) return set_none(i);
+  switch (op_.arguments[i].kind) {
+    case ArgumentKind::kTensor:
+      return load_tensor(i, value.toTensor());
+    case ArgumentKind::kInt:
+    case ArgumentKind::kDtype:
+      return set_int(i, value.toInt());
+    case ArgumentKind::kBool:
+      return set_int(i, value.toBool() ? 1 : 0);
+    case ArgumentKind::kFloat:
+      return set_float(i, value.toDouble());
+    case ArgumentKind::kString:
+      return load_string(i, value.toStringRef());
+    default:
+      load_list(i, value);
   }
 }
 
@@ -193,8 +186,9 @@ c10::IValue CallFrame::value(int i) const {
       for_each_tensor(i, [&items](int, const at::Tensor& tensor) { items.push_back(tensor); });
       return items;
     }
+    default:  // no kernel operator has it
+      return {};
   }
-  return {};
 }
 
 void CallFrame::copy_refused_layouts() {
@@ -211,6 +205,7 @@ void CallFrame::copy_refused_layouts() {
                                                sizes_text(slot->sizes()) +
                                                "; pass a contiguous tensor or name it in strided=");
       }
+      const at::AutoDispatchBelowADInplaceOrView below_autograd;
       slot = &held_.emplace_front(slot->contiguous());
       look_at(*slot, is_list ? *static_cast<DLTensor* const*>(values_[i].list.data)[k]
                              : values_[i].tensor);
@@ -329,6 +324,8 @@ void CallFrame::pack_argument(ArgumentKind kind, int i, runtime::LaunchBlock& bl
       for (int64_t k = 0; k < value.list.size; ++k) items.push_back(as_desc(*pointers[k]));
       return block.add_tensor_list(items);
     }
+    default:  // no kernel operator has it
+      return;
   }
 }
 

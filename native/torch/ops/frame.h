@@ -14,7 +14,7 @@
 
 #include "bringup/kernel.h"
 #include "runtime/launch_block.h"
-#include "torch/ops/schema.h"
+#include "torch/common/argument.h"
 
 namespace bringup::torch_ext {
 
@@ -53,7 +53,8 @@ class CallFrame {
   // Undefined tensors, to be replaced by the caller: a Python list may lose its tensors while the
   // kernel is compiled or runs.
   at::Tensor* set_tensor_list(int i, int64_t size);
-  // All inputs at once, in schema order.
+  // Input number `i`, or all of them in schema order. What they borrow from has to stay.
+  void load(int i, const c10::IValue& value);
   void load(c10::ArrayRef<c10::IValue> inputs);
 
   // --- Looking.

@@ -12,7 +12,7 @@
 
 #include "runtime/contract.h"
 #include "runtime/expression.h"
-#include "torch/ops/schema.h"
+#include "torch/common/argument.h"
 
 namespace bringup::torch_ext {
 

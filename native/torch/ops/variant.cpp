@@ -15,7 +15,6 @@ namespace nb = nanobind;
 namespace bringup::torch_ext {
 namespace {
 
-using runtime::kAbiBits;
 using runtime::kDeviceBits;
 using runtime::kOperatorBits;
 
@@ -23,12 +22,6 @@ constexpr uint64_t kNoDtype = (1 << runtime::kDtypeBits) - 1;  // of an argument
 constexpr int64_t kBlock = 16;                                 // the sides of a block of NZ
 
 static_assert(static_cast<size_t>(at::ScalarType::NumOptions) < kNoDtype);
-
-// Of all operators. Never destroyed: they may be called until the very end of the process.
-runtime::VariantTable& table() {
-  static auto* table = new runtime::VariantTable;
-  return *table;
-}
 
 bool is_nz(at::IntArrayRef sizes, const at::Tensor& tensor) {
   const size_t rank = sizes.size();
@@ -120,7 +113,6 @@ nb::object field_value(const KeyField& field, uint64_t code) {
 runtime::KernelId compile(const KernelOp& op, const runtime::Key128& key) {
   const nb::gil_scoped_acquire gil;
   runtime::KeyReader reader(key);
-  reader.take(kAbiBits);
   reader.take(kOperatorBits);
   const auto device = static_cast<c10::DeviceType>(reader.take(kDeviceBits));
   nb::list values;
@@ -136,40 +128,19 @@ runtime::KernelId compile(const KernelOp& op, const runtime::Key128& key) {
   return id;
 }
 
-const Variant& publish_variant(const KernelOp& op, const runtime::Key128& key,
-                               std::shared_ptr<const runtime::Kernel> kernel) {
-  auto variant = std::make_unique<Variant>(Variant{std::move(kernel)});
-  const void* present = table().insert(key, variant.get());
-  if (present == variant.get()) {
-    variant.release();
-    op.variant_count.fetch_add(1);
-  }
-  return *static_cast<const Variant*>(present);
-}
-
 const Variant& variant_in_table(const KernelOp& op, const CallFrame& frame) {
   const runtime::Key128 key = variant_key(op, frame);
-  if (const void* found = table().find(key); C10_LIKELY(found != nullptr)) {
-    return *static_cast<const Variant*>(found);
+  if (const Variant* found = find_variant(key); C10_LIKELY(found != nullptr)) return *found;
+  auto made = std::make_unique<Variant>();
+  made->name = op.name.c_str();
+  // Null when it was unloaded, held by nothing: then it is loaded again.
+  while (made->kernel == nullptr) {
+    made->kernel = runtime::KernelTable::instance().find(compile(op, key));
   }
-  for (;;) {
-    // Null when it was unloaded, held by nothing: then it is loaded again.
-    if (auto kernel = runtime::KernelTable::instance().find(compile(op, key))) {
-      return publish_variant(op, key, std::move(kernel));
-    }
-  }
+  return publish_variant(op, key, std::move(made));
 }
 
 }  // namespace
-
-uint32_t next_operator_number() {
-  static std::atomic<uint32_t> next{0};
-  const uint32_t number = next.fetch_add(1);
-  if (number >> kOperatorBits == 0) return number;
-  raise_error(ErrorClass::kSchema,
-              "this process has defined " + std::to_string(number) +
-                  " kernel operators, more than keys can number; define them once and keep them");
-}
 
 bool layout_among(const at::Tensor& tensor, LayoutMask allowed, Layout& layout) {
   const auto has = [allowed](Layout one) { return (allowed >> static_cast<int>(one) & 1) != 0; };
@@ -180,16 +151,10 @@ bool layout_among(const at::Tensor& tensor, LayoutMask allowed, Layout& layout) 
 }
 
 runtime::Key128 variant_key(const KernelOp& op, const CallFrame& frame) {
-  runtime::KeyPacker packer;
-  packer.put(BRINGUP_KERNEL_ABI, kAbiBits);
-  packer.put(op.number, kOperatorBits);
+  runtime::KeyPacker packer = key_of(op);
   packer.put(static_cast<uint8_t>(frame.device().type()), kDeviceBits);
   for (const KeyField& field : op.key_fields) packer.put(field_code(op, frame, field), field.bits);
   return packer.key();
-}
-
-const Variant* find_variant(const KernelOp& op, const CallFrame& frame) {
-  return static_cast<const Variant*>(table().find(variant_key(op, frame)));
 }
 
 const Variant& variant_for(const KernelOp& op, const CallFrame& frame) {

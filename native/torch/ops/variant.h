@@ -11,8 +11,7 @@
 #include <vector>
 
 #include "runtime/contract.h"
-#include "runtime/kernel_table.h"
-#include "runtime/variant_table.h"
+#include "torch/ops/kernel_record.h"
 #include "torch/ops/rules.h"
 
 namespace bringup::torch_ext {
@@ -42,17 +41,9 @@ struct KeyField {
   Expression predicate;              // kBucket
 };
 
-// A binary for one key. Published once and never freed, so that it can be read without a lock.
-struct Variant {
-  std::shared_ptr<const runtime::Kernel> kernel;
-};
-
 // The variant for a frame whose contract was checked; compiled now if this is its first use. Needs
 // no GIL. Raises ContractError for a choice that is not declared.
 const Variant& variant_for(const KernelOp& op, const CallFrame& frame);
-
-// The same if it is there already, else null.
-const Variant* find_variant(const KernelOp& op, const CallFrame& frame);
 
 // The key of a frame.
 runtime::Key128 variant_key(const KernelOp& op, const CallFrame& frame);

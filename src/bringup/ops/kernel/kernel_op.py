@@ -217,25 +217,12 @@ class _Definition:
         return native.define(
             name=schema.name,
             overload_name=schema.overload,
-            arguments=[
-                native.Argument(
-                    name=a.name,
-                    type=a.type,
-                    optional=a.optional,
-                    keyword_only=a.keyword_only,
-                    mutated=a.mutated,
-                    required=a.required,
-                    default=a.default,
-                )
-                for a in schema.arguments
-            ],
             returns=list(schema.returns),
             outputs=[output.native() for output in self.outputs],
             checks=[check.native() for check in self.checks if check.kind is not CheckKind.KERNEL],
             key_fields=[native.KeyField(**field._asdict()) for field in self.variants.fields()],
             strided=[*self.strided],
             release_gil=None if self.release_gil == "auto" else bool(self.release_gil),
-            device_code=self.template.kind == "device",
             grid=self.grid.native() if self.grid else None,
             callable_name=name,
             doc=f"{name}{schema.signature()}\n--\n\n{schema.text}",

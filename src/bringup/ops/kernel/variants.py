@@ -187,7 +187,7 @@ class Variants:
 
 
 def _taken(tensor: torch.Tensor, allowed: Sequence[jit.Layout] | None, contiguous: bool) -> bool:
-    """Whether a kernel takes the tensor as it lies in memory (takes_layout of kernel_op.cpp)."""
+    """Whether a kernel takes the tensor as it lies in memory (takes_layout of record.h)."""
     if allowed is None:
         return not contiguous or tensor.is_contiguous()
     everything = [one for one in jit.Layout if one is not jit.Layout.NZ or one in allowed]

@@ -198,7 +198,6 @@ def _register(
                     name=one.name,
                     overload=one.overload,
                     kind=getattr(native.Kind, declaration.kind),
-                    roles=[getattr(native.Role, p.role) for p in one.parameters],
                     strided=any_layout,
                     takes_views=declaration.takes_views,
                     plan=planner,

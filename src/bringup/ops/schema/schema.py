@@ -17,7 +17,7 @@ import torch
 from bringup.errors import SchemaError
 from bringup.ops.schema.defaults import default_of
 
-MAX_ARGUMENTS = 64  # kMaxArguments of schema.h: inputs and outputs together
+MAX_ARGUMENTS = 64  # kMaxArguments of argument.h: inputs and outputs together
 
 _CARRIED = frozenset(
     (

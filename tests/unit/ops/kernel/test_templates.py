@@ -325,9 +325,9 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "layout of an output": ({"layouts": {"L": "out"}}, {}, "an output is always allocated"),
     "two layouts": ({"layouts": {"L": "x", "M": "x"}}, {}, "the layout of x is a macro already"),
     "key bits": (
-        {"dtypes": {f"T{i}": "x" for i in range(13)}},
+        {"dtypes": {f"T{i}": "x" for i in range(15)}},
         {},
-        r"what chooses the binary takes \d+ bits, at most 88 are there",
+        r"what chooses the binary takes \d+ bits, at most 100 are there",
     ),
 }
 

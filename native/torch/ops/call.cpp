@@ -1,6 +1,5 @@
-// From a loaded frame to a finished kernel: the input contract, the outputs, the launch. The steps
-// of every call of an operator of kernel_op, fast or boxed; kernels of devices.kernel and adopted
-// operators have steps of their own.
+#include "torch/ops/call.h"
+
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/full.h>
 #include <c10/core/InferenceMode.h>
@@ -9,8 +8,6 @@
 #include "torch/common/errors.h"
 #include "torch/common/kernel_call.h"
 #include "torch/devices/driver.h"
-#include "torch/ops/frame.h"
-#include "torch/ops/record.h"
 
 namespace bringup::torch_ext {
 namespace {
@@ -102,6 +99,33 @@ void cut(const KernelOp& op, int output, int64_t count, at::Tensor& tensor) {
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
 }
 
+// Blocks of the declared grid, at least 1.
+int64_t grid_of(const CallFrame& frame) {
+  const Expression& grid = frame.op().grid;
+  if (grid.program.empty()) return 1;
+  const int64_t blocks = evaluate(grid, frame);
+  if (blocks < 1) {
+    raise_error(ErrorClass::kContract, frame.op().name + ": the grid '" + grid.text +
+                                           "' must be at least 1, got " + std::to_string(blocks));
+  }
+  return blocks;
+}
+
+// Raises KernelError with the kernel's reason when it says that it cannot run a described frame.
+void check_can_implement(CallFrame& frame, const runtime::Kernel& kernel, const bringup_ctx* ctx) {
+  if (C10_LIKELY(kernel.can_implement == nullptr)) return;
+  const char* reason = nullptr;
+  try {
+    reason = kernel.can_implement(frame.args(), frame.size(), ctx);
+  } catch (...) {
+    raise_kernel_exception(frame.op().name, "can_implement threw",
+                           "it should return the reason, or NULL");
+  }
+  if (C10_LIKELY(reason == nullptr)) return;
+  raise_error(ErrorClass::kKernel,
+              frame.op().name + ": the kernel cannot run this call: " + std::string(reason));
+}
+
 void run_on_cpu(CallFrame& frame, const Variant& variant) {
   const runtime::HostContext context;
   check_can_implement(frame, *variant.kernel, context.get());
@@ -138,31 +162,6 @@ void settle_counts(CallFrame& frame) {
   }
 }
 
-int64_t grid_of(const CallFrame& frame) {
-  const Expression& grid = frame.op().grid;
-  if (grid.program.empty()) return 1;
-  const int64_t blocks = evaluate(grid, frame);
-  if (blocks < 1) {
-    raise_error(ErrorClass::kContract, frame.op().name + ": the grid '" + grid.text +
-                                           "' must be at least 1, got " + std::to_string(blocks));
-  }
-  return blocks;
-}
-
-void check_can_implement(CallFrame& frame, const runtime::Kernel& kernel, const bringup_ctx* ctx) {
-  if (C10_LIKELY(kernel.can_implement == nullptr)) return;
-  const char* reason = nullptr;
-  try {
-    reason = kernel.can_implement(frame.args(), frame.size(), ctx);
-  } catch (...) {
-    raise_kernel_exception(frame.op().name, "can_implement threw",
-                           "it should return the reason, or NULL");
-  }
-  if (C10_LIKELY(reason == nullptr)) return;
-  raise_error(ErrorClass::kKernel,
-              frame.op().name + ": the kernel cannot run this call: " + std::string(reason));
-}
-
 void run_kernel(CallFrame& frame, const Variant& variant) {
   frame.describe();
   const c10::Device device = frame.device();
@@ -172,10 +171,59 @@ void run_kernel(CallFrame& frame, const Variant& variant) {
     check_can_implement(frame, *variant.kernel, context.get());
   }
   if (variant.kernel->values != nullptr) {
-    return launch_values(variant.kernel, frame.args(), device.index(), frame.op().name.c_str());
+    return launch_values(variant, frame.args(), device.index());
   }
-  launch_kernel(variant.kernel, frame.pack(), grid_of(frame), device.index(),
-                frame.op().name.c_str());
+  launch_kernel(variant, frame.pack(), grid_of(frame), device.index());
+}
+
+bool KernelOp::takes_layout(size_t argument, const at::Tensor& tensor) const {
+  return takes_layout_inline(*this, argument, tensor);
+}
+
+std::optional<PackedCall> KernelOp::pack(c10::ArrayRef<c10::IValue> inputs,
+                                         c10::ArrayRef<at::Tensor> outputs) const {
+  CallFrame frame(*this);
+  frame.load(inputs);
+  frame.look();
+  const Variant& variant = variant_for(*this, frame);
+  for (const at::Tensor& output : outputs) frame.add_output(output);
+  frame.describe();
+  return PackedCall{variant.kernel, frame.pack(), grid_of(frame)};
+}
+
+void KernelOp::check_captured(c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<at::Tensor> given,
+                              const PackedCall& captured) const {
+  CallFrame frame(*this);
+  frame.load(inputs);
+  check_contract(frame);
+  const Variant* variant = find_variant(variant_key(*this, frame));
+  if (variant == nullptr || variant->kernel != captured.kernel) {
+    raise_error(ErrorClass::kContract,
+                name +
+                    ": it would run another binary than in the captured graph: a "
+                    "value that chooses the binary (a macro) has changed; capture it again");
+  }
+  const at::Tensor* output = given.begin();
+  for (size_t i = 0; i < outputs.size() && output != given.end(); ++i) {
+    const at::Tensor& former = *output;
+    output += frame.output_size(static_cast<int>(i));
+    if (outputs[i].list) continue;  // the tensors of a list are not updated
+    Sizes computed;
+    const at::IntArrayRef sizes = outputs[i].sizes_for(frame, static_cast<int>(i), computed);
+    if (former.sizes() == sizes) continue;
+    raise_error(ErrorClass::kContract, name + ": its output would have shape " + sizes_text(sizes) +
+                                           ", and has " + sizes_text(former.sizes()) +
+                                           " in the captured graph");
+  }
+  for (const at::Tensor& tensor : given) frame.add_output(tensor);
+  frame.describe();
+  const runtime::HostContext context(dlpack_device(frame.device()));
+  check_can_implement(frame, *captured.kernel, context.get());
+  const int64_t blocks = grid_of(frame);
+  if (blocks == captured.grid) return;
+  raise_error(ErrorClass::kContract, name + ": it would run on " + std::to_string(blocks) +
+                                         " blocks, and runs on " + std::to_string(captured.grid) +
+                                         " in the captured graph");
 }
 
 }  // namespace bringup::torch_ext
