@@ -165,3 +165,8 @@ class PassSkipException(BringupError):
 
 class PassFatalError(PassError):
     """Raised by a pass to fail and stop its whole stage."""
+
+
+def first_line(message: object) -> str:
+    """Return the first line of an error's text: torch's go on with hints and frames of C++."""
+    return str(message).strip().partition("\n")[0]

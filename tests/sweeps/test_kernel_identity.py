@@ -19,7 +19,7 @@ import pytest
 from tests.sweeps.support import sized
 
 from bringup import jit
-from bringup.jit.builder.build import lookups_of_build
+from bringup.jit.builder.build import search_of_build
 from bringup.jit.files.depfile import read_depfile
 from bringup.jit.files.headers import Header, Searched, read_header, unchanged
 from bringup.jit.lookup import compilation
@@ -202,7 +202,7 @@ def look(project: Project) -> State | None:
         return None
     text, paths = found
     request = compilation.request_for(project.source, {}, "cpu", project.flags, None, jit.cache())
-    looked = lookups_of_build(request, str(project.source.path), paths, start_ns)
+    looked = search_of_build(request, str(project.source.path), paths, start_ns)
     assert bool(looked.untracked) == project.is_pasted
     headers = tuple(map(read_header, paths))
     identity = (tuple(header.digest for header in headers), looked.answers)

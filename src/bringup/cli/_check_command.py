@@ -14,6 +14,7 @@ import typer
 from bringup._processes import ending, started
 from bringup.cli._exit_codes import ExitCode
 from bringup.cli._requirements import JsonFile, console_for, require_torch, write_results
+from bringup.errors import first_line
 
 
 def check(
@@ -70,7 +71,7 @@ def check(
     if driver is not None:
         devices.load_driver(driver)
     for problem in problems:
-        what = str(problem).partition("\n")[0]
+        what = first_line(problem)
         typer.echo(f"{what}; `bringup doctor` shows its traceback", err=True)
     result = ops.check(operator, given, skip=skip or (), watch=_writer(progress))
     columns = [

@@ -13,7 +13,7 @@ from bringup import devices, jit, report
 from bringup.cli._exit_codes import ExitCode
 from bringup.cli._requirements import JsonFile, console_for, write_results
 from bringup.devices._driver_check import KERNELS
-from bringup.errors import CompileError, MissingCompilerError
+from bringup.errors import CompileError, MissingCompilerError, first_line
 
 _SHOWN_CALLS = 24
 
@@ -65,7 +65,7 @@ def _kernels() -> tuple[Path | None, str]:
     try:
         return jit.compile(source, target="cpu").path, ""
     except (CompileError, MissingCompilerError) as error:
-        first = str(error).partition("\n")[0]
+        first = first_line(error)
         return None, f"The checks that launch device code are skipped, it cannot be built: {first}"
 
 

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from bringup import ir, passes, settings
+from bringup.errors import first_line
 from bringup.passes import PassDescriptor, PassReport, PassResult, PassStatus, PluginReport
 
 _LOG = settings.logger("passes")
@@ -28,7 +29,7 @@ def load_and_select(
     named = any(name.startswith("Library") for name in names or ())
     plugins = passes.load_pass_plugins(library=library or named)
     for error in plugins.errors:
-        _warn_not_loaded(str(error).partition("\n")[0])
+        _warn_not_loaded(first_line(error))
     switch, versions = options.get("pass_switch"), options.get("pass_versions")
     return plugins, passes.select_passes(names, versions=versions, switch=switch)
 

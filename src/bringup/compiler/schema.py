@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from bringup import ir
-from bringup.errors import SchemaError
+from bringup.errors import SchemaError, first_line
 from bringup.passes import AnyValue, Constant, Variadic
 
 _SIZES = (torch.SymInt, ir.SymbolicDim)
@@ -133,7 +133,7 @@ def resolve(op_type: str, arguments: Sequence[object], keywords: Mapping[str, ob
         texts = [ir.argument_text(argument) for argument in arguments]
         texts += [f"{key}={ir.argument_text(item)}" for key, item in keywords.items()]
         shown = ", ".join(texts)
-        reason = str(error).partition("\n")[0]
+        reason = first_line(error)
         raise SchemaError(f"no overload of {op_type} takes ({shown}): {reason}") from None
     return getattr(packet, name or "default")
 

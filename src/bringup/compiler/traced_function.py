@@ -28,7 +28,7 @@ from torch.fx.experimental.symbolic_shapes import (
 from bringup import ir
 from bringup.compiler.fake_results import unlogged
 from bringup.compiler.mirror import Mirror
-from bringup.errors import PassError
+from bringup.errors import PassError, first_line
 
 _DATA_DEPENDENT = (
     DataDependentOutputException,
@@ -131,14 +131,14 @@ class TracedFunction:
                 graph = self._traced(inputs, scalars, mode)
         except _ShapeEnvGuardError as error:
             raise PassError(
-                f"{self.text} depends on sizes that differ from call to call: {_first_line(error)}"
+                f"{self.text} depends on sizes that differ from call to call: {first_line(error)}"
             ) from error
         except _WritesError:
             raise
         except _DATA_DEPENDENT as error:
-            raise PassError(f"{self.text} depends on data: {_first_line(error)}") from error
+            raise PassError(f"{self.text} depends on data: {first_line(error)}") from error
         except Exception as error:
-            reason = f"{type(error).__name__}: {_first_line(error)}"
+            reason = f"{type(error).__name__}: {first_line(error)}"
             raise PassError(f"{self.text} cannot be traced: {reason}") from error
         self._require_functional(graph)
         return graph
@@ -185,7 +185,3 @@ class TracedFunction:
                 f"{self.text} must return a tensor or a tuple of tensors, got "
                 f"{ir.argument_text(results)}"
             )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]

@@ -140,20 +140,20 @@ def _run(case: str, device: str, samples: int, watch: _Counting) -> CaseResult:
 def _of_failures(case: str, failures: list[Failure], counts: Counter[str]) -> CaseResult:
     wrong = [failure for failure in failures if not failure.is_torchs_own]
     tried = counts["samples"] - (len(failures) - len(wrong))
-    words = [f"sample {one.sample}, {one.phase}: {one.told}" for one in wrong]
+    words = [f"sample {one.sample}, {one.phase}: {one.words}" for one in wrong]
     if failures and not tried:
-        return CaseResult(case, "skipped", reason=f"of torch itself: {failures[0].told}")
-    return _of_words(case, words, tried, [one.told for one in wrong])
+        return CaseResult(case, "skipped", reason=f"of torch itself: {failures[0].words}")
+    return _of_words(case, words, tried, [one.words for one in wrong])
 
 
 def _of_words(
-    case: str, words: list[str], samples: int, told: list[str] | None = None
+    case: str, words: list[str], samples: int, differences: list[str] | None = None
 ) -> CaseResult:
     if not words:
         if not samples:
             return CaseResult(case, "skipped", reason="torch has no sample that can be compared")
         return CaseResult(case, "pass", samples=samples)
-    kinds = [_kind_of(one) for one in (words if told is None else told)]
+    kinds = [_kind_of(one) for one in (words if differences is None else differences)]
     # A wrong number outranks a refusal.
     worst = kinds.index("failed") if "failed" in kinds else 0
     more = f" (and {len(words) - 1} more)" if len(words) > 1 else ""

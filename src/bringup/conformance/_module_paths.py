@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -60,12 +59,7 @@ class ModulePaths:
             self._handles.append(module.register_forward_hook(self._end, always_call=True))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Leave the modules as they were."""
         for handle in self._handles:
             handle.remove()

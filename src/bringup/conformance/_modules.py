@@ -15,7 +15,14 @@ from torch import nn
 
 from bringup.conformance._deviation import leaf_deviations, worst
 from bringup.conformance._opinfo import Watch
-from bringup.conformance._samples import Mover, difference, gradients, outcome, tensors, told
+from bringup.conformance._samples import (
+    Mover,
+    describe_difference,
+    difference,
+    gradients,
+    outcome,
+    tensors,
+)
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -134,7 +141,7 @@ def _told(
     device: str,
 ) -> str:
     """Return how an outcome differs from the CPU's, in words, by the largest gap of each result."""
-    words = told(got, our_error, expected, their_error, False, device)
+    words = describe_difference(got, our_error, expected, their_error, False, device)
     if words or not values or their_error is not None:
         return words
     pair = list(tensors(got)), list(tensors(expected))

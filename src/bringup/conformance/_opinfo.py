@@ -18,13 +18,13 @@ import torch
 from bringup.conformance._operators import UNINITIALISED
 from bringup.conformance._samples import (
     Mover,
+    describe_difference,
     described,
     difference,
     gradients,
     is_strided,
     outcome,
     tensors,
-    told,
 )
 
 with warnings.catch_warnings():
@@ -90,19 +90,19 @@ class Failure:
         operator: with its variant.
         sample: the number of the sample.
         phase: "forward" or "backward".
-        told: what differs.
+        words: what differs.
     """
 
     operator: str
     sample: int
     phase: str
-    told: str
+    words: str
 
     @property
     def is_torchs_own(self) -> bool:
         """Return whether torch itself does otherwise off the CPU."""
         known = TORCHS_OWN.get((self.operator, self.sample, self.phase))
-        return known is not None and known[0] in self.told
+        return known is not None and known[0] in self.words
 
 
 def operators(dtype: torch.dtype) -> list[OpInfo]:
@@ -180,7 +180,9 @@ def _sample(run: _Run, sample: SampleInput) -> Iterator[tuple[str, str]]:
     _count_calls(run, copies, sample.output_process_fn_grad if backward else None)
     counts["samples"] += 1
     tolerance = ACCUMULATES_OTHERWISE.get(op.name) if run.dtype.itemsize == 2 else None
-    words = told(got, our_error, expected, their_error, repeatable, device, tolerance)
+    words = describe_difference(
+        got, our_error, expected, their_error, repeatable, device, tolerance
+    )
     if not words and their_error is None and repeatable:
         words = _left_otherwise(there, arguments, device)
     if words:
@@ -194,7 +196,7 @@ def _sample(run: _Run, sample: SampleInput) -> Iterator[tuple[str, str]]:
     theirs, their_error = outcome(lambda: gradients(arguments, process(expected)))
     with watch.run():
         ours, our_error = outcome(lambda: gradients(there, process(got)))
-    words = told(ours, our_error, theirs, their_error, repeatable, device)
+    words = describe_difference(ours, our_error, theirs, their_error, repeatable, device)
     if words:
         yield "backward", words
     elif repeatable:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from bringup.conformance._opinfo import Watch
-from bringup.conformance._samples import Mover, described, outcome, told
+from bringup.conformance._samples import Mover, describe_difference, described, outcome
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -107,7 +107,9 @@ def optimizer_difference(
         got, our_error = outcome(lambda: _steps(info, there, chosen))
     if their_error is not None:
         return f"the CPU fails: {described(their_error)}"
-    words = told(got, our_error, expected, their_error, True, torch.device(device).type)
+    words = describe_difference(
+        got, our_error, expected, their_error, True, torch.device(device).type
+    )
     if not words:
         watch.results(got, expected)
     return words

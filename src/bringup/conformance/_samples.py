@@ -106,7 +106,7 @@ def outcome(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
             return None, error
 
 
-def told(
+def describe_difference(
     got: object,
     our_error: Exception | None,
     expected: object,

@@ -14,7 +14,7 @@ from bringup.devices._dispatch import (
     dispatch_table,
     key_names,
 )
-from bringup.errors import DeviceError
+from bringup.errors import DeviceError, first_line
 
 _PREFIXES = {
     "None": "",
@@ -142,7 +142,7 @@ def _resolved(torch: Any, packet: Any, args: Sequence[Any], kwargs: Mapping[str,
     try:
         overload = torch._C._jit_resolve_packet(name, *args, **kwargs)
     except RuntimeError as error:
-        first = str(error).partition("\n")[0]
+        first = first_line(error)
         raise DeviceError(f"explain({name}): no overload takes these arguments: {first}") from None
     return f"{name}.{overload}" if overload not in ("", "default") else name
 

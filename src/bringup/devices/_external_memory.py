@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bringup import _native
 from bringup.devices import _load
-from bringup.errors import DeviceError
+from bringup.errors import DeviceError, first_line
 
 if TYPE_CHECKING:
     import torch
@@ -75,7 +75,7 @@ def register_host_memory(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     try:
         native.register_host_memory(address, size)
     except RuntimeError as error:
-        raise DeviceError(_first_line(error)) from None
+        raise DeviceError(first_line(error)) from None
     torch = importlib.import_module("torch")
     memory = torch.empty(0, dtype=torch.uint8).set_(storage)
     try:
@@ -94,7 +94,7 @@ def _unregister(native: ModuleType, memory: torch.Tensor) -> None:
     except RuntimeError as error:
         if memory.is_pinned():
             _refused.append(memory)
-        raise DeviceError(_first_line(error)) from None
+        raise DeviceError(first_line(error)) from None
 
 
 def _unregister_refused(native: ModuleType) -> None:
@@ -117,7 +117,7 @@ def pointer_info(address: int) -> PointerInfo:
     try:
         found = native.pointer_info(address)
     except RuntimeError as error:
-        raise DeviceError(_first_line(error)) from None
+        raise DeviceError(first_line(error)) from None
     if found is None:
         raise DeviceError(
             "the driver cannot say whose memory an address lies in: it has no pointer_info"
@@ -138,8 +138,3 @@ def _loaded_native(what: str) -> ModuleType:
         raise DeviceError(f"{what}: no driver is loaded; devices.load_driver() loads one")
     native: ModuleType = _native.torch_library(what).devices
     return native
-
-
-def _first_line(error: RuntimeError) -> str:
-    """torch appends its C++ frames, which are no text for users."""
-    return str(error).split("\n", 1)[0]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
 
-from bringup.errors import ExpiredHandleError, PassError, PassSkipException
+from bringup.errors import ExpiredHandleError, PassError, PassSkipException, first_line
 from bringup.ir._engine import GraphCore
 from bringup.ir.dialect import Dialect, current_dialect
 from bringup.ir.edits import Edit, Journal
@@ -539,8 +539,7 @@ class Graph(GraphTree):
                 raise
             except Exception as error:
                 raise PassError(
-                    f"{node.op_type} cannot take these arguments: {_first_line(error)} "
-                    f"(in {node!r})"
+                    f"{node.op_type} cannot take these arguments: {first_line(error)} (in {node!r})"
                 ) from error
         if count is None:
             raise _unknown_count(node)
@@ -642,8 +641,3 @@ def _with_outputs(operator: Operator, count: int) -> Operator:
     if operator.parameters and not least <= count <= most:
         raise ValueError(f"{operator.type} has {least} to {most} outputs, got outputs={count}")
     return dataclasses.replace(operator, output_count=count, optional_outputs=0)
-
-
-def _first_line(error: Exception) -> str:
-    """Return the first line of an operator's error, without torch's hints."""
-    return str(error).partition("\n")[0]

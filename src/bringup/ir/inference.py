@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from bringup.errors import PassError
+from bringup.errors import PassError, first_line
 from bringup.ir.dialect import Dialect
 from bringup.ir.graph import Graph
 from bringup.ir.node import CONSTANT, Node, Value
@@ -55,7 +55,7 @@ def _infer_node(graph: Graph, dialect: Dialect, node: Node) -> None:
     try:
         metas = dialect.infer(node)
     except Exception as error:
-        reason = str(error).partition("\n")[0]
+        reason = first_line(error)
         raise PassError(f"the shapes of {node!r} cannot be inferred: {reason}") from error
     if len(metas) != len(node.outputs):
         raise PassError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from bringup.errors import PassError
+from bringup.errors import PassError, first_line
 from bringup.ir._engine import NodeBase
 from bringup.ir.dialect import Dialect
 from bringup.ir.effects import AliasAnalysis
@@ -89,7 +89,7 @@ class _Settling:
         try:
             metas = self._dialect.infer(node)
         except Exception as error:
-            reason = str(error).partition("\n")[0]
+            reason = first_line(error)
             if self._restore_inputs(node):
                 self._agenda[node] = None
                 return

@@ -104,7 +104,7 @@ def test_a_refusal_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_refusal_is_no_pass_where_the_cpu_raises_another_error() -> None:
     refused, wrong = NotImplementedError("no dtype"), RuntimeError("bad shape")
     told = [
-        _samples.told(None, ours, None, theirs, True, "npu")
+        _samples.describe_difference(None, ours, None, theirs, True, "npu")
         for ours in (refused, wrong)
         for theirs in (refused, wrong)
     ]

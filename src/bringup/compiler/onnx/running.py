@@ -13,7 +13,7 @@ import onnx
 from bringup.compiler.onnx import sampling
 from bringup.compiler.onnx.constants import ConstantTensor
 from bringup.compiler.onnx.types import look_of
-from bringup.errors import ModelError
+from bringup.errors import ModelError, first_line
 
 _PLAIN = "biufc"
 
@@ -48,7 +48,7 @@ def run(
     try:
         results = ReferenceEvaluator(whole).run(None, given)
     except Exception as error:
-        reason = str(error).partition("\n")[0]
+        reason = first_line(error)
         raise ModelError(f"the model cannot be run: {type(error).__name__}: {reason}") from error
     return [array for item in results for array in _arrays(item)]
 

@@ -14,7 +14,7 @@ from bringup.jit.builder.request import Request
 from bringup.jit.files.headers import Header
 from bringup.jit.files.identity import bytes_digest, file_time_ns
 from bringup.jit.files.layout import META
-from bringup.jit.lookup.publish import lookups_here, publish
+from bringup.jit.lookup.publish import publish, search_here
 from bringup.jit.store.cache import Cache
 
 Shipment: TypeAlias = Mapping[str, bytes]
@@ -41,7 +41,7 @@ def unpack(shipment: Shipment, request: Request, store: Cache) -> None:
     count = len(received["headers"])
     digests = (*received["headers"], *received["inputs"])
     files = [Header(*pair, None) for pair in zip(meta["headers"], digests, strict=True)]
-    found = lookups_here(request, meta["headers"][:count], file_time_ns())
+    found = search_here(request, meta["headers"][:count], file_time_ns())
     names = shown_names(request, found)
     expected = request.record(digest, digests[:count], digests[count:], found.answers, names)
     if received != {field: tuple(values) for field, values in expected.items()}:

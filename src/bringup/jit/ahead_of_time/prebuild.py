@@ -15,7 +15,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_complete
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from bringup.errors import CompileError, MissingCompilerError
+from bringup.errors import CompileError, MissingCompilerError, first_line
 from bringup.jit.ahead_of_time.entry_transfer import Shipment, pack, unpack
 from bringup.jit.builder.request import Request
 from bringup.jit.lookup import compilation, events, progress
@@ -289,5 +289,5 @@ def prebuild(
         ):
             for spec, outcome in outcomes:
                 found[spec] = outcome
-                report_outcome(str(outcome).partition("\n")[0])
+                report_outcome(first_line(outcome))
     return PrebuildReport(tuple(found[spec] for spec in plans))

@@ -15,10 +15,10 @@ from bringup import settings
 from bringup.errors import CompileError
 from bringup.jit.builder.diagnose import Failure, compile_error, disk_is_full, operator_prefix
 from bringup.jit.builder.header_search import (
-    Lookups,
+    HeaderSearch,
     SearchPath,
     endless_header,
-    lookups_of,
+    header_search,
     places_before,
 )
 from bringup.jit.builder.request import Request, SourceChangedError
@@ -76,9 +76,9 @@ def search_path(request: Request) -> SearchPath:
     return SearchPath.of(source.directory, compiler.include_directories, request.flags, system)
 
 
-def lookups_of_build(
+def search_of_build(
     request: Request, source: str, headers: Sequence[str], start_ns: int
-) -> Lookups:
+) -> HeaderSearch:
     """Return where a build that began then looked for its headers, and what its probes were
     answered.
 
@@ -94,10 +94,10 @@ def lookups_of_build(
     defined = [flag[2:] for flag in flags if flag.startswith("-D")]
     forced = any(flag.startswith(("-include", "-imacros")) for flag in flags)
     macros = (*request.macros, *defined)
-    return lookups_of(source, headers, path, macros, start_ns, forced=forced)
+    return header_search(source, headers, path, macros, start_ns, forced=forced)
 
 
-def _untracked(job: Job, found: Lookups) -> str:
+def _untracked(job: Job, found: HeaderSearch) -> str:
     """Return which inputs of the build cannot be tracked and what to write instead, or ""."""
     for one in found.untracked:
         if "embed" in one.text:
@@ -172,7 +172,7 @@ def _passed(job: Job, request: Request, tools: _Tools, start_ns: int) -> Searche
     )
 
 
-def shown_names(request: Request, found: Lookups) -> tuple[str, ...]:
+def shown_names(request: Request, found: HeaderSearch) -> tuple[str, ...]:
     """Return the names that the binary may have for its source and the request's own headers, which
     come after it; none where it can have none.
     """
@@ -340,7 +340,7 @@ def build(request: Request, source_digest: str, staged: Path, failed_log: Path) 
         seconds = time.perf_counter() - start
         keep_symbols_apart(staged / BINARY)
         headers = _read_headers(request, staged)
-        found = lookups_of_build(request, compiled, [header.path for header in headers], start_ns)
+        found = search_of_build(request, compiled, [header.path for header in headers], start_ns)
         if reason := _untracked(job, found) or _uncalled(staged):
             raise CompileError(f"{operator_prefix()}{request.source}: {reason}", command=command)
         tools = _Tools.of(job)

@@ -95,7 +95,7 @@ _KINDS = ("-I", "-iquote", "-isystem", "-idirafter")
 
 
 @dataclass(frozen=True)
-class Lookups:
+class HeaderSearch:
     """What a build found out of the file system.
 
     Attributes:
@@ -115,7 +115,7 @@ class Lookups:
     says_names: bool
 
 
-def lookups_of(
+def header_search(
     source: str,
     headers: Sequence[str],
     path: SearchPath,
@@ -123,7 +123,7 @@ def lookups_of(
     start_ns: int,
     *,
     forced: bool = False,
-) -> Lookups:
+) -> HeaderSearch:
     """Return what a build found besides the content of what it read.
 
     Args:
@@ -159,7 +159,7 @@ def lookups_of(
     absent = {file for file in wanted if os.path.normpath(file) not in read}
     probes = probes_of([source, *headers], macros)
     probed, answers = _answers(probes.asked, folders, path)
-    return Lookups(
+    return HeaderSearch(
         Searched.of(file for file in absent if _is_later(file, start_ns)),
         probed,
         answers,

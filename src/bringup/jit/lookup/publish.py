@@ -6,8 +6,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bringup.jit.builder.build import lookups_of_build
-from bringup.jit.builder.header_search import Lookups
+from bringup.jit.builder.build import search_of_build
+from bringup.jit.builder.header_search import HeaderSearch
 from bringup.jit.builder.key import Record
 from bringup.jit.builder.request import Request
 from bringup.jit.files.headers import Header, Searched, portable, portable_places
@@ -19,15 +19,15 @@ from bringup.jit.target.machine import required_features
 _RUN_HERE = frozenset({"cpu", "sim"})  # targets whose code is for the machine that builds it
 
 
-def lookups_here(request: Request, headers: Sequence[str], start_ns: int) -> Lookups:
+def search_here(request: Request, headers: Sequence[str], start_ns: int) -> HeaderSearch:
     """Return what a build of this request would find here."""
     source = request.source
     if source.path is not None:
-        return lookups_of_build(request, str(source.path), headers, start_ns)
+        return search_of_build(request, str(source.path), headers, start_ns)
     with tempfile.TemporaryDirectory(prefix="bringup-") as folder:
         file = Path(folder, source.file_name)
         file.write_bytes(source.content())
-        return lookups_of_build(request, str(file), headers, start_ns)
+        return search_of_build(request, str(file), headers, start_ns)
 
 
 def publish(

@@ -13,7 +13,7 @@ from bringup.jit.builder.request import Request
 from bringup.jit.files.headers import Header, PortableHeader
 from bringup.jit.files.identity import file_time_ns
 from bringup.jit.files.layout import StoreUnwritableError, write_durably
-from bringup.jit.lookup.publish import lookups_here, publish
+from bringup.jit.lookup.publish import publish, search_here
 from bringup.jit.store.bundle import pack_entry
 from bringup.jit.store.cache import Cache
 from bringup.jit.store.entries import Hit
@@ -50,7 +50,7 @@ def find_shared(request: Request, source_digest: str, store: Cache) -> Hit | Non
     count = len(packed.meta["record"]["headers"])
     start_ns = file_time_ns()
     try:
-        found = lookups_here(request, [header.path for header in read[:count]], start_ns)
+        found = search_here(request, [header.path for header in read[:count]], start_ns)
     except (StoreUnwritableError, OSError):
         return None
     digests = [file.digest for file in read]

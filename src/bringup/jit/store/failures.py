@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bringup.errors import CompileError
-from bringup.jit.builder.build import lookups_of_build, read_dependencies
+from bringup.jit.builder.build import read_dependencies, search_of_build
 from bringup.jit.builder.diagnose import operator_prefix
 from bringup.jit.builder.request import Request
 from bringup.jit.files.headers import Header, Searched, read_header, unchanged
@@ -136,7 +136,7 @@ class Failures:
                 return None  # what was compiled may not be what is there now
             headers = [read_header(path) for path in paths]
             source = os.path.join(staged, request.source.path or request.source.file_name)
-            found = lookups_of_build(request, source, paths, start_ns)
+            found = search_of_build(request, source, paths, start_ns)
         except OSError:
             return None
         if found.untracked or found.probed.is_younger_than(start_ns):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bringup import settings
-from bringup.errors import MissingCompilerError
+from bringup.errors import MissingCompilerError, first_line
 from bringup.jit.files.identity import read_bytes
 from bringup.jit.target.compiler_process import Finished
 from bringup.jit.target.debug import Debug
@@ -134,8 +134,7 @@ def _bindings() -> Any:
         nvrtc.nvrtcVersion()
     except Exception as error:
         raise MissingCompilerError(
-            f"no NVRTC for device code of target 'cuda': {str(error).strip().splitlines()[0]}. "
-            f"Get it with: {_GET}"
+            f"no NVRTC for device code of target 'cuda': {first_line(error)}. Get it with: {_GET}"
         ) from error
     return nvrtc
 

@@ -116,19 +116,5 @@ const char* bringup_can_implement(void** args, int32_t, const bringup_ctx*) {
 }
 
 BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx* ctx) {
-  const bringup::View<const float, 2> x(args[0]);
-  const bringup::View<const uint8_t, 4> panels(args[1]);
-  LinearArguments<float> given;
-  if (const char* reason = given.read(args[3], args[4], args[5])) return bringup::fail(ctx, reason);
-  const PanelLinear<DotKernel> product{x,
-                                       reinterpret_cast<const int32_t*>(panels.data()),
-                                       static_cast<float*>(bringup::tensor(args[6]).data),
-                                       x.size(0),
-                                       panels.size(0) * kPanel - given.padding,
-                                       panels.size(1),
-                                       static_cast<const float*>(bringup::tensor(args[2]).data),
-                                       given.bias,
-                                       given.activation};
-  if (!run_linear(ctx, product)) return bringup::fail(ctx, "no workspace memory left");
-  return 0;
+  return run_scaled_linear<DotKernel>(args, ctx);
 }

@@ -33,7 +33,7 @@ from bringup.ops.registration.handle_lifetime import (
     UNDEFINED,
     destroy,
     expired,
-    hold_for_keepers,
+    hold_for_users,
 )
 from bringup.ops.registration.methods import RegistrationMethods
 from bringup.ops.registration.pickling import find_operator_by, reduced
@@ -188,7 +188,7 @@ class CustomOperator(RegistrationMethods, metaclass=_Constructor):
             del _operators[self.qualified_name]
             self._direct, self._structure = False, None
             self.overload = expired(self.qualified_name, reason)
-            hold_for_keepers(self.qualified_name, self.overload)
+            hold_for_users(self.qualified_name, self.overload)
             self.destroy()
 
     def _register(self, devices: Sequence[str] | None) -> None:

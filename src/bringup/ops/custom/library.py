@@ -11,7 +11,7 @@ import torch
 
 from bringup.errors import SchemaError
 from bringup.ops.custom.custom_op import find_custom_operator
-from bringup.ops.registration.handle_lifetime import destroy, expired, hold_for_keepers
+from bringup.ops.registration.handle_lifetime import destroy, expired, hold_for_users
 from bringup.ops.registration.methods import Function, RegistrationMethods
 from bringup.ops.registration.vmap import GeneratedRule
 from bringup.ops.schema import dispatch_keys
@@ -184,7 +184,7 @@ class Library(torch.library.Library):  # type: ignore[misc]
             operator.destroy()
         self._operators.clear()
         for name in self._op_defs:
-            hold_for_keepers(name, expired(name, "removed with the library that defined it"))
+            hold_for_users(name, expired(name, "removed with the library that defined it"))
         destroy(self)
 
 

@@ -61,7 +61,7 @@ from bringup.ops.registration.handle_lifetime import (
     UNDEFINED,
     destroy,
     expired,
-    hold_for_keepers,
+    hold_for_users,
 )
 from bringup.ops.registration.pickling import find_operator_by, reduced
 from bringup.ops.schema.schema import MAX_ARGUMENTS, Schema, parse_schema
@@ -337,7 +337,7 @@ class _Definition:
             if definitions_by_name.get(name) is self:
                 del definitions_by_name[name]
                 forget(name)
-                hold_for_keepers(name, instead)
+                hold_for_users(name, instead)
                 self._remove(instead)
 
     def _remove(self, instead: Callable[..., Any] | None = None) -> None:

@@ -6,7 +6,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from bringup.errors import ContractError
+from bringup.errors import ContractError, first_line
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -39,7 +39,7 @@ def tensor_ptr(tensor: torch.Tensor) -> Address:
     except RuntimeError as error:
         raise ContractError(
             f"tensor_ptr: a {type(tensor).__name__} of shape {list(tensor.shape)} has no address "
-            f"({_first_line(error)}); inside vmap and the like, call an operator instead"
+            f"({first_line(error)}); inside vmap and the like, call an operator instead"
         ) from error
     address.device = tensor.device
     return address
@@ -85,7 +85,3 @@ def _wrapped(tensor: torch.Tensor) -> str:
     if is_traceable_wrapper_subclass(tensor):
         return f"a {type(tensor).__name__} wraps other tensors; pass one of those"
     return ""
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).partition("\n")[0]

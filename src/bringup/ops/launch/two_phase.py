@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -119,12 +118,7 @@ class _Descriptors:
     def __enter__(self) -> _Descriptors:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for descriptor in self._made:
             self._libraries.get("aclDestroyTensor")(ctypes.c_void_p(descriptor))
 

@@ -64,25 +64,25 @@ def destroy(library: torch.library.Library) -> None:
     kernels.clear()
 
 
-def hold_for_keepers(name: str, instead: Callable[..., Any]) -> None:
-    """Before `ns::name` or `ns::name.overload` is removed: keeps its entry for as long as a user
-    keeps what `torch.ops` has given out for it. A call of that is a call of `instead`, mostly
-    `expired(...)`; one by its handle raises, too.
+def hold_for_users(name: str, instead: Callable[..., Any]) -> None:
+    """Hold the entry of `ns::name` or `ns::name.overload`, which is about to be removed, while its
+    objects of `torch.ops` are held. These call `instead`, mostly `expired(...)`; a call by the
+    handle raises.
     """
     namespace, _, rest = name.partition("::")
     bare, _, overload = rest.partition(".")
     space = getattr(torch.ops, namespace)
     packet = vars(space).get(bare)
-    given_out = packet and vars(packet).get(overload or "default")
-    if given_out is None or (held := hold(name)) is None:
+    operator = packet and vars(packet).get(overload or "default")
+    if operator is None or (held := hold(name)) is None:
         return
-    is_last = packet.overloads() == [given_out._overloadname]
-    for keeper in (packet, given_out) if is_last else (given_out,):
-        keeper._op = _unless_defined_again(name, keeper._op, instead)
+    is_last = packet.overloads() == [operator._overloadname]
+    for entry in (packet, operator) if is_last else (operator,):
+        entry._op = _unless_defined_again(name, entry._op, instead)
     if not is_last:
         packet._op = lambda *a, **k: getattr(space, bare)(*a, **k)
-    for keeper in (packet, given_out):
-        vars(keeper).setdefault("_bringup_held", []).append(held)
+    for entry in (packet, operator):
+        vars(entry).setdefault("_bringup_held", []).append(held)
 
 
 def _unless_defined_again(

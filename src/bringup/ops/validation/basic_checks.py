@@ -15,7 +15,7 @@ from torch.utils import _pytree
 
 from bringup import devices
 from bringup._differences import not_close, same_bytes
-from bringup.errors import BringupError, ContractError, KernelError
+from bringup.errors import BringupError, ContractError, KernelError, first_line
 from bringup.ops.schema.operator_facts import Facts
 from bringup.ops.validation.samples import Sample, doubled, emptied
 
@@ -408,7 +408,7 @@ def cpu_and_npu(subject: Subject, sample: Sample) -> None:
     try:
         got = run(subject.overload, subject, sample.copied().mapped(lambda t: t.to(device)))
     except NotImplementedError as error:
-        raise NotApplicable(f"no kernel on {device}: {str(error).splitlines()[0]}") from None
+        raise NotApplicable(f"no kernel on {device}: {first_line(error)}") from None
     expected = run(subject.overload, subject, sample)
     if moved := [i for i, t in enumerate(got) if isinstance(t, torch.Tensor) and t.is_cpu]:
         raise Failed(f"result {moved[0]} of tensors on {device} is on cpu")
