@@ -87,9 +87,7 @@ def _parts(value: Any) -> list[tuple[str, Any]] | None:
 
 
 def form_difference(ours: Sequence[Leaf], expected: Sequence[Leaf]) -> str:
-    """Return how two results differ in structure, shapes, dtypes or kinds, in words; "" where they
-    do not and their values can be compared one by one.
-    """
+    """Return how two results differ in structure, shapes, dtypes or kinds, in words, or ""."""
     for mine, other in zip(ours, expected, strict=False):
         if mine.path != other.path:
             return (
@@ -103,9 +101,7 @@ def form_difference(ours: Sequence[Leaf], expected: Sequence[Leaf]) -> str:
 
 
 def largest_gap(ours: Sequence[Leaf], expected: Sequence[Leaf]) -> tuple[float | None, str]:
-    """Return the largest absolute difference of tensors and numbers, and why that is no good
-    number, or "".
-    """
+    """Return the largest absolute difference, and why that is no good number, or ""."""
     if words := form_difference(ours, expected):
         return math.inf, f"the outputs differ {words}"
     largest: float | None = None
@@ -134,9 +130,7 @@ def _at(path: str) -> str:
 
 
 def alike(ours: Any, expected: Any) -> bool:
-    """Return whether two values that are no numbers are equal; True where their class does not
-    say.
-    """
+    """Return whether two values that are no numbers are equal, or their class does not say."""
     if ours is expected:
         return True
     owner = next(kind for kind in type(ours).__mro__ if "__eq__" in vars(kind))
@@ -216,9 +210,7 @@ def magnitude(value: Any) -> float:
 
 
 def cosine(ours: torch.Tensor, expected: torch.Tensor) -> float:
-    """Return the cosine similarity of all elements: 1.0 for equal ones, also for two zeros; 0.0
-    where a number is not finite.
-    """
+    """Return the cosine of all elements: 1.0 for equal ones and two zeros; 0.0 if not finite."""
     x, y = ours.detach().double().flatten(), expected.detach().double().flatten()
     if not bool(x.isfinite().all() & y.isfinite().all()):
         return 0.0

@@ -19,9 +19,7 @@ def identity(value: object) -> Hashable:
 
 
 def same_number(left: object, right: object) -> bool:
-    """Return whether two numbers are of one type and the same to the bit: 0.0 is not -0.0, NaN is
-    NaN.
-    """
+    """Return whether two numbers are of one type and equal to the bit: 0.0 is not -0.0."""
     if type(left) is not type(right):
         return False
     if isinstance(left, (float, complex)):

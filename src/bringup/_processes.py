@@ -81,9 +81,7 @@ def started(
 
 
 def end(process: subprocess.Popen[bytes], grace: float = 0.0) -> None:
-    """End the process group of a program that still runs: by SIGTERM where it has so many seconds
-    of grace, and by SIGKILL if it has not ended then.
-    """
+    """End the group of a running program: by SIGTERM and grace in seconds, then by SIGKILL."""
     for how in (signal.SIGTERM, signal.SIGKILL) if grace else (signal.SIGKILL,):
         if process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
@@ -93,9 +91,7 @@ def end(process: subprocess.Popen[bytes], grace: float = 0.0) -> None:
 
 
 def output_within(process: subprocess.Popen[bytes], seconds: float) -> tuple[bytes, bool]:
-    """Return what a program prints until it ends, and whether it did so in time; otherwise it was
-    ended with all that is in its group.
-    """
+    """Return a program's output, and whether it ended in time; else its group was ended."""
     try:
         return process.communicate(timeout=seconds)[0], True
     except subprocess.TimeoutExpired:

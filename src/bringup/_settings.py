@@ -175,9 +175,7 @@ def switches(text: str) -> dict[str, bool]:
 
 
 def default_cache_dir() -> Path:
-    """Return what platformdirs says, which takes longer to import than a kernel to find and load:
-    it is asked only where the answer is not the plain one of Linux.
-    """
+    """Return what platformdirs says, imported only where that may differ from plain Linux."""
     xdg, home = os.environ.get("XDG_CACHE_HOME", ""), os.environ.get("HOME", "")
     if sys.platform == "linux" and xdg.startswith("/"):
         return Path(xdg, "bringup")
@@ -204,9 +202,7 @@ def without(*names: str) -> dict[str, str]:
 
 
 def logger(package: str, levels: dict[str, int]) -> logging.Logger:
-    """Return the logger `bringup.<package>`, with these levels of loggers; on stderr where there
-    are any and logging is not set up.
-    """
+    """Return the logger `bringup.<package>` with these levels; on stderr if none is set up."""
     found = logging.getLogger(f"bringup.{package}")
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)

@@ -333,9 +333,7 @@ def named_driver() -> str | None:
 
 
 def pass_path() -> dict[Path, str]:
-    """Return where to look for pass plugins, each place with the variable that names it:
-    `BRINGUP_PASS_PATH`, then `ASCEND_GE_PY_PASS_PATH`.
-    """
+    """Return the places of pass plugins with the variables that name them."""
     found = dict.fromkeys(_pass_path(), _pass_path.variable)
     for path in _ascend_pass_path():
         found.setdefault(path, _ascend_pass_path.variable)

@@ -170,18 +170,14 @@ class CParameter:
 
     @property
     def argument_name(self) -> str:
-        """Return the name of the argument that is passed as it is, a tensor by its address; "" for
-        everything else.
-        """
+        """Return the name of the argument passed as it is, a tensor by its address, or ""."""
         first = self.program[0]
         whole = (Opcode.INT, Opcode.FLOAT, Opcode.STRING, Opcode.DATA, Opcode.LIST_DATA)
         alone = len(self.program) == 1 and first.opcode in whole
         return self.value.names[first.argument] if alone else ""
 
     def evaluate(self, values: Sequence[Any]) -> Any:
-        """Return what it is for these arguments; None for an argument that is passed as None, and
-        for no address. Raises what `Expression.evaluate` raises.
-        """
+        """Return the value, None for an argument that is None. Raises as `Expression.evaluate`."""
         first = self.program[0]
         if self.optional and values[first.argument] is None:
             return None
@@ -306,9 +302,7 @@ def plain_values(parameters: Sequence[CParameter], where: str) -> None:
 def parse_size(
     grid: Extent, block: Extent, shared: int | str, signature: Sequence[Argument], where: str
 ) -> LaunchSize:
-    """Return the size of a launch; numbers, or expressions over the arguments. `ValueError`
-    starting with `where` for one that cannot be read.
-    """
+    """Return the size of a launch. `ValueError` starting with `where` for none."""
 
     def read(what: str, given: int | str) -> Expression:
         return parse_expression(given, signature, f"{where}: {what}", none_is_zero=True)

@@ -115,9 +115,7 @@ class ExpressionReader:
         return SchemaError(f"{self._where}: '{self.text}': {reason}")
 
     def tree(self, text: str) -> ast.expr:
-        """Return the syntax tree of a part of the text. Raises what `error` gives when there is
-        none.
-        """
+        """Return the syntax tree of a part of the text. Raises what `error` gives."""
         try:
             tree = ast.parse(text, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -153,9 +153,7 @@ def has_torch_library() -> bool:
 
 
 def torch_library_status() -> TorchLibrary:
-    """Return what `torch_library` would find, without building anything. Raises what it raises
-    where torch is missing.
-    """
+    """Return what `torch_library` would find, building nothing; raises without torch."""
     if _decided is not None:
         return _decided
     key = _find.running_key()

@@ -18,9 +18,7 @@ _KEY_SIZE = 16
 
 
 def mismatch(core_file: Path) -> str:
-    """Return why this core cannot be opened beside the engine of the process; "" where it can, or
-    where there is no engine yet.
-    """
+    """Return why this core does not fit the engine of the process, or ""."""
     try:
         engine = ctypes.CDLL(_ENGINE, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
     except OSError:

@@ -124,9 +124,7 @@ def core_build_key(package_folder: Path) -> str:
 
 
 def package_folder() -> Path | None:
-    """Return the folder of the native core, found without loading it; None where this Python has
-    none.
-    """
+    """Return the folder of the native core, without loading it; None where there is none."""
     spec = importlib.util.find_spec("bringup._native._core")
     return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
@@ -214,9 +212,7 @@ def source_folder() -> Path | None:
 
 
 def torch_of(sources: Path) -> str:
-    """Return the minor version of torch that the sources are written for, as they use its private
-    members; "" where they do not say.
-    """
+    """Return the minor version of torch that the sources are for, or ""."""
     header = sources / "native" / "torch" / "common" / "torch_private.h"
     found = _WRITTEN_FOR.search(header.read_text()) if header.is_file() else None
     return ".".join(found.groups()) if found else ""

@@ -107,9 +107,7 @@ class _Compilation:
         return frozenset(weight.index for weight in self._weights if weight.source in owned)
 
     def forget_weights(self) -> None:
-        """Own no parameter any longer than the compile takes: torch.utils.swap_tensors exchanges
-        none that others own, too.
-        """
+        """Drop the parameters after the compile: torch.utils.swap_tensors needs sole owners."""
         self._weights = []
 
     def inference(self, aten: Any, inputs: Sequence[Any]) -> BoxedFunction:

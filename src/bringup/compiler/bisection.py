@@ -128,9 +128,7 @@ class Runs(Protocol):
         """Return those that there are, in the order in which a compile comes to them."""
 
     def attempt(self, parts: Sequence[str], most: int | None, without: Iterable[str]) -> Attempt:
-        """Compile with these parts alone, at most so many rewrites (None: all), and without these
-        passes.
-        """
+        """Compile with these parts, so many rewrites (None: all), and without these passes."""
 
 
 def search(runs: Runs, on_step: Callable[[str], object] = lambda words: None) -> Bisection:

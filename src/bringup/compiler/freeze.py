@@ -44,9 +44,7 @@ class Weight:
 
 
 def weights_of(module: Any, example_inputs: Sequence[Any]) -> list[Weight]:
-    """Return the parameters and buffers among what AOT autograd will give its graph: own ones
-    first.
-    """
+    """Return the weights among what AOT autograd gives its graph: own ones first."""
     own = [
         *module.named_parameters(remove_duplicate=False),
         *module.named_buffers(remove_duplicate=False),

@@ -68,9 +68,7 @@ class Wrapped:
         return found
 
     def reads_but(self, number: int) -> list[fx.Node]:
-        """Return all operands of the node, as often as it has them, without written operand
-        `number`.
-        """
+        """Return all operands of the node, repeated ones too, without written operand `number`."""
         found: list[fx.Node] = []
         fx.map_arg((self.node.args, self.node.kwargs), found.append)
         fx.map_arg(self.operands[number], found.remove)
@@ -91,9 +89,7 @@ def wrapped(node: Any) -> Wrapped | None:
 
 
 def written_operand(node: Any) -> tuple[Wrapped, int] | None:
-    """Return the wrapped call and the number of its written operand that a node has the new content
-    of.
-    """
+    """Return the wrapped call and operand number whose new content a node has."""
     if getattr(node, "target", None) is not operator.getitem:
         return None
     call = wrapped(node.args[0])

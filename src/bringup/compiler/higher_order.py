@@ -26,9 +26,7 @@ _FUNCTIONAL = frozenset(
 
 
 def writes_nothing(node: fx.Node) -> bool:
-    """Return whether a call of a higher-order operator writes no operand and returns memory of its
-    own.
-    """
+    """Return whether a higher-order call writes no operand and returns its own memory."""
     name = node.target.name()
     if name in _COPYING:
         return True

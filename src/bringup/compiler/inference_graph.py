@@ -113,9 +113,7 @@ class InferenceGraph:
         return graph, self._rewrite(graph, constants), frozen
 
     def build(self, to_freeze: Sequence[Weight], narrow_layers: Sequence[int] = ()) -> Built:
-        """Return the graph with these weights folded in. Layers are packed in float32 unless they
-        are named: changed weights have not been looked at yet.
-        """
+        """Return the graph with these weights folded in, packed in float32 unless named."""
         graph, run, frozen = self._rewritten(to_freeze)
         if run is None:
             if narrow_layers:

@@ -15,9 +15,7 @@ BoxedFunction = Callable[[list[Any]], Any]
 
 
 def computes(aten: Any) -> bool:
-    """Return whether a graph does more than handing on views of its inputs: whether a capture of it
-    would record anything.
-    """
+    """Return whether a graph does more than hand on views: whether a capture has nodes."""
     calls = [
         node for node in aten.graph.nodes if node.op not in ("placeholder", "get_attr", "output")
     ]

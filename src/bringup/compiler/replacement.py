@@ -312,9 +312,7 @@ def _difference_of_match(
 
 
 def _is_same(dialect: AtenDialect, left: object, right: object) -> bool:
-    """Return whether two arguments are the same: values of the pattern, sizes however they are
-    stated.
-    """
+    """Return whether two arguments are the same value of the pattern or the same size."""
     if isinstance(left, tuple) and isinstance(right, tuple):
         return len(left) == len(right) and all(
             _is_same(dialect, *pair) for pair in zip(left, right, strict=True)

@@ -31,9 +31,7 @@ class SchemaParameter:
     """How often a single number given for a list is repeated; 0 when this is not a list."""
 
     def canonical(self, argument: object) -> object:
-        """Return one form per meaning: tuples for lists, floats for float parameters, dtypes for
-        names.
-        """
+        """Return one form per meaning: tuples, floats for float parameters, dtypes for names."""
         if isinstance(argument, ir.Value):
             return argument
         if isinstance(argument, (tuple, list)):

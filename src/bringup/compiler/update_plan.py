@@ -36,9 +36,7 @@ class Updates:
     free: frozenset[int]
 
     def bind(self, graph: CapturedGraph, inputs: Sequence[Any]) -> BoundPlan:
-        """Return the plan for a capture of a call with these inputs. `UpdateError` where the plan
-        is not that of the captured calls.
-        """
+        """Return the plan for a capture of a call with these inputs, or raise `UpdateError`."""
         bound = self.plan.bind(graph)
         slots = graph.slots
         for name, value in bound.slots(inputs).items():

@@ -338,9 +338,7 @@ class _FormSearch:
     seen: Counter[str] = field(default_factory=Counter)
 
     def is_wrong(self, call: ModuleCall) -> bool:
-        """Return whether the module differs; its inner modules are looked at only if it does, or if
-        it cannot be compared.
-        """
+        """Return whether the module differs, or cannot be compared: then inner ones count."""
         check = check_call(
             call,
             call.module,

@@ -27,9 +27,7 @@ _TOLERANCES = {
 
 
 def tolerance_of(dtype: torch.dtype) -> float:
-    """Return the error, relative to the largest value, that one operator may have on equal inputs;
-    0 for dtypes whose results are exact.
-    """
+    """Return the relative error that one operator may have; 0 for exact dtypes."""
     if dtype.is_complex:
         return _TOLERANCES[dtype.to_real()] if dtype is not torch.complex32 else 2e-3
     return _TOLERANCES.get(dtype, 0.0)

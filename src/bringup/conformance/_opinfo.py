@@ -68,9 +68,7 @@ class Watch:
         return nullcontext()
 
     def calls(self) -> AbstractContextManager[object]:
-        """Entered around a run whose operators are counted: the second one of an operator's sample,
-        the only one of a module or an optimizer.
-        """
+        """Count operators: in an operator sample's second run, the only one of a module."""
         return nullcontext()
 
     def results(self, got: object, expected: object) -> None:

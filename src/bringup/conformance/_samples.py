@@ -148,9 +148,7 @@ def gradients(inputs: object, outputs: object) -> list[Tensor | None]:
 
 
 def weighted(outputs: object) -> tuple[list[Tensor], list[Tensor]]:
-    """Return what of `outputs` has a gradient, and a weight for every element, the same on each
-    device.
-    """
+    """Return what of `outputs` has a gradient, and equal weights on each device."""
     results = [t for t in tensors(outputs) if t.requires_grad]
     return results, [_weights(t).to(t.device) for t in results]
 

@@ -54,9 +54,7 @@ class Worker:
         self._running: _Process | None = None
 
     def facts(self) -> dict[str, Any]:
-        """Return what the process says of the device. Raises `DriverError` where it cannot be
-        loaded.
-        """
+        """Return what the process says of the device; `DriverError` if it does not load."""
         return self._started().facts
 
     def run(self, case: str) -> CaseResult:

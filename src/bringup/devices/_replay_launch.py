@@ -201,9 +201,7 @@ class Launches:
             self._memory.write(at, size if exact else 1, content)
 
     def _spans(self, given: dict[str, Any]) -> list[tuple[int, int]]:
-        """Return the device memory that arguments may reach: from an address to its allocation's
-        end.
-        """
+        """Return the device memory in reach of arguments: from an address to its block's end."""
         if "values" in given:
             addresses = (x["address"] for x in given["values"] if x["kind"] == _ADDRESS)
             return [(at, rest) for at in addresses if (rest := self._memory.rest(at))]

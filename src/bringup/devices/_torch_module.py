@@ -229,9 +229,7 @@ class DeviceModule(ModuleType):
         return False
 
     def get_device_capability(self, device: DeviceLike = None) -> dict[str, Any]:
-        """Return what a device can do, as `torch.accelerator` tells it: `{"supported_dtypes":
-        {...}}`.
-        """
+        """Return `{"supported_dtypes": {...}}`, as `torch.accelerator` has it."""
         return torch.accelerator.get_device_capability(self._index(device))  # type: ignore[no-any-return]
 
     # --- streams

@@ -19,16 +19,12 @@ class AcceleratorGraph:
         self._pool = GraphPool()
 
     def capture_begin(self, mode: str, pool: int) -> None:
-        """As `CapturedGraph.capture_begin`; what the code that asked torch can reach is
-        remembered.
-        """
+        """Begin as `CapturedGraph.capture_begin`, with what the asking code can reach."""
         self._pool = numbered_pool(pool) or self._pool
         self._graph._begin_block(_frame_outside_torch(), self._pool, capture_error_mode=mode)
 
     def capture_end(self) -> None:
-        """As `CapturedGraph.capture_end`, or as `reset` where the `with` block raised: torch ends
-        the capture then too.
-        """
+        """End as `CapturedGraph.capture_end`, or reset where the `with` block raised."""
         if _block_raised(sys._getframe(1).f_back):
             self._graph.reset()
         else:

@@ -94,9 +94,7 @@ class HeldTensors:
         return issubclass(type(value), torch.Tensor) and not self._predates(value)
 
     def check(self, watch: Any) -> None:
-        """Raise `CaptureError` for a tensor that the graph reads and in whose place the run has
-        put another one.
-        """
+        """Raise `CaptureError` for a tensor that the graph reads and the run replaced."""
         compared: set[tuple[int, int]] = set()
         for name, value, held in self._held.values():
             self._compare(watch, name, held, held_by(value), compared)

@@ -235,9 +235,7 @@ CapturedGraph._capture = capture  # for capture_begin
 
 
 def rehearsal(note: Callable[[CaptureError], None]) -> capture:
-    """Return a capture that makes no graph: what a capture would refuse is given to `note`, and
-    goes on where it can.
-    """
+    """Return a capture without a graph: refusals go to `note`, and it goes on where it can."""
     block = capture(CapturedGraph())
     block._note = note
     return block
@@ -285,9 +283,7 @@ def _captured_nodes() -> int | None:
 
 
 def keep_in_graph(call: Any) -> None:
-    """Keep an object for as long as the graph that is being captured, and calls its `arm()` when
-    the capture is over. Needs one.
-    """
+    """Keep an object with the graph under capture; call its `arm()` after the capture."""
     assert _session.kept is not None
     _session.kept.append(call)
 
@@ -320,9 +316,7 @@ def begin_task_group(node: int) -> None:
 
 
 def end_task_group() -> tuple[CapturedGraph, int]:
-    """Return the graph that this thread captures and the first node. CaptureError when none has
-    begun.
-    """
+    """Return the captured graph and the group's first node. CaptureError without one."""
     begun, _session.task_group = _session.task_group, None
     graph = _session.graph()
     if begun is None or graph is None:

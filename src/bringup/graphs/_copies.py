@@ -18,9 +18,7 @@ _PLAIN = (
 
 
 def copied(tensor: Any) -> Any:
-    """Return a tensor of its own memory and the same strides, without gradient; also of one that
-    overlaps itself.
-    """
+    """Return a tensor of its own memory and the same strides, without gradient."""
     return torch_library("copying a tensor of a captured graph").graphs.copied(tensor)
 
 
@@ -30,17 +28,13 @@ def repeated_dims(tensor: torch.Tensor) -> list[int]:
 
 
 def shares_memory(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    """Return whether the storages of two tensors overlap: NumPy's arrays may through storages of
-    their own.
-    """
+    """Return whether two tensors' storages overlap, which NumPy's may though distinct."""
     native = torch_library("comparing tensors of a captured graph")
     return bool(native.graphs.share_memory(tensor, other))
 
 
 def overlaps_itself(tensor: torch.Tensor) -> bool:
-    """Return whether elements may share memory, apart from `repeated_dims`: the windows of
-    `unfold`.
-    """
+    """Return whether elements may share memory beside `repeated_dims`, as in `unfold`."""
     reach = 0
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1 and stride != 0:
@@ -92,9 +86,7 @@ class ResultNest:
         self._is_tensor = self._spec.is_leaf() and type(value) is torch.Tensor
 
     def settle(self) -> None:
-        """Keep after the capture what the tensors are now, whatever the user's objects become
-        (`set_`, `.data =`, `t_()`).
-        """
+        """Keep after the capture what the tensors are now, whatever `set_` or `.data =` do."""
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
             self.tensors = [tensor.detach() for tensor in self.tensors]
 

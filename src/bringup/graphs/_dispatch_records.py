@@ -58,9 +58,7 @@ class HandledCalls:
         self.calls: list[HandledCall] = []
 
     def handle(self, name: str, overload: str, values: list[Any]) -> tuple[bool, Any]:
-        """Run one call as its handler says; (False, None) when the handler has nothing to do
-        with it.
-        """
+        """Run one call as its handler says; (False, None) if it does not handle it."""
         func = _overload(name, overload)
         found = handler_for(_full_name(func))
         assert found is not None, "the recorder asks for operators with a handler only"
@@ -311,9 +309,7 @@ class HandledRecord:
 
 
 def _now(known: Sequence[Any], value: Any) -> Any:
-    """Return a slot's value in a record: for a tensor the known reference, lists in the captured
-    type.
-    """
+    """Return a slot's value in a record: a tensor's reference, lists in the captured type."""
     if isinstance(value, torch.Tensor):
         for ref in known:
             if isinstance(ref, TensorRef) and ref.is_(value):

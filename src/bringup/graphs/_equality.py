@@ -103,9 +103,7 @@ class Snapshot:
                 self._found[path] = _Unread(value_text(value))
 
     def difference(self, value: Any) -> tuple[str, str, str] | None:
-        """Return the first path at which another object differs, what was there and what is, as
-        text.
-        """
+        """Return the first path at which another object differs, and both values as text."""
         now = dict(_walk("", value))
         for path, was in self._found.items():
             if path not in now:
@@ -170,9 +168,7 @@ def _walk(
 
 
 def _shows_all(kind: type, parts: dict[str, Any]) -> bool:
-    """Return whether items and attributes are all there is; classes made in C have their own
-    `__new__`.
-    """
+    """Return whether items and attributes are all there is, as for classes of Python."""
     if issubclass(kind, _CONTAINERS):
         return True
     plain = issubclass(kind, types.SimpleNamespace) or kind.__new__ is object.__new__

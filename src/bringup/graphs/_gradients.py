@@ -34,9 +34,7 @@ class GivenGradients:
         self._stepped: set[int] = set()
 
     def see(self, name: str, tensor: torch.Tensor) -> None:
-        """Remember the gradient of a tensor that the captured code can reach, when it is the first
-        time.
-        """
+        """Remember at its first time the gradient of a tensor in reach of the captured code."""
         kind = type(tensor)
         if id(tensor) in self._leaves or not issubclass(kind, torch.Tensor):
             return

@@ -314,9 +314,7 @@ def gives_all_arguments(op: str) -> bool:
 
 
 def handler_for(op: str) -> tuple[type[GraphOpHandler], Sequence[Spec]] | None:
-    """Return the handler of an operator named as torch does (`"ns::op"` or `"ns::op.overload"`),
-    and its specs.
-    """
+    """Return the handler of `"ns::op"` or `"ns::op.overload"`, and its specs."""
     base, _, overload = op.partition(".")
     names = _spellings(base, overload or "default")
     for name in names:

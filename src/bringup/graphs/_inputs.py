@@ -246,9 +246,7 @@ def _check_tensor(name: str, expected: torch.Tensor, value: torch.Tensor) -> Non
 
 
 class Placeholders(tuple[Any, ...]):
-    """Inputs that are all there are of a traced function, so that one that nothing reads is none
-    that was mistaken for another.
-    """
+    """All inputs of a traced function, so that an unread one is not taken for another."""
 
 
 def declared_inputs(inputs: Any) -> Inputs:

@@ -63,9 +63,7 @@ def wrapped_keyword(key: str, value: Any, tensor_names: Collection[str]) -> Any:
 
 
 def wrapped(value: Any) -> Any:
-    """Return a value as a record keeps it: tensors by reference, lists and tuples element by
-    element, everything else as a deep copy.
-    """
+    """Return a value as a record keeps it: tensors by reference, others as deep copies."""
     if isinstance(value, torch.Tensor):
         return TensorRef(value)
     if isinstance(value, (list, tuple)):

@@ -77,9 +77,7 @@ def _condition_of(text: str) -> str:
 
 
 def host_read_error(op: str, tensor: str) -> CaptureError:
-    """Return the error to raise when `op` reads the value of a tensor on the host; names what the
-    user wrote. Called by the native recorder.
-    """
+    """Return the error for `op` reading a tensor on the host, for the native recorder."""
     frame = _user_frame()
     written = _expression(frame) if frame is not None else ""
     return capture_error(

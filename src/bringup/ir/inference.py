@@ -12,9 +12,7 @@ from bringup.ir.node import CONSTANT, Node, Value
 
 
 def needs_shapes(graph: Graph) -> bool:
-    """Return whether shapes can be inferred and are not: the graph was built without them, and all
-    its inputs are described.
-    """
+    """Return whether shapes are missing, and all inputs are described."""
     if not graph.shapes_pending or not graph.is_bound:
         return False
     for value in graph.inputs:

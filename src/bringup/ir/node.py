@@ -45,9 +45,7 @@ def values_in(argument: object) -> Iterator[Value]:
 
 
 def map_argument(argument: object, replace: Mapping[Any, object]) -> object:
-    """Return the argument with every value, and every symbolic size, that `replace` knows
-    exchanged.
-    """
+    """Return the argument with known values and symbolic sizes exchanged by `replace`."""
     if isinstance(argument, (Value, SymbolicDim)):
         return replace.get(argument, argument)
     if isinstance(argument, (tuple, list)):

@@ -57,9 +57,7 @@ def register_attention(name: str = "bringup") -> str:
 
 
 def register_lengths() -> None:
-    """Register attention over lengths, under the name `LENGTHS`, for models that were checked
-    (`use_lengths`).
-    """
+    """Register attention over lengths as `LENGTHS`, for checked models (`use_lengths`)."""
     from transformers import AttentionMaskInterface
 
     from bringup import kernels, ops

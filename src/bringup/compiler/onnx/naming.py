@@ -10,9 +10,7 @@ from bringup.compiler.onnx.nodes import origin_of
 
 
 class Taken:
-    """The names that are in use somewhere in a model: ONNX lets no graph hide a name of the graphs
-    around it.
-    """
+    """Names in use in a model: ONNX lets no graph hide a name of the graphs around it."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self._names = set(names)

@@ -70,9 +70,7 @@ def captures_of(node: ir.Node) -> tuple[ir.Value, ...]:
 
 
 def inputs_of(node: ir.Node, signature: Signature | None) -> list[ir.Value | None]:
-    """Return what the node proto lists as inputs; None where one is absent, without absent ones at
-    the end.
-    """
+    """Return a node proto's inputs, None for absent ones but those at the end."""
     count = 1 if signature is None else len(signature.inputs)
     found: list[ir.Value | None] = []
     for argument in node.arguments[:count]:

@@ -144,9 +144,7 @@ def _as_list(given: list[object]) -> list[object]:
 
 
 def type_of(domain: str, name: str, overload: str = "") -> str:
-    """Return the operator type of a node; `SchemaError` for a domain that the graph keeps for
-    itself.
-    """
+    """Return the operator type of a node; `SchemaError` for a reserved domain."""
     if domain in ("ir", DEFAULT_DOMAIN):
         raise SchemaError(f"the domain {domain!r} (of {name!r}) cannot be distinguished from ours")
     base = f"{DEFAULT_DOMAIN if domain in ('', 'ai.onnx') else domain}::{name}"
@@ -169,9 +167,7 @@ def _versions() -> dict[tuple[str, str], list[int]]:
 
 @cache
 def newest(domain: str) -> int | None:
-    """Return the newest version of a domain's operators that onnx knows; None for an unknown
-    domain.
-    """
+    """Return the newest version of a domain that onnx knows; None for an unknown domain."""
     if domain == "":
         return int(defs.onnx_opset_version())
     known = [max(versions) for (owner, _), versions in _versions().items() if owner == domain]

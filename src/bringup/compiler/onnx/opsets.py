@@ -48,9 +48,7 @@ class ModelOperators:
         return [helper.make_opsetid(domain, version) for domain, version in versions.items()]
 
     def version_of(self, domain: str) -> int:
-        """Return the version of a domain that is used: the imported one, else the newest that onnx
-        has.
-        """
+        """Return the version of a domain: the imported one, else onnx's newest."""
         return self._versions.get(domain) or operators.newest(domain) or 1
 
     def _signature(self, domain: str, name: str) -> Signature | None:

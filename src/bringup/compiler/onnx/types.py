@@ -36,9 +36,7 @@ _FRESH = itertools.count()
 
 @dataclass(frozen=True)
 class OtherType:
-    """The type of a value that is no tensor of known rank: a sequence, a map, an optional, a sparse
-    tensor, a tensor of unknown rank.
-    """
+    """The type of a value that is no dense tensor of known rank: a sequence, a map, ..."""
 
     proto: bytes
 

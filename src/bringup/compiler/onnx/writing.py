@@ -49,9 +49,7 @@ def write_graph(graph: ir.Graph) -> Any:
 def body_writer(
     captured: Sequence[str], taken: set[str], constants: dict[int, str] | None = None
 ) -> Callable[[Body], Any]:
-    """Return what writes the graphs of one node, given the names of the values that they read
-    around.
-    """
+    """Return what writes the graphs of one node, given names of the values around."""
 
     def write(body: Body) -> Any:
         names = Taken(taken | taken_names(body.graph))

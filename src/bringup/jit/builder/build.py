@@ -63,9 +63,7 @@ class Build:
 
 
 def read_dependencies(staged: Path) -> list[str]:
-    """Return the headers that the compiler read, without the source itself. Raises `OSError` when
-    it left no depfile.
-    """
+    """Return the compiler's headers but the source. Raises `OSError` without a depfile."""
     return [path for path in read_depfile(staged / Job.headers)[1:] if path != os.devnull]
 
 
@@ -142,9 +140,7 @@ def _depfile(path: Path) -> list[str] | None:
 
 
 def _inputs(job: Job, request: Request, own: Iterable[str], tools: _Tools) -> list[str]:
-    """Return other inputs of the build: unusual linker inputs, assembled data, files that flags
-    name, and chosen programs.
-    """
+    """Return other inputs: unusual linker inputs, assembled data, files and programs of flags."""
     usual = {*job.toolchain.linked, os.path.join(job.folder, job.file)}
     linked = [path for path in tools.linked or () if path not in usual]
     if tools.assembled is None:

@@ -170,9 +170,7 @@ def header_search(
 
 
 def endless_header(source: str, path: SearchPath) -> str:
-    """Return a pipe or a device that the source, or a header of the request's own, includes by its
-    literal name; "" where there is none.
-    """
+    """Return a pipe or device that source or own headers include by its name, or ""."""
     waiting, seen = [(source, path.source)], {source, os.devnull}
     while waiting:
         file, folder = waiting.pop()

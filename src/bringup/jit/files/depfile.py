@@ -10,9 +10,7 @@ _TOKEN = r"\\+[ \t#]?|[ \t]+|[^ \t\\]+"
 
 
 def read_depfile(path: str | os.PathLike[str]) -> list[str]:
-    """Return the prerequisites of the first rule, in order, each once, as absolute paths. Raises
-    `OSError` when there is no such file.
-    """
+    """Return the first rule's prerequisites, absolute, each once. Raises `OSError`."""
     with open(path, "rb") as file:
         text = os.fsdecode(file.read())
     rule = re.split(r"(?<!\\)\n", text.partition(":")[2], maxsplit=1)[0]

@@ -111,9 +111,7 @@ def keep_symbols_apart(path: str | os.PathLike[str]) -> None:
 
 
 def damage_of(path: str | os.PathLike[str]) -> str:
-    """Return what shows that an ELF file is cut off, or "". Raises `OSError` when it cannot be
-    read.
-    """
+    """Return what shows that an ELF file is cut off, or "". Raises `OSError`."""
     content = Path(path).read_bytes()
     if not content:
         return "it is empty"

@@ -43,9 +43,7 @@ _marking = threading.Lock()
 
 
 def _after_fork() -> None:
-    """Keep the parent's marks, whose descriptors a child has; its own loads get a file of their
-    own.
-    """
+    """Keep the parent's marks, which a child has open; its loads get a file of their own."""
     global _marking
     _marking = threading.Lock()
     _marks.clear()
@@ -194,9 +192,7 @@ class Sizes:
         os.pwrite(descriptor, b"%20d %20d\n" % (max(size, 0), max(entries, 0)), 0)
 
     def add(self, key: str, size: int, entries: int) -> None:
-        """Count an entry that came, or one that went (negative). Raises
-        `StoreUnwritableError`.
-        """
+        """Count an entry that came, or went (negative). Raises `StoreUnwritableError`."""
         with self._shard(key[:1]) as descriptor:
             known = self._parse(os.pread(descriptor, 64, 0))
             self._write(descriptor, known[0] + size, known[1] + entries)
@@ -212,9 +208,7 @@ class Sizes:
         return sizes, entries
 
     def correct(self, found: dict[str, tuple[int, int]]) -> None:
-        """Set the counters to what a scan has found, by the first digit of the keys. Raises
-        `StoreUnwritableError`.
-        """
+        """Set the counters, by first digit, to a scan's. Raises `StoreUnwritableError`."""
         for digit in "0123456789abcdef":
             with self._shard(digit) as descriptor:
                 self._write(descriptor, *found.get(digit, (0, 0)))

@@ -20,9 +20,7 @@ _IS_THERE, _IS_NOT_THERE = "is there", "is not there"  # in place of a digest
 
 
 class Header(NamedTuple):
-    """A header that a build read. `seen` is None when it was too young for its stamp to prove
-    anything.
-    """
+    """A header that a build read. `seen` is None for one too young to have a stamp."""
 
     path: str
     digest: str
@@ -107,9 +105,7 @@ class Searched(NamedTuple):
 
     @classmethod
     def from_json(cls, places: Iterable[Sequence[object]]) -> Searched:
-        """Return what `json.dumps` made of the places of one. Raises `ValueError` or `TypeError`
-        when it is none.
-        """
+        """Read the places of one from JSON. Raises `ValueError` or `TypeError`."""
         return cls(
             tuple(
                 Place(str(folder), as_stamp(seen) if seen else None, str(names))  # type: ignore[arg-type]
@@ -189,9 +185,7 @@ def portable(header: Header, roots: Sequence[tuple[str, str]]) -> PortableHeader
 def portable_places(
     searched: Searched, roots: Sequence[tuple[str, str]]
 ) -> tuple[PortableHeader, ...]:
-    """Return where files were looked for in the folders of the request; elsewhere another machine
-    has other folders.
-    """
+    """Return where files were looked for in folders of the request alone."""
     named = [
         portable(Header(path, _IS_THERE if present else _IS_NOT_THERE, None), roots)
         for present in (False, True)

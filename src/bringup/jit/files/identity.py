@@ -67,9 +67,7 @@ def is_settled(seen: Stamp) -> bool:
 
 
 def read_bytes(path: str) -> bytes:
-    """Return the content of the file at `path`. Raises `OSError`, also for a pipe or a device,
-    which may have no end.
-    """
+    """Return the content of a file. Raises `OSError`, also for a pipe or a device."""
     with open(path, "rb", buffering=0, opener=_open_at_once) as file:
         if not S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file", path)
@@ -93,9 +91,7 @@ def bytes_digest(content: bytes) -> str:
 
 
 def file_digest(path: str) -> str:
-    """Return SHA-256 of the content of the file at `path`, in hex. Raises `OSError` when it cannot
-    be read.
-    """
+    """Return SHA-256 of the content of a file, in hex. Raises `OSError`."""
     seen = stamp(path)
     known = _digests.get(path)
     if known is not None and known[0] == seen:

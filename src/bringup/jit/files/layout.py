@@ -143,9 +143,7 @@ class StoreLayout:
 
     @classmethod
     def of_binary(cls, path: Path, key: str) -> StoreLayout | None:
-        """Return the store in which this is the binary of the entry with this key; None for another
-        file.
-        """
+        """Return the store whose entry of this key has this binary; None for another file."""
         root, is_entry, rest = str(path).rpartition(f"/{_VERSION}/{key[:2]}/{key}/{BINARY}")
         return cls(Path(root)) if is_entry and root and not rest else None
 

@@ -32,9 +32,7 @@ _serial = itertools.count()
 
 
 class RemovedError(CompileError):
-    """Internal: a binary went between compile and load, as when another process clears the
-    cache.
-    """
+    """Internal: a binary went between compile and load, as by a clear of the cache."""
 
 
 class _Loaded(NamedTuple):
@@ -190,9 +188,7 @@ def _warn_noexec(store: Path) -> None:
 
 
 def _unique_path(descriptor: int) -> str:
-    """Return an unused path to the descriptor: the loader knows libraries by name, and numbers
-    recur.
-    """
+    """Return an unused path to the descriptor: libraries go by name, and numbers recur."""
     # Neither step changes where a path leads.
     steps = ("./" if digit == "1" else "/" for digit in f"{next(_serial):b}")
     return f"/proc/self/fd/{''.join(steps)}{descriptor}"

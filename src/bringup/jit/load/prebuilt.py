@@ -26,9 +26,7 @@ _loading = threading.Lock()
 
 
 def library_key(source: Source) -> str:
-    """Return what makes two libraries the same: their content. Raises `FileNotFoundError` naming
-    it.
-    """
+    """Return the digest of a library's content. Raises `FileNotFoundError` naming it."""
     return hashlib.sha256(f"library {source.digest()}".encode()).hexdigest()
 
 

@@ -48,9 +48,7 @@ _SOURCE_ATTEMPTS = 5
 
 
 class _State:
-    """The state of this process. A forked child has its own flights, as it cannot finish its
-    parent's.
-    """
+    """This process's state; a forked child gets flights of its own."""
 
     def __init__(self) -> None:
         self.frozen = 0
@@ -206,9 +204,7 @@ def request_without_compiler(
     flags: Iterable[str],
     debug: Debug | None,
 ) -> Request:
-    """Return what a call of `compile` with these arguments asks for, without the compiler, which
-    takes time to look for.
-    """
+    """Return the request of a call of `compile`, before its compiler is looked for."""
     if not isinstance(source, Source):
         raise TypeError(
             f"jit.compile: expected a jit.Source, got {type(source).__name__} ({source!r})"

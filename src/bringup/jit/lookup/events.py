@@ -108,9 +108,7 @@ def subscribe(listener: Listener, *kinds: type[Event]) -> Callable[[], None]:
 
 
 def has_listeners(kind: type[Event]) -> bool:
-    """Return whether an event of this kind has a listener: ask before making one on a hot
-    path.
-    """
+    """Return whether an event of this kind has a listener; ask on hot paths."""
     return any(kind in entry.kinds for entry in _listeners)
 
 

@@ -30,9 +30,7 @@ def _shared_key(request: Request, source_digest: str) -> str:
 
 
 def find_shared(request: Request, source_digest: str, store: Cache) -> Hit | None:
-    """Return the entry that another machine has built with the same compiler from the same files,
-    brought here from the shared tier; None when there is none.
-    """
+    """Return another machine's build of the same files and compiler, brought here, or None."""
     shared = tier()
     packed = shared.fetch(_shared_key(request, source_digest)) if shared else None
     if packed is None:

@@ -53,9 +53,7 @@ class Declared:
 
     @property
     def element(self) -> str:
-        """Return what `c_call` calls the type itself or that of the elements behind an address, or
-        "".
-        """
+        """Return `c_call`'s name of the type or of the elements behind an address, or ""."""
         return word_of(self.base)
 
     @property

@@ -51,9 +51,7 @@ _MACRO = re.compile(
 
 
 def declaration_in(text: str, function: str) -> tuple[Declared, ...] | None:
-    """Return the parameters of a function of a source; None when the text does not show them, or
-    shows several functions of the name.
-    """
+    """Return a function's parameters; None if not in the text, or there several times."""
     plain, types = code_of(text), _new_names(text)
     seen: list[tuple[Declared, ...] | None] = []
     for found in _FUNCTION.finditer(plain):

@@ -30,9 +30,7 @@ def without_comments(text: str) -> str:
 
 
 def code_of(text: str, directive: str = " ") -> str:
-    """Return the text with a blank for each comment and literal, and `directive` for each
-    directive.
-    """
+    """Return the text with comments and literals blank and directives as `directive`."""
     plain = _TOKENS.sub(
         lambda found: " " if found["comment"] or found["literal"] else found[0], text
     )

@@ -91,9 +91,7 @@ class Failures:
     def keep(
         self, request: Request, key: str, error: CompileError, staged: Path, start_ns: int
     ) -> None:
-        """Remember a failure that will happen again. `staged` is where the compiler ran, since
-        `start_ns`.
-        """
+        """Remember a lasting failure of the compile that ran in `staged` since `start_ns`."""
         if not _is_lasting(error, request.flags):
             return
         known = self._circumstances(request, error, staged, start_ns)

@@ -139,7 +139,5 @@ def _starts(flag: str) -> list[int]:
 
 
 def without_folders(flag: str) -> str:
-    """Return the flag as the key has it: which folder is searched does not matter, only what is
-    found.
-    """
+    """Return the flag as the key has it: by what is found, not by which folder."""
     return _LIBRARY_FOLDER.sub(r"\1", _INCLUDE_FLAG.sub(r"\1", flag))

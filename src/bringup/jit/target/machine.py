@@ -30,9 +30,7 @@ _KERNEL_NAMES = {
 
 @cache
 def features() -> frozenset[str]:
-    """Return what the processor can do, in the words of /proc/cpuinfo; empty where that says
-    nothing.
-    """
+    """Return the processor's features in the words of /proc/cpuinfo, which may be none."""
     try:
         with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
             for line in file:

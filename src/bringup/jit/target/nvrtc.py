@@ -121,9 +121,7 @@ class Nvrtc:
 
 
 def defines_entry(binary: bytes, symbol: str) -> bool:
-    """Return whether a cubin has code of this name: a section, whose name ends where the symbol
-    does.
-    """
+    """Return whether a cubin has code of this name, by the ends of section names."""
     return f".text.{symbol}\0".encode() in binary
 
 
@@ -165,9 +163,7 @@ class _Headers:
         return next((os.path.abspath(path) for path in candidates if os.path.isfile(path)), None)
 
     def add_those_of(self, content: bytes, folder: str) -> str:
-        """Add what this content may include, and what that may. A name that means two files is
-        returned as a complaint.
-        """
+        """Add what this content includes, and what that does; return a complaint, if any."""
         waiting = [(content, folder)]
         while waiting and len(self._found) < _HEADERS_AT_MOST:
             content, folder = waiting.pop()
@@ -184,9 +180,7 @@ class _Headers:
         return ""
 
     def add_asked(self, name: str, by: str, source: str, folder: str) -> bool:
-        """Add a header that was not found, asked for by another or by the source. False when it
-        was there already or is nowhere.
-        """
+        """Add a header that was asked for; False if it was there already or is nowhere."""
         beside = folder if by == source else os.path.dirname(self._found.get(by, ""))
         path = self._locate(name, beside)
         if path is None or name in self._found:

@@ -246,9 +246,7 @@ def targets() -> Mapping[str, Target]:
 
 
 def find_target(name: str) -> Target:
-    """Return the target called `name`, or `name:variant`. Raises `ValueError` listing the targets
-    there are.
-    """
+    """Return the target `name` or `name:variant`. Raises `ValueError` listing all."""
     found = _registry.named.get(name) or _registry.variants.get(name)
     if found is not None:
         return found

@@ -118,9 +118,7 @@ class Memo(Protocol):
 
 
 class KnownToolchain:
-    """The toolchain that a target found last: the answer as long as it is asked for by the same and
-    its programs are unchanged.
-    """
+    """The toolchain found last, for equal questions while its programs are unchanged."""
 
     def __init__(self) -> None:
         self._asked_for: object = None
@@ -151,9 +149,7 @@ def recalled_or_asked(memo: Memo, asked_for: object, ask: Callable[[], Toolchain
 
 
 def compiler_environment(variables: Iterable[str] = ()) -> dict[str, str]:
-    """Return what a compiler sees of the environment: enough to run, nothing that changes what it
-    builds but the `variables` that its target declares.
-    """
+    """Return a minimal environment with the `variables` that a target declares."""
     return {**settings.inherited(*_INHERITED, *variables), **_FIXED}
 
 
@@ -219,9 +215,7 @@ def candidates(name: str, also: Iterable[str] = ()) -> Iterator[str]:
 
 
 def on_path(name: str, also: Iterable[str] = ()) -> str | None:
-    """Return the program `name` on PATH or in the folders `also`; the standard library's search
-    costs several times as much.
-    """
+    """Return the program `name` on PATH or in `also`, faster than the standard library."""
     for candidate in candidates(name, also):
         if os.access(candidate, os.X_OK) and os.path.isfile(candidate):
             return os.path.abspath(candidate)
@@ -282,9 +276,7 @@ def _same(stamps: Iterable[tuple[str, Stamp]]) -> bool:
 
 @cache
 def boot_id() -> str:
-    """Return which boot of which machine this is: the same files on another machine are another
-    ISA.
-    """
+    """Return the id of this machine's boot: elsewhere the same files are another ISA."""
     try:
         return read_bytes(_BOOT_ID).decode().strip()
     except OSError:
@@ -292,9 +284,7 @@ def boot_id() -> str:
 
 
 def remember(toolchain: Toolchain) -> bytes:
-    """Return the toolchain as text, for `recall` in another process, perhaps of another
-    installation of bringup, with headers of its own.
-    """
+    """Return the toolchain as text for `recall`, in another process or installation."""
     others = [path for path in toolchain.include_directories if path not in bringup_includes()]
     answers = {**dataclasses.asdict(toolchain), "include_directories": others, "booted": boot_id()}
     return json.dumps(answers).encode()

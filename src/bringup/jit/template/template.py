@@ -76,9 +76,7 @@ class Choice:
     allowed: tuple[Value, ...]
 
     def number_of(self, value: Value | None, name: str) -> int:
-        """Return which of the allowed values it is. `ValueError` listing them when it is none of
-        them.
-        """
+        """Return the number of the allowed value. Raises `ValueError` listing them."""
         value = NONE_WORD if value is None else value
         if value in self.allowed:
             return self.allowed.index(value)

@@ -107,9 +107,7 @@ def close_to(argument: object, number: float) -> bool:
 
 
 def is_scalar(argument: object) -> bool:
-    """Return whether an argument is a tensor of one float without dimensions: what a float
-    attribute of a model is in a dynamic graph.
-    """
+    """Return whether an argument is one float without dimensions, as in a dynamic graph."""
     desc = argument.desc if isinstance(argument, ir.Value) else None
     return desc is not None and desc.shape.rank == 0 and desc.dtype in FLOATS
 
@@ -135,9 +133,7 @@ def is_frozen(value: object) -> bool:
 
 
 def depends_on_sizes_alone(value: ir.Value) -> bool:
-    """Return whether a value is made of numbers, constants and symbolic sizes, and of no other
-    input.
-    """
+    """Return whether a value is made of numbers, constants and sizes alone."""
     agenda, seen = [value], set()
     while agenda:
         item = agenda.pop()
@@ -161,9 +157,7 @@ def refuse_writers(graph: ir.Graph) -> None:
 
 
 def without_shape_changes(value: ir.Value, rank: int) -> ir.Value | None:
-    """Return the value of this rank that has the same elements in the same order; None if none is
-    near.
-    """
+    """Return the near value of this rank with the same elements in order, or None."""
     while True:
         node = value.node
         desc = value.desc

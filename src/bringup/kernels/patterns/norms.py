@@ -69,9 +69,7 @@ class RmsNorm(passes.PatternFusionPass):
         return passes.Pattern(builder.build_and_reset(normalized))
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
-        """Require the mean of squares over the last dimension, a number as eps, one weight a
-        column.
-        """
+        """Require the mean of squares over the last dim, a number as eps, a weight a column."""
         x, *weight = described(
             match_result.inputs, otherwise="its squares are rounded, those of the operator are not"
         )

@@ -57,9 +57,7 @@ class Rotary(passes.PatternFusionPass):
         )
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
-        """Require [B, H, S, D] in memory [B, S, H, D], halves of D, and cos and sin that broadcast
-        to it.
-        """
+        """Require [B, H, S, D] in memory [B, S, H, D], halves of D, broadcast cos and sin."""
         known = described((*match_result.inputs, *match_result.outputs), ALL_FLOATS)
         require(all(desc.shape.rank == 4 for desc in known), "not all tensors have 4 dimensions")
         x, *tables, result = known

@@ -156,9 +156,7 @@ class BoundConstraint:
         )
 
     def verify(self, values: Sequence[Any], arguments: Sequence[SchemaArgument]) -> None:
-        """Raise `ContractError` (without the operator's name) when fake or meta inputs break the
-        check.
-        """
+        """Raise `ContractError` (without a name) when fake or meta inputs break the check."""
         tensors = [(arguments[i].name, t) for i in self.indices for t in tensors_in(values[i])]
         if self.kind is CheckKind.SAME_SHAPE:
             self._verify_same_shape(tensors, arguments)
@@ -263,9 +261,7 @@ def _differ(left: Sequence[Any], right: Sequence[Any]) -> bool:
 
 
 def statically_true(condition: Any) -> bool:
-    """Return the truth of a comparison. One that hangs on data (an unbacked size) is left to the
-    real call's check.
-    """
+    """Return the truth of a comparison; the real call checks unbacked sizes."""
     if isinstance(condition, bool):
         return condition
     from torch.fx.experimental.symbolic_shapes import guard_or_false

@@ -48,9 +48,7 @@ def shape_text(shape: Sequence[Any]) -> str:
 
 
 def parse_dimension(value: int | str, arguments: Sequence[SchemaArgument], where: str) -> Dimension:
-    """Return an expression, or `*x.shape[a:b]`, `*x.shape` or `*sizes`. `SchemaError` starting with
-    `where` when it cannot be.
-    """
+    """Return an expression, or `*x.shape[a:b]`, `*x.shape`, `*sizes`; or raise `SchemaError`."""
     text = str(value).strip()
     if not text.startswith("*"):
         return Dimension(parse_expression(value, arguments, where))

@@ -392,9 +392,7 @@ def _registered(
 
 
 def _rehearse(name: str, register: Callable[[str], CustomOperator], known: CustomOperator) -> None:
-    """Register under another name and undo it, so that errors come before the earlier operator is
-    gone.
-    """
+    """Register under another name and undo it: errors come before the earlier one is gone."""
     operator = register(rehearsed(name))
     try:
         refuse_taken_name(name, operator.facts, known.facts)

@@ -81,9 +81,7 @@ class AdoptedOperator(RegistrationMethods):
             ) from None
 
     def __reduce__(self) -> Any:
-        """Reduce to the name: a copy is the handle itself; what is unpickled is a handle of its
-        own.
-        """
+        """Reduce to the name: a copy is itself; what is unpickled is a handle of its own."""
         return adopt, (self.qualified_name,)
 
     def __repr__(self) -> str:

@@ -119,9 +119,7 @@ def node_class(facts: Facts, formula: Formula, name: str = "") -> Any:
 
 
 def direct_node_class(facts: Facts, formula: Formula, run: Callable[..., Any]) -> Any:
-    """Return the same for a simple operator outside of forward mode: `apply(*values)` records
-    `run`.
-    """
+    """Return it for a simple operator outside forward mode: `apply(*values)`."""
 
     def forward(ctx: Any, *values: Any) -> Any:
         result = run(*values)
@@ -303,9 +301,7 @@ class _Call:
 
     @property
     def output_count(self) -> int:
-        """Return how many tensors the operator returned, lists taken apart; written ones come
-        after.
-        """
+        """Return how many tensors were returned, lists taken apart, before written ones."""
         return sum(1 if size is None else size for size in self._spec)
 
     def flatten_outputs(self, result: Any) -> tuple[Any, ...]:

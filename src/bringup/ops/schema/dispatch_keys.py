@@ -106,9 +106,7 @@ def device_keys(devices: Sequence[str] | None) -> list[str]:
 
 
 def autocast_key(device: str) -> str:
-    """Return the autocast dispatch key of a device type; `SchemaError` for one that has no
-    autocast.
-    """
+    """Return the autocast key of a device type; `SchemaError` without one."""
     found = f"Autocast{device_key(device)}"
     if found not in _KEYS:
         raise SchemaError(f"device {device!r} has no autocast; expected cpu, cuda, xpu, mps or npu")

@@ -161,9 +161,7 @@ def infer_schema(
 
 
 def taken(names: Iterable[str] | None) -> Collection[str] | str | None:
-    """Return names that may be an iterator's, for several reads; a text is no
-    list.
-    """
+    """Return names of any iterable but text, for several reads."""
     return names if names is None or isinstance(names, str) else tuple(names)
 
 

@@ -48,9 +48,7 @@ class Facts:
 
     @property
     def simple(self) -> bool:
-        """Return whether a call's arguments are its values: no keyword-only ones, no lists of
-        tensors.
-        """
+        """Return whether arguments are values: no keyword-only ones, no lists of tensors."""
         return not (
             self.lists
             or self.written
@@ -77,18 +75,14 @@ class Facts:
         return values
 
     def passed(self, values: Sequence[Any]) -> int:
-        """Return how many positional arguments a call passed, as the dispatcher counts: without the
-        last ones that are as their defaults.
-        """
+        """Return how many arguments a call passed, without last ones at their defaults."""
         count = self.positional
         while count > self.required and _is_default(values[count - 1], self.defaults[count - 1]):
             count -= 1
         return count
 
     def check_lengths(self, values: Sequence[Any]) -> None:
-        """`ContractError` for a list that has not the length its schema says; torch only looks at
-        the elements.
-        """
+        """Raise `ContractError` for a list of another length than the schema's."""
         for index, length in self.lengths:
             value = values[index]
             if value is not None and len(value) != length:
@@ -121,9 +115,7 @@ def _is_default(value: Any, default: Any) -> bool:
 
 
 def is_defined(name: str) -> bool:
-    """Return whether the dispatcher knows an operator of this name (`ns::name` or
-    `ns::name.overload`).
-    """
+    """Return whether the dispatcher knows `ns::name` or `ns::name.overload`."""
     return torch._C._get_operation_overload(*_parts(name)) is not None
 
 

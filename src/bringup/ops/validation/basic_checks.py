@@ -338,9 +338,7 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def compiled_call(subject: Subject, *, dynamic: bool) -> Callable[..., Any]:
-    """Return the operator under torch.compile. A code object of its own: torch counts recompiles by
-    it.
-    """
+    """Return the compiled operator in its own code object, which counts recompiles."""
     overload = subject.overload
 
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -103,9 +103,7 @@ def same_dims(one: Iterable[ir.Dim] | None, other: Iterable[ir.Dim] | None) -> b
 
 
 def keeps_shape(value: ir.Value, shape: tuple[int, ...]) -> bool:
-    """Return whether an operand of this shape leaves that of `value` as it is when both are
-    broadcast.
-    """
+    """Return whether broadcasting with an operand of this shape keeps the shape of `value`."""
     sizes = dims(value)
     if sizes is None:
         return shape == ()
@@ -126,9 +124,7 @@ def axis_in(axis: int, rank: int | None) -> int:
 
 
 def array(value: ir.Value | None) -> Any:
-    """Return the elements of a constant as an array; None of anything else, and where none can
-    read the file that they lie in.
-    """
+    """Return the elements of a constant as an array; None of others or unreadable files."""
     if value is None or value.node.op_type != ir.CONSTANT or value.node.payload is None:
         return None
     try:
