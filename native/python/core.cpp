@@ -10,7 +10,6 @@
 #include "python/engine_graph.h"
 #include "python/engine_hosted.h"
 #include "python/engine_match.h"
-#include "python/engine_passes.h"
 #include "python/engine_registry.h"
 #include "python/engine_rewrite.h"
 #include "python/engine_run.h"
@@ -44,7 +43,6 @@ void bind_engine(nb::module_& module) {
   bringup::python::bind_graph(module);
   bringup::python::bind_matching(module);
   bringup::python::bind_registry(module);
-  bringup::python::bind_passes(module);
   bringup::python::bind_rewriting(module);
   bringup::python::bind_running(module);
   bringup::python::bind_hosted(module);

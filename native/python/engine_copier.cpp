@@ -219,4 +219,28 @@ void Copier::stays(en::ValueId old, en::ValueId now) {
       .attr("part_from")(take(value_handle(core_, old)), take(value_handle(core_, now)));
 }
 
+en::Providers rewriting_providers(Copier& copier) {
+  en::Providers all;
+  all.copy = [&](en::Graph&, const en::CopiedNode& copied) { return copier.copy(copied); };
+  all.carry_over = [&](en::Graph&, const en::Argument& foreign, en::NodeId before,
+                       en::ArgumentList& items) { copier.carry_over(foreign, before, items); };
+  all.difference = [&](const en::Graph&, en::ValueId old, en::ValueId now) {
+    return copier.difference(old, now);
+  };
+  all.stays = [&](en::Graph&, en::ValueId old, en::ValueId now) { copier.stays(old, now); };
+  if (copier.can_copy_values()) {
+    all.copy_of = [&](en::Graph&, en::ValueId value, en::NodeId before) {
+      return copier.copy_of(value, before);
+    };
+  }
+  return all;
+}
+
+std::vector<en::NodeId> operators_among(const en::Graph& graph, std::vector<en::NodeId> made) {
+  std::erase_if(made, [&](en::NodeId node) {
+    return !graph.alive(node) || &graph.op(node) == en::Operators::constant();
+  });
+  return made;
+}
+
 }  // namespace bringup::python

@@ -37,4 +37,11 @@ class Copier {
   Ref inherited_;
 };
 
+// How a replacement that Python made becomes nodes of a graph of Python. To be asked with the GIL,
+// on the thread that edits the graph.
+en::Providers rewriting_providers(Copier& copier);
+
+// Those of new nodes that are there and no constants.
+std::vector<en::NodeId> operators_among(const en::Graph& graph, std::vector<en::NodeId> made);
+
 }  // namespace bringup::python

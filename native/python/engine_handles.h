@@ -46,4 +46,15 @@ en::NodeId node_of(const GraphCore& core, nanobind::handle object);
 en::ValueId value_of(const GraphCore& core, nanobind::handle object);
 inline nanobind::object take(Ref ref) { return nanobind::steal(ref.release()); }
 
+// Runs `work` with the GIL; its Python error becomes an exception that may cross the engine.
+template <class Work>
+auto with_gil(Work&& work) {
+  const nanobind::gil_scoped_acquire acquired;
+  try {
+    return work();
+  } catch (const PythonError&) {
+    throw nanobind::python_error();
+  }
+}
+
 }  // namespace bringup::python

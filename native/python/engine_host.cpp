@@ -9,17 +9,6 @@ namespace nb = nanobind;
 namespace bringup::python {
 namespace {
 
-// Runs `body` with the GIL; its Python error becomes a C++ exception that may cross the engine.
-template <class Body>
-auto asking(Body&& body) {
-  const nb::gil_scoped_acquire acquired;
-  try {
-    return body();
-  } catch (const PythonError&) {
-    throw nb::python_error();
-  }
-}
-
 Ref attribute(PyObject* object, const char* name) {
   return Ref::checked(PyObject_GetAttrString(object, name));
 }
@@ -83,7 +72,7 @@ Ref PythonHost::dialect() const {
 }
 
 std::optional<en::TensorDesc> PythonHost::describe(const en::Graph&, en::ValueId value) {
-  return asking([&]() -> std::optional<en::TensorDesc> {
+  return with_gil([&]() -> std::optional<en::TensorDesc> {
     const Ref dialect = this->dialect();
     PyObject* meta = core_.meta(value);
     if (!dialect || meta == nullptr) return std::nullopt;
@@ -99,7 +88,7 @@ std::optional<en::TensorDesc> PythonHost::describe(const en::Graph&, en::ValueId
 }
 
 std::optional<en::ConstantData> PythonHost::constant(const en::Graph&, en::NodeId node) {
-  return asking([&]() -> std::optional<en::ConstantData> {
+  return with_gil([&]() -> std::optional<en::ConstantData> {
     const Ref dialect = this->dialect();
     const auto payload = core_.payloads.find(node);
     if (!dialect || payload == core_.payloads.end()) return std::nullopt;
@@ -111,7 +100,7 @@ std::optional<en::ConstantData> PythonHost::constant(const en::Graph&, en::NodeI
 }
 
 bool PythonHost::draws_random(const en::Graph&, en::NodeId node) {
-  return asking([&] {
+  return with_gil([&] {
     const Ref dialect = this->dialect();
     if (!dialect) return true;
     const Ref handle = node_handle(core_, node);
@@ -129,7 +118,7 @@ bool PythonHost::has_object(const en::Graph&, uint32_t object) {
 }
 
 en::StringId PythonHost::name(const en::Graph&, en::NodeId node) {
-  return asking([&] {
+  return with_gil([&] {
     static PyObject* const key = PyUnicode_InternFromString("name");
     PyObject* mirrored = core_.mirrored ? core_.handle(node) : nullptr;
     if (mirrored == nullptr) return en::kNoString;
@@ -138,7 +127,8 @@ en::StringId PythonHost::name(const en::Graph&, en::NodeId node) {
 }
 
 std::string PythonHost::text(const en::Graph&, uint32_t object) {
-  return asking([&] { return utf8(Ref::checked(PyObject_Repr(core_.objects.at(object))).get()); });
+  return with_gil(
+      [&] { return utf8(Ref::checked(PyObject_Repr(core_.objects.at(object))).get()); });
 }
 
 }  // namespace bringup::python

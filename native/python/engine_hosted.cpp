@@ -7,7 +7,6 @@
 #include <cstring>
 #include <memory>
 #include <type_traits>
-#include <vector>
 
 #include "bringup/engine.h"
 #include "bringup_build_key.h"
@@ -23,19 +22,6 @@ namespace nb = nanobind;
 
 namespace bringup::python {
 namespace {
-
-// Stands for an exception of Python, which stays with its session: results keep what was thrown,
-// and live on when the interpreter does not.
-class HostedError : public std::exception {
- public:
-  HostedError(size_t number, std::string text) : number_(number), text_(std::move(text)) {}
-  const char* what() const noexcept override { return text_.c_str(); }
-  size_t number() const { return number_; }
-
- private:
-  size_t number_;
-  std::string text_;
-};
 
 nb::object python_option(const en::OptionValue& value) {
   return std::visit(
@@ -67,15 +53,15 @@ class ThreadState {
   PyThreadState* saved_;
 };
 
-// One session: Python's steps, each with the lock and none of Python's exceptions out of it.
-class HostedSession : public en::SessionSteps {
+// Python's session over the graph of a program, which lends it that graph.
+class LentSession : private ThreadState, public PythonSession {
  public:
-  HostedSession(en::Graph& graph, const en::RegistrationPtr& pass, const en::SharedRunState& state,
-                const nb::object& module)
+  LentSession(en::Graph& graph, const en::RegistrationPtr& pass, const en::SharedRunState& state,
+              const nb::object& module)
       : graph_(graph) {
     const nb::gil_scoped_acquire acquired;
     try {
-      open(pass, state, module);
+      open_session(pass, state, module);
     } catch (const nb::python_error& error) {
       const std::string text = error.what();
       drop();
@@ -86,7 +72,7 @@ class HostedSession : public en::SessionSteps {
     }
   }
 
-  ~HostedSession() override {
+  ~LentSession() override {
     const nb::gil_scoped_acquire acquired;
     try {
       if (session_.is_valid()) close_(session_);
@@ -96,94 +82,35 @@ class HostedSession : public en::SessionSteps {
     drop();
   }
 
-  en::Graph& graph() override { return graph_; }
-  void begin(uint64_t instance_id) override {
-    step([&](auto& steps) { steps.begin(instance_id); });
-  }
-  int64_t run() override {
-    return step([](auto& steps) { return steps.run(); });
-  }
-  uint64_t fusions() const override {
-    return const_cast<HostedSession*>(this)->step([](auto& steps) { return steps.fusions(); });
-  }
-  void settle() override {
-    step([](auto& steps) { steps.settle(); });
-  }
   void commit() override {
-    step([&](auto& steps) {
-      borrowed_->check();
-      steps.commit();
-    });
-  }
-  void rollback() override {
-    step([](auto& steps) { steps.rollback(); });
-  }
-  size_t prepare() override {
-    return step([](auto& steps) { return steps.prepare(); });
-  }
-  void start(size_t search) override {
-    step([&](auto& steps) { steps.start(search); });
-  }
-  bool next() override {
-    return step([](auto& steps) { return steps.next(); });
-  }
-  std::optional<std::string> refusal() override {
-    return step([](auto& steps) { return steps.refusal(); });
-  }
-  bool meets_requirements() override {
-    return step([](auto& steps) { return steps.meets_requirements(); });
-  }
-  void make_replacement() override {
-    step([](auto& steps) { steps.make_replacement(); });
-  }
-  void replace() override {
-    step([](auto& steps) { steps.replace(); });
-  }
-  void refuse(const std::string& reason) override {
-    step([&](auto& steps) { steps.refuse(reason); });
-  }
-  std::optional<en::NearMiss> near_miss() override {
-    return step([](auto& steps) { return steps.near_miss(); });
-  }
-  void savepoint() override {
-    step([](auto& steps) { steps.savepoint(); });
-  }
-  void release_savepoint() override {
-    step([](auto& steps) { steps.release_savepoint(); });
-  }
-  void rollback_to_savepoint() override {
-    step([](auto& steps) { steps.rollback_to_savepoint(); });
-  }
-  bool may_rewrite() override {
-    return step([](auto& steps) { return steps.may_rewrite(); });
+    with_gil([&] { borrowed_->check(); });
+    PythonSession::commit();
   }
 
+  // What is no Exception, such as the KeyboardInterrupt of a hook, cannot go to the program.
   en::Verdict classify_error(std::exception_ptr error) const override {
-    const nb::gil_scoped_acquire acquired;
     try {
-      return steps_->classify_error(original(error));
-    } catch (nb::python_error& raised) {  // no Exception, such as the KeyboardInterrupt of a hook
-      return {en::Verdict::Kind::kFatal, BRINGUP_ENGINE_FAILED,
-              std::string(nb::str(raised.value()).c_str())};
+      return PythonSession::classify_error(error);
+    } catch (const nb::python_error& raised) {
+      return {en::Verdict::Kind::kFatal, BRINGUP_ENGINE_FAILED, text_of(raised)};
     }
   }
 
   std::string describe(std::exception_ptr error) override {
-    const nb::gil_scoped_acquire acquired;
     try {
-      const std::string text = steps_->describe(original(error));
-      traceback_ = nb::cast<std::string>(session_.attr("traceback"));
-      return text;
-    } catch (nb::python_error& raised) {
-      return raised.what();
+      return PythonSession::describe(error);
+    } catch (const nb::python_error& raised) {
+      return with_gil([&] { return std::string(raised.what()); });
     }
   }
 
-  std::string traceback() override { return traceback_; }
-
  private:
-  void open(const en::RegistrationPtr& pass, const en::SharedRunState& state,
-            const nb::object& module) {
+  static std::string text_of(const nb::python_error& raised) {
+    return with_gil([&] { return std::string(nb::str(raised.value()).c_str()); });
+  }
+
+  void open_session(const en::RegistrationPtr& pass, const en::SharedRunState& state,
+                    const nb::object& module) {
     const Makers makers{module.attr("make_desc"), module.attr("make_data"),
                         module.attr("make_object"), module.attr("make_symbol")};
     close_ = module.attr("close_session");
@@ -198,12 +125,11 @@ class HostedSession : public en::SessionSteps {
     session_ = module.attr("open_session")(borrowed_->core(), std::string(graph_.name()),
                                            PassRegistration{pass}, options, operators);
     borrowed_->describe();
-    steps_ = python_session(session_, pass);
+    open(session_, pass);
   }
 
   // With the lock. The graph goes back before anything of Python does.
   void drop() {
-    steps_.reset();
     try {
       if (borrowed_ != nullptr && session_.is_valid()) borrowed_->give_back();
     } catch (...) {
@@ -212,45 +138,16 @@ class HostedSession : public en::SessionSteps {
       PyErr_Clear();
     }
     if (operators_.is_valid()) nb::cast<HostOperators&>(operators_).expire();
-    originals_.clear();
+    close();
     session_.reset();
     operators_.reset();
     close_.reset();
     borrowed_.reset();
   }
 
-  template <class Work>
-  std::invoke_result_t<Work, en::SessionSteps&> step(Work&& work) {
-    const nb::gil_scoped_acquire acquired;
-    try {
-      return work(*steps_);
-    } catch (const PythonError&) {
-      remember(std::make_exception_ptr(nb::python_error()));
-    } catch (const nb::python_error&) {
-      remember(std::current_exception());
-    }
-    throw HostedError(originals_.size() - 1, "an exception of Python");
-  }
-
-  void remember(std::exception_ptr error) { originals_.push_back(std::move(error)); }
-
-  std::exception_ptr original(std::exception_ptr error) const {
-    try {
-      std::rethrow_exception(error);
-    } catch (const HostedError& hosted) {
-      return originals_[hosted.number()];
-    } catch (...) {
-      return error;
-    }
-  }
-
-  const ThreadState thread_;  // first, so that it goes last
   en::Graph& graph_;
   std::unique_ptr<BorrowedGraph> borrowed_;
   nb::object operators_, session_, close_;
-  std::unique_ptr<en::SessionSteps> steps_;
-  std::vector<std::exception_ptr> originals_;
-  std::string traceback_;
 };
 
 class PythonSessions : public en::HostSessions {
@@ -265,9 +162,9 @@ class PythonSessions : public en::HostSessions {
     module_.reset();
   }
 
-  std::unique_ptr<en::SessionSteps> open(en::Graph& graph, const en::RegistrationPtr& pass,
-                                         const en::SharedRunState& state) override {
-    return std::make_unique<HostedSession>(graph, pass, state, module_);
+  std::unique_ptr<en::SessionHost> open(en::Graph& graph, const en::RegistrationPtr& pass,
+                                        const en::SharedRunState& state) override {
+    return std::make_unique<LentSession>(graph, pass, state, module_);
   }
 
  private:

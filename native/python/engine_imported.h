@@ -13,7 +13,7 @@ namespace bringup::python {
 // (dtype, sizes, bytes)
 nanobind::tuple constant_fields(const en::ConstantData& data);
 
-// A bringup.ir.Graph. `host` is a bringup.passes.registry.native.LibraryHost; objects, symbols and
+// A bringup.ir.Graph. `host` is a bringup.passes.run.library_host.LibraryHost; objects, symbols and
 // outer values are those of `rewritten`.
 nanobind::object imported_graph(const en::Graph& graph, GraphCore& rewritten,
                                 nanobind::handle host);

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 
-#include "engine/match/found_match.h"
 #include "engine_aliases.h"
 #include "engine_handles.h"
 #include "engine_pattern.h"
@@ -93,6 +92,96 @@ nb::object python_dim(const en::Dim& dim) {
   return dim.is_static() ? nb::cast(dim.number) : text(dim.symbol);
 }
 
+// What a match found, as Python has it
+
+Ref value_or_none(GraphCore& core, en::ValueId value) {
+  return value.node == en::kNoNode ? Ref::borrowed(Py_None) : value_handle(core, value);
+}
+
+Ref values_or_none(GraphCore& core, std::span<const en::ValueId> values) {
+  Ref all = Ref::checked(PyTuple_New(static_cast<Py_ssize_t>(values.size())));
+  for (size_t i = 0; i < values.size(); ++i) {
+    PyTuple_SET_ITEM(all.get(), static_cast<Py_ssize_t>(i),
+                     value_or_none(core, values[i]).release());
+  }
+  return all;
+}
+
+// A tuple of the one argument, since it may be None.
+nb::object captured(GraphCore& core, const en::Captured& captured) {
+  if (!captured.bound) return nb::none();
+  if (captured.is_list) {
+    return nb::make_tuple(take(python_arguments(core, captured.span(), captured.count)));
+  }
+  return nb::make_tuple(take(python_argument(core, captured.span())));
+}
+
+// (value, frame) of each item.
+nb::object listed(GraphCore& core, const en::ListBinding& list) {
+  if (!list.bound) return nb::none();
+  nb::list items;
+  for (uint32_t i = 0; i < list.count; ++i) {
+    items.append(nb::make_tuple(take(value_handle(core, list.first[i].value)), list.frames[i]));
+  }
+  return items;
+}
+
+// (number, sub-pattern, parent, nodes, inputs, choices, names, sizes, lists); what is unbound is
+// None.
+nb::object shown(GraphCore& core, const en::Bindings& bound, uint32_t frame) {
+  const en::SubPattern& sub = bound.sub(frame);
+  nb::list nodes, inputs, choices, names, sizes, lists;
+  for (uint32_t i = 0; i < sub.nodes.size(); ++i) {
+    const en::NodeId node = bound.node(frame, i);
+    nodes.append(node == en::kNoNode ? nb::none() : take(node_handle(core, node)));
+  }
+  for (uint32_t i = 0; i < sub.inputs.size(); ++i) {
+    const en::ValueId value = bound.input(frame, i);
+    inputs.append(value.node == en::kNoNode ? nb::none() : take(value_handle(core, value)));
+  }
+  for (uint32_t i = 0; i < sub.choices.size(); ++i) {
+    const uint32_t choice = bound.choice(frame, i);
+    choices.append(choice == en::kNoSlot ? nb::none() : nb::cast(choice));
+  }
+  for (uint32_t i = 0; i < sub.names.size(); ++i)
+    names.append(captured(core, bound.name(frame, i)));
+  for (uint32_t i = 0; i < sub.sizes.size(); ++i) {
+    const std::optional<en::Dim>& dim = bound.size(frame, i);
+    sizes.append(dim ? python_dim(*dim) : nb::none());
+  }
+  for (uint32_t i = 0; i < sub.lists.size(); ++i) lists.append(listed(core, bound.list(frame, i)));
+  const uint32_t parent = bound.frame(frame).parent;
+  return nb::make_tuple(frame, bound.frame(frame).sub,
+                        parent == en::kNoSlot ? nb::none() : nb::cast(parent), nodes, inputs,
+                        choices, names, sizes, lists);
+}
+
+// What every piece of the pattern stands for; before the graph is edited if the pattern has names
+// or lists.
+nb::list frames_of(GraphCore& core, const en::Bindings& bound) {
+  nb::list frames;
+  for (const uint32_t frame : bound.frames()) frames.append(shown(core, bound, frame));
+  return frames;
+}
+
+// The match that a session or a matcher has found last.
+struct CandidateCore {
+  GraphCore& core;
+  FoundBindings bound;
+  nb::object owner;  // of the bindings, if Python is
+
+  nb::list frames() const {
+    if (*bound == nullptr) throw nb::value_error("there is no match to look into");
+    return frames_of(core, **bound);
+  }
+};
+
+std::vector<uint32_t> objects_in(const ProgramCore& program, GraphCore& core) {
+  std::vector<uint32_t> numbers;
+  for (const Ref& object : program.objects) numbers.push_back(core.objects.intern(object.get()));
+  return numbers;
+}
+
 class MatcherCore {
  public:
   MatcherCore(const ProgramCore& program, GraphCore& core, AliasAnalysisCore& aliases)
@@ -100,41 +189,12 @@ class MatcherCore {
         matcher_(program.program, core.graph, *aliases.aliases, objects_in(program, core)) {}
 
   nb::object next() {
-    match_.reset();
-    {
-      const Searching searching(core_);
-      const nb::gil_scoped_release released;
-      found_ = matcher_.next();
-    }
-    return found();
+    return found([&] { return matcher_.next(); });
   }
 
   nb::object match_at(nb::handle target) {
     const en::NodeId node = node_of(core_, target);
-    match_.reset();
-    {
-      const Searching searching(core_);
-      const nb::gil_scoped_release released;
-      found_ = matcher_.match_at(node);
-    }
-    return found();
-  }
-
-  const en::Match& match() {
-    if (!found_) throw nb::value_error("there is no match to look into");
-    if (!match_) match_.emplace(core_.graph, matcher_.program(), *found_);
-    return *match_;
-  }
-
-  // What every piece of the pattern stands for in the match found last; only until the next is
-  // looked for, and before the graph is edited if the pattern has names or lists.
-  nb::object frames() {
-    if (!found_) throw nb::value_error("there is no match to look into");
-    nb::list frames;
-    for (const uint32_t frame : found_->bound->frames()) {
-      frames.append(shown(*found_->bound, frame));
-    }
-    return frames;
+    return found([&] { return matcher_.match_at(node); });
   }
 
   nb::object candidates() { return take(node_tuple(core_, matcher_.candidates())); }
@@ -151,96 +211,45 @@ class MatcherCore {
   }
 
  private:
-  static std::vector<uint32_t> objects_in(const ProgramCore& program, GraphCore& core) {
-    std::vector<uint32_t> numbers;
-    for (const Ref& object : program.objects) numbers.push_back(core.objects.intern(object.get()));
-    return numbers;
+  // What `search` finds without the GIL: that of `python_match`, then the node in front of which
+  // the replacement goes and the nodes to move there.
+  template <class Search>
+  nb::object found(Search&& search) {
+    if (last_) *last_ = nullptr;
+    std::optional<en::Candidate> candidate;
+    {
+      const Searching searching(core_);
+      const nb::gil_scoped_release released;
+      candidate = search();
+    }
+    if (!candidate) return nb::none();
+    const en::Target target(core_.graph, 0, matcher_.program(), *candidate);
+    last_ = std::make_shared<const en::Bindings*>(&target.bound());
+    return python_match(core_, target, last_, nb::find(this)) +
+           nb::make_tuple(take(node_handle(core_, candidate->before)),
+                          take(node_tuple(core_, candidate->hoist)));
   }
-
-  // (nodes in graph order, inputs, outputs, the node in front of which the replacement goes, the
-  // nodes to move there); an input that stands for nothing is None.
-  nb::object found() {
-    if (!found_) return nb::none();
-    const en::Bindings& bound = *found_->bound;
-    const en::SubPattern& root = bound.sub(kRoot);
-    Ref inputs = Ref::checked(PyTuple_New(static_cast<Py_ssize_t>(root.inputs.size())));
-    for (uint32_t i = 0; i < root.inputs.size(); ++i) {
-      PyTuple_SET_ITEM(inputs.get(), i, value_or_none(bound.input(kRoot, i)).release());
-    }
-    Ref outputs = Ref::checked(PyTuple_New(static_cast<Py_ssize_t>(root.outputs.size())));
-    for (uint32_t i = 0; i < root.outputs.size(); ++i) {
-      const std::optional<en::ValueId> value = bound.resolve(kRoot, root.outputs[i]);
-      PyTuple_SET_ITEM(outputs.get(), i,
-                       value_or_none(value.value_or(en::ValueId{en::kNoNode, 0})).release());
-    }
-    return nb::make_tuple(take(node_tuple(core_, found_->nodes)), take(std::move(inputs)),
-                          take(std::move(outputs)), take(node_handle(core_, found_->before)),
-                          take(node_tuple(core_, found_->hoist)));
-  }
-
-  Ref value_or_none(en::ValueId value) {
-    return value.node == en::kNoNode ? Ref::borrowed(Py_None) : value_handle(core_, value);
-  }
-
-  // (number, sub-pattern, parent, nodes, inputs, choices, names, sizes, lists); what is unbound is
-  // None.
-  nb::object shown(const en::Bindings& bound, uint32_t frame) {
-    const en::SubPattern& sub = bound.sub(frame);
-    nb::list nodes, inputs, choices, names, sizes, lists;
-    for (uint32_t i = 0; i < sub.nodes.size(); ++i) {
-      const en::NodeId node = bound.node(frame, i);
-      nodes.append(node == en::kNoNode ? nb::none() : take(node_handle(core_, node)));
-    }
-    for (uint32_t i = 0; i < sub.inputs.size(); ++i) {
-      const en::ValueId value = bound.input(frame, i);
-      inputs.append(value.node == en::kNoNode ? nb::none() : take(value_handle(core_, value)));
-    }
-    for (uint32_t i = 0; i < sub.choices.size(); ++i) {
-      const uint32_t choice = bound.choice(frame, i);
-      choices.append(choice == en::kNoSlot ? nb::none() : nb::cast(choice));
-    }
-    for (uint32_t i = 0; i < sub.names.size(); ++i) names.append(captured(bound.name(frame, i)));
-    for (uint32_t i = 0; i < sub.sizes.size(); ++i) {
-      const std::optional<en::Dim>& dim = bound.size(frame, i);
-      sizes.append(dim ? python_dim(*dim) : nb::none());
-    }
-    for (uint32_t i = 0; i < sub.lists.size(); ++i) lists.append(listed(bound.list(frame, i)));
-    const uint32_t parent = bound.frame(frame).parent;
-    return nb::make_tuple(frame, bound.frame(frame).sub,
-                          parent == en::kNoSlot ? nb::none() : nb::cast(parent), nodes, inputs,
-                          choices, names, sizes, lists);
-  }
-
-  // A tuple of the one argument, since it may be None.
-  nb::object captured(const en::Captured& captured) {
-    if (!captured.bound) return nb::none();
-    if (captured.is_list) {
-      return nb::make_tuple(take(python_arguments(core_, captured.span(), captured.count)));
-    }
-    return nb::make_tuple(take(python_argument(core_, captured.span())));
-  }
-
-  // (value, frame) of each item.
-  nb::object listed(const en::ListBinding& list) {
-    if (!list.bound) return nb::none();
-    nb::list items;
-    for (uint32_t i = 0; i < list.count; ++i) {
-      items.append(nb::make_tuple(take(value_handle(core_, list.first[i].value)), list.frames[i]));
-    }
-    return items;
-  }
-
-  static constexpr uint32_t kRoot = 0;  // the frame of the pattern itself
 
   GraphCore& core_;
   en::Matcher matcher_;
-  std::optional<en::Candidate> found_;
-  std::optional<en::FoundMatch> match_;
+  FoundBindings last_;
 };
 
 }  // namespace
 
-const en::Match& match_of(nb::handle matcher) { return nb::cast<MatcherCore&>(matcher).match(); }
+en::PatternProgram program_for(nb::handle program, GraphCore& core) {
+  const auto& given = nb::cast<const ProgramCore&>(program);
+  return {given.program, objects_in(given, core)};
+}
+
+nb::tuple python_match(GraphCore& core, const en::Target& target, FoundBindings bound,
+                       nb::object owner) {
+  const nb::object candidate = nb::cast(new CandidateCore{core, std::move(bound), std::move(owner)},
+                                        nb::rv_policy::take_ownership);
+  return nb::make_tuple(candidate, take(node_tuple(core, target.nodes())),
+                        take(values_or_none(core, target.inputs())),
+                        take(value_tuple(core, target.outputs())));
+}
 
 void bind_matching(nb::module_& module) {
   bind_alias_analysis(module);
@@ -258,12 +267,12 @@ void bind_matching(nb::module_& module) {
       .def("__init__", [](ProgramCore* self,
                           const PatternCore& pattern) { new (self) ProgramCore(compile(pattern)); })
       .def("layout", &layout);
+  nb::class_<CandidateCore>(module, "CandidateCore").def("frames", &CandidateCore::frames);
   nb::class_<MatcherCore>(module, "MatcherCore")
       .def(nb::init<const ProgramCore&, GraphCore&, AliasAnalysisCore&>(), nb::keep_alive<1, 3>(),
            nb::keep_alive<1, 4>())
       .def("next", &MatcherCore::next)
       .def("match_at", &MatcherCore::match_at)
-      .def("frames", &MatcherCore::frames)
       .def("candidates", &MatcherCore::candidates)
       .def("refuse", &MatcherCore::refuse, nb::arg().none(), nb::arg())
       .def("near_miss", &MatcherCore::near_miss);

@@ -3,13 +3,21 @@
 
 #include <nanobind/nanobind.h>
 
-#include "engine/match/match.h"
+#include "engine/run/targets.h"
+#include "engine_core.h"
 
 namespace bringup::python {
 
-// The match that a MatcherCore found last, for hooks of a library: a copy that stays as it is until
-// the next one is looked for. To be asked for before the graph is edited.
-const engine::Match& match_of(nanobind::handle matcher);
+// The program of a ProgramCore for one graph.
+engine::PatternProgram program_for(nanobind::handle program, GraphCore& core);
+
+// Where the bindings of a match are; nulled when another is looked for.
+using FoundBindings = std::shared_ptr<const engine::Bindings*>;
+
+// (CandidateCore, nodes, inputs, outputs): what Python knows about a match; an input that stands
+// for nothing is None. `owner` is kept alive with it.
+nanobind::tuple python_match(GraphCore& core, const engine::Target& target, FoundBindings bound,
+                             nanobind::object owner);
 
 void bind_matching(nanobind::module_& module);
 

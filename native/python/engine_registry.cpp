@@ -5,6 +5,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "engine/capi/plugin_loader.h"
 #include "engine/run/registry.h"
 #include "engine/util/error.h"
 
@@ -115,6 +116,15 @@ size_t forget(nb::handle registrations) {
   return en::Registry::instance().remove(meant);
 }
 
+nb::list load_library(const std::string& path) {
+  std::vector<en::RegistrationPtr> passes;
+  {
+    const nb::gil_scoped_release released;
+    passes = en::PluginLoader::instance().load(path);
+  }
+  return as_list(std::move(passes));
+}
+
 }  // namespace
 
 PassRegistration registration_of(nb::handle given) {
@@ -189,6 +199,13 @@ void bind_registry(nb::module_& module) {
   module.def("clear_passes", [] { en::Registry::instance().clear(); });
   module.def("version_of",
              [](const std::string& text) { return nb::tuple(nb::cast(en::version_of(text))); });
+  module.def("load_pass_library", &load_library, nb::arg("path"),
+             "Loads a library with passes once, whole or not at all; its registrations.");
+  module.def(
+      "unload_pass_library",
+      [](const std::string& path) { return en::PluginLoader::instance().unload(path); },
+      nb::arg("path"), nb::call_guard<nb::gil_scoped_release>(),
+      "Forgets its passes; it is closed when nothing uses it any more.");
 }
 
 }  // namespace bringup::python

@@ -6,22 +6,30 @@
 
 #include "engine/run/creation.h"
 #include "engine/run/pass.h"
+#include "engine_core.h"
 
 namespace bringup::python {
 
-// An instance of a class that is written in Python. Sessions over graphs of Python call its hooks
-// (engine_run.cpp); over others it has none.
+// An instance of a class that is written in Python. Its hooks are called by the session of
+// bringup.passes that it is run in.
 class PythonPass : public engine::Pass {
  public:
   explicit PythonPass(nanobind::object instance) : instance_(std::move(instance)) {}
-  ~PythonPass() override {
-    const nanobind::gil_scoped_acquire acquired;
-    instance_.reset();
-  }
+  ~PythonPass() override;
+
   nanobind::handle instance() const { return instance_; }
+  // `session`: a bringup.passes.run.session.Session over the graph of `core`.
+  void run_in(nanobind::object session, GraphCore& core);
+
+  int64_t run(engine::Graph& graph, engine::PassContext& context) override;
+  std::vector<engine::PatternProgram> programs(engine::Graph& graph,
+                                               engine::PassContext& context) override;
+  bool meet_requirements(engine::Target& target, engine::PassContext& context) override;
+  engine::GraphPtr replacement(engine::Target& target, engine::PassContext& context) override;
 
  private:
-  nanobind::object instance_;
+  nanobind::object instance_, session_;
+  GraphCore* core_ = nullptr;
 };
 
 // One registered pass, or one that may be registered.

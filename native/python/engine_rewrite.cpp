@@ -6,7 +6,7 @@
 #include "engine/analysis/placement.h"
 #include "engine/rewrite/folding.h"
 #include "engine/rewrite/rewriter.h"
-#include "engine/run/decompose_targets.h"
+#include "engine/run/targets.h"
 #include "engine/util/outcome.h"
 #include "engine_aliases.h"
 #include "engine_copier.h"
@@ -16,24 +16,6 @@ namespace nb = nanobind;
 
 namespace bringup::python {
 namespace {
-
-// Runs with the GIL, on the thread that edits the graph.
-en::Providers providers_of(Copier& copier) {
-  en::Providers all;
-  all.copy = [&](en::Graph&, const en::CopiedNode& copied) { return copier.copy(copied); };
-  all.carry_over = [&](en::Graph&, const en::Argument& foreign, en::NodeId before,
-                       en::ArgumentList& items) { copier.carry_over(foreign, before, items); };
-  all.difference = [&](const en::Graph&, en::ValueId old, en::ValueId now) {
-    return copier.difference(old, now);
-  };
-  all.stays = [&](en::Graph&, en::ValueId old, en::ValueId now) { copier.stays(old, now); };
-  if (copier.can_copy_values()) {
-    all.copy_of = [&](en::Graph&, en::ValueId value, en::NodeId before) {
-      return copier.copy_of(value, before);
-    };
-  }
-  return all;
-}
 
 std::vector<en::NodeId> nodes_of(const GraphCore& core, nb::handle listed) {
   std::vector<en::NodeId> nodes;
@@ -57,16 +39,13 @@ nb::object replace(GraphCore& core, GraphCore& replacement, nb::handle inputs, n
   const std::vector<en::NodeId> replaced = nodes_of(core, nodes);
   const en::Site site{given, left, replaced, node_of(core, before)};
   Copier copier(core, &replacement);
-  const en::Providers providers = providers_of(copier);
+  const en::Providers providers = rewriting_providers(copier);
   en::Graph& graph = editable(core);
   for (const en::NodeId node : nodes_of(core, hoist)) graph.move_before(node, site.before);
   try {
     std::vector<en::NodeId> made =
         en::replace(graph, replacement.graph, site, *aliases.aliases, providers);
-    std::erase_if(made, [&](en::NodeId node) {
-      return !graph.alive(node) || &graph.op(node) == en::Operators::constant();
-    });
-    return take(node_tuple(core, made));
+    return take(node_tuple(core, operators_among(graph, std::move(made))));
   } catch (const en::SkipPass& skip) {
     set_error(ErrorClass::kPassSkip, skip.what());
     throw nb::python_error();

@@ -7,25 +7,15 @@
 
 #include <unordered_map>
 
-#include "engine/run/decompose_targets.h"
 #include "engine/run/executor.h"
 #include "engine/util/error.h"
-#include "engine_aliases.h"
-#include "engine_core.h"
+#include "engine_match.h"
 #include "engine_registry.h"
 
 namespace nb = nanobind;
 
 namespace bringup::python {
 namespace {
-
-// The flow runs with the GIL: what is worth it, the search for matches and the code of libraries,
-// releases it.
-template <class Result, class... Arguments>
-Result call(const nb::object& object, const char* method, Arguments&&... arguments) {
-  const nb::object result = object.attr(method)(std::forward<Arguments>(arguments)...);
-  if constexpr (!std::is_void_v<Result>) return nb::cast<Result>(result);
-}
 
 nb::object made(PyObject* error) {
   if (error == nullptr) throw nb::python_error();
@@ -53,117 +43,16 @@ nb::object exception_of(std::exception_ptr error) {
 
 en::Graph& graph_of(nb::handle graph) { return nb::cast<GraphCore&>(graph.attr("core")).graph; }
 
-// What a descriptor runs. For a pass of a library that is the class that stands for it in Python.
+// What a descriptor runs; it may not be registered.
 en::RegistrationPtr pass_of(nb::handle descriptor) {
   const nb::object registered = descriptor.attr("registration");
-  if (!registered.is_none()) {
-    const en::RegistrationPtr& pass = nb::cast<PassRegistration&>(registered).registration;
-    if (pass->of_host) return pass;
-  }
-  return registration_of(descriptor).registration;
+  if (registered.is_none()) return registration_of(descriptor).registration;
+  return nb::cast<PassRegistration&>(registered).registration;
 }
-
-// The steps of a session, which are methods of a bringup.passes.run.session.Session.
-class PythonSession : public en::SessionSteps {
- public:
-  PythonSession(nb::object session, en::RegistrationPtr pass)
-      : core_(nb::cast<GraphCore&>(session.attr("graph").attr("core"))),
-        graph_(core_.graph),
-        pass_(std::move(pass)),
-        has_listeners_(nb::cast<bool>(session.attr("has_listeners"))),
-        is_limited_(nb::cast<bool>(session.attr("is_limited"))),
-        can_copy_(nb::cast<bool>(session.attr("can_copy"))),
-        session_(std::move(session)) {
-    const en::PassDescriptor& descriptor = pass_->descriptor;
-    if (descriptor.kind == en::PassKind::kDecompose) targets_.emplace(graph_, descriptor.op_types);
-  }
-
-  en::Graph& graph() override { return graph_; }
-
-  void begin(uint64_t instance_id) override {
-    call<void>(session_, "begin", instance_id);
-    instance_ = en::make_instance(*pass_);
-    call<void>(session_, "take_instance", static_cast<PythonPass&>(*instance_).instance());
-  }
-
-  int64_t run() override { return call<int64_t>(session_, "run"); }
-  uint64_t fusions() const override { return call<uint64_t>(session_, "fusions"); }
-  void settle() override { call<void>(session_, "settle"); }
-  bool can_copy() const override { return can_copy_; }
-  void copy_outputs(const std::vector<uint32_t>& outputs) override {
-    call<void>(session_, "copy_outputs", outputs);
-  }
-  void commit() override { call<void>(session_, "commit"); }
-  void rollback() override { call<void>(session_, "rollback"); }
-
-  size_t prepare() override { return call<size_t>(session_, "prepare"); }
-  void start(size_t search) override {
-    call<void>(session_, "start", search);
-    if (targets_) targets_->start();
-  }
-  bool next() override {
-    if (!targets_) return call<bool>(session_, "next");
-    if (!targets_->next()) return false;
-    call<void>(session_, "take_node", take(node_handle(core_, targets_->node())));
-    return true;
-  }
-  std::optional<std::string> refusal() override {
-    if (!targets_) return std::nullopt;
-    const auto aliases = session_.attr("aliases").attr("core");
-    return targets_->refusal(*nb::cast<AliasAnalysisCore&>(aliases).aliases);
-  }
-  bool meets_requirements() override { return call<bool>(session_, "meets_requirements"); }
-  void make_replacement() override { call<void>(session_, "make_replacement"); }
-  void replace() override { call<void>(session_, "replace"); }
-  void refuse(const std::string& reason) override {
-    targets_ ? targets_->refuse(reason) : call<void>(session_, "refuse", reason);
-  }
-  std::optional<en::NearMiss> near_miss() override;
-  void savepoint() override { call<void>(session_, "savepoint"); }
-  void release_savepoint() override { call<void>(session_, "release_savepoint"); }
-  void rollback_to_savepoint() override { call<void>(session_, "rollback_to_savepoint"); }
-
-  // Steps of every candidate that are mostly empty are left out where they are.
-  bool may_rewrite() override { return !is_limited_ || call<bool>(session_, "may_rewrite"); }
-  void report_match() override {
-    if (has_listeners_) call<void>(session_, "report_match");
-  }
-  void report_replacement() override {
-    if (has_listeners_) call<void>(session_, "report_replacement");
-  }
-
-  en::Verdict classify_error(std::exception_ptr error) const override {
-    const auto [kind, status, text] = call<std::tuple<int, int64_t, std::string>>(
-        session_, "classify_error", exception_of(error));
-    return {static_cast<en::Verdict::Kind>(kind), status, text};
-  }
-
-  std::string describe(std::exception_ptr error) override {
-    return call<std::string>(session_, "describe", exception_of(error));
-  }
-
- private:
-  GraphCore& core_;
-  en::Graph& graph_;
-  const en::RegistrationPtr pass_;
-  const bool has_listeners_;
-  const bool is_limited_;
-  const bool can_copy_;
-  nb::object session_;
-  std::unique_ptr<en::Pass> instance_;
-  std::optional<en::DecomposeTargets> targets_;  // of a decompose pass
-};
 
 // Fields as those of bringup.passes.NearMiss.
 using NearMissFields =
     std::tuple<std::string, std::string, std::string, std::string, std::string, uint32_t, uint32_t>;
-
-std::optional<en::NearMiss> PythonSession::near_miss() {
-  if (targets_) return targets_->near_miss();
-  const auto found = call<std::optional<NearMissFields>>(session_, "near_miss");
-  if (!found) return std::nullopt;
-  return std::make_from_tuple<en::NearMiss>(*found);
-}
 
 NearMissFields fields_of(const en::NearMiss& miss) {
   return {miss.pattern, miss.node, miss.reason, miss.expected, miss.got, miss.matched, miss.size};
@@ -191,8 +80,8 @@ nb::dict fields_of(const en::PassResult& result) {
   return all;
 }
 
-// The steps of a run, which are methods of a bringup.passes.run.executor.Run.
-class PythonRun : public en::RunSteps {
+// A run of bringup.passes: methods of a bringup.passes.run.executor.Run.
+class PythonRun : public en::RunHost {
  public:
   PythonRun(nb::object run, nb::handle descriptors) : run_(std::move(run)) {
     for (nb::handle item : descriptors) {
@@ -205,26 +94,25 @@ class PythonRun : public en::RunSteps {
 
   std::vector<en::Graph*> graphs() override {
     std::vector<en::Graph*> found;
-    for (nb::handle graph : call<nb::list>(run_, "graphs")) {
+    for (nb::handle graph : nb::list(run_.attr("graphs")())) {
       found.push_back(&graph_of(graph));
       graphs_[found.back()] = nb::borrow(graph);
     }
     return found;
   }
 
-  std::unique_ptr<en::SessionSteps> open(en::Graph& graph,
-                                         const en::RegistrationPtr& pass) override {
-    nb::object session =
-        call<nb::object>(run_, "open", graphs_.at(&graph), descriptors_.at(pass.get()));
+  std::unique_ptr<en::SessionHost> open(en::Graph& graph,
+                                        const en::RegistrationPtr& pass) override {
+    nb::object session = run_.attr("open")(graphs_.at(&graph), descriptors_.at(pass.get()));
     return std::make_unique<PythonSession>(std::move(session), pass);
   }
 
   void report_result(const en::PassResult& result, const en::Graph& graph) override {
-    call<void>(run_, "report_result", fields_of(result), graphs_.at(&graph));
+    run_.attr("report_result")(fields_of(result), graphs_.at(&graph));
   }
 
-  void infer_shapes() override { call<void>(run_, "infer_shapes"); }
-  void fold() override { call<void>(run_, "fold"); }
+  void infer_shapes() override { run_.attr("infer_shapes")(); }
+  void fold() override { run_.attr("fold")(); }
 
  private:
   nb::object run_;
@@ -234,21 +122,144 @@ class PythonRun : public en::RunSteps {
 };
 
 int64_t run_passes(nb::object run, nb::handle descriptors) {
-  PythonRun steps(std::move(run), descriptors);
-  const en::Report report = en::run_passes(steps, steps.selected());
+  PythonRun host(std::move(run), descriptors);
+  const en::Report report = en::run_passes(host, host.selected());
   return report.failed() ? report.status : 0;
 }
 
 nb::dict run_session(nb::object session, nb::handle descriptor) {
   en::RegistrationPtr pass = pass_of(descriptor);
-  PythonSession steps(std::move(session), pass);
-  return fields_of(en::run_session(pass->descriptor, steps, en::shared_outputs(steps.graph())));
+  PythonSession host(std::move(session), pass);
+  return fields_of(en::run_session(pass, host, en::shared_outputs(host.graph())));
 }
 
 }  // namespace
 
-std::unique_ptr<en::SessionSteps> python_session(nb::object session, en::RegistrationPtr pass) {
-  return std::make_unique<PythonSession>(std::move(session), std::move(pass));
+PythonSession::PythonSession(nb::object session, const en::RegistrationPtr& pass) {
+  open(std::move(session), pass);
+}
+
+PythonSession::~PythonSession() { close(); }
+
+void PythonSession::open(nb::object session, const en::RegistrationPtr& pass) {
+  const nb::object graph = session.attr("graph");
+  core_ = &nb::cast<GraphCore&>(graph.attr("core"));
+  undo_ = graph.attr("_undo");
+  has_listeners_ = nb::cast<bool>(session.attr("has_listeners"));
+  is_limited_ = nb::cast<bool>(session.attr("is_limited"));
+  is_verified_ = nb::cast<bool>(session.attr("is_verified"));
+  can_copy_ = nb::cast<bool>(session.attr("can_copy"));
+  if (!pass->of_host) {
+    const nb::object answers = session.attr("library_host")();
+    options_ = options_of(nb::cast<nb::dict>(session.attr("options")));
+    answers_.emplace(*core_, answers);
+    library_host_ = answers;
+  }
+  session_ = std::move(session);
+}
+
+void PythonSession::close() {
+  if (bound_ != nullptr) *bound_ = nullptr;
+  answers_.reset();
+  library_host_.reset();
+  undo_.reset();
+  session_.reset();
+}
+
+void PythonSession::begin(uint64_t instance_id) {
+  with_gil([&] { call<void>("begin", instance_id); });
+}
+
+void PythonSession::copy_outputs(const std::vector<uint32_t>& outputs) {
+  with_gil([&] { call<void>("copy_outputs", outputs); });
+}
+
+std::unique_ptr<en::Pass> PythonSession::make_instance(const en::Registration& pass) {
+  return with_gil([&]() -> std::unique_ptr<en::Pass> {
+    if (!pass.of_host) {
+      call<void>("take_instance", nb::none());
+      return library_pass(pass, *core_, session_, library_host_);
+    }
+    std::unique_ptr<en::Pass> instance = en::make_instance(pass);
+    auto& python = static_cast<PythonPass&>(*instance);
+    call<void>("take_instance", python.instance());
+    python.run_in(session_, *core_);
+    return instance;
+  });
+}
+
+const en::Providers& PythonSession::providers() const {
+  static const en::Providers none;
+  return answers_ ? answers_->providers() : none;
+}
+
+en::Graph::Savepoint PythonSession::savepoint() {
+  return with_gil([&] {
+    notes_ = nb::len(undo_);
+    return graph().savepoint();
+  });
+}
+
+void PythonSession::roll_back_to(const en::Graph::Savepoint& savepoint) {
+  with_gil([&] {
+    editable(*core_).rollback_to(savepoint);
+    if (nb::len(undo_) > notes_) call<void>("undo_since", notes_);
+  });
+}
+
+void PythonSession::search(const std::function<void()>& work) {
+  with_gil([&] {
+    if (bound_ != nullptr) *bound_ = nullptr;
+    const Searching searching(*core_);
+    const nb::gil_scoped_release released;
+    work();
+  });
+}
+
+void PythonSession::offer(en::Target* target) {
+  with_gil([&] {
+    if (target == nullptr) return call<void>("end_search");
+    if (!target->is_match()) {
+      return call<void>("take_node", take(node_handle(*core_, target->node())));
+    }
+    bound_ = std::make_shared<const en::Bindings*>(&target->bound());
+    const nb::tuple match = python_match(*core_, *target, bound_, nb::none());
+    call<void>("take_match", target->search(), *match);
+  });
+}
+
+std::vector<en::NodeId> PythonSession::replace(const en::Graph&, const en::Target& target,
+                                               en::AliasAnalysis& aliases) {
+  return with_gil([&] {
+    auto& replacement = nb::cast<GraphCore&>(call<nb::object>("prepare_replacement"));
+    Copier copier(*core_, &replacement);
+    const en::Boundary::Part part = target.part(replacement.graph.outputs().size());
+    return en::replace(editable(*core_), replacement.graph, part, aliases,
+                       rewriting_providers(copier));
+  });
+}
+
+void PythonSession::report_rewrite(const std::vector<en::NodeId>& made) {
+  if (!has_listeners_) return;
+  with_gil([&] {
+    call<void>("report_rewrite", take(node_tuple(*core_, operators_among(graph(), made))));
+  });
+}
+
+en::Verdict PythonSession::classify_error(std::exception_ptr error) const {
+  return with_gil([&]() -> en::Verdict {
+    const auto [kind, status, text] =
+        call<std::tuple<int, int64_t, std::string>>("classify_error", exception_of(error));
+    return {static_cast<en::Verdict::Kind>(kind), status, text};
+  });
+}
+
+std::string PythonSession::describe(std::exception_ptr error) {
+  return with_gil([&] {
+    const auto text = call<std::string>("describe", exception_of(error));
+    traceback_ = nb::cast<std::string>(session_.attr("traceback"));
+    return text;
+  });
 }
 
 void bind_running(nb::module_& module) {

@@ -1,5 +1,4 @@
-// The flow of a session: which step follows which, and what a failure means, whoever does the
-// steps.
+// The flow of a session: which step follows which, and what a failure means, whoever is the host.
 #include <stdexcept>
 
 #include "check.h"
@@ -12,88 +11,108 @@ using namespace bringup::engine;
 
 namespace {
 
-// Notes the steps it is asked for; `fail_at` throws what `error` makes.
-class Noted : public SessionSteps {
- public:
-  explicit Noted(size_t candidates) : candidates_(candidates) {}
-
-  Graph& graph() override { return *graph_; }
-  void begin(uint64_t) override { note("begin"); }
-  int64_t run() override { return note("run"), 0; }
-  void settle() override { note("settle"); }
-  void commit() override { note("commit"); }
-  void rollback() override { note("rollback"); }
-  size_t prepare() override { return note("prepare"), 1; }
-  void start(size_t) override { note("start"), left_ = candidates_; }
-  bool can_copy() const override { return copier; }
-  bool next() override { return note("next"), left_-- > 0; }
-  bool meets_requirements() override { return note("meets"), met; }
-  void make_replacement() override { note("make"); }
-  void replace() override {
-    note("replace");
-    if (!returns_input) return;
-    ArgumentList list;
-    list.put(Argument::of_value({graph_->add_input(Strings::intern("x")), 0}));
-    graph_->set_outputs({list.items(), list.count()});
-  }
-  void refuse(const std::string& reason) override { note("refuse(" + reason + ")"); }
-  std::optional<NearMiss> near_miss() override { return std::nullopt; }
-  void savepoint() override { note("savepoint"); }
-  void release_savepoint() override { note("release"); }
-  void rollback_to_savepoint() override { note("undo"); }
-  Verdict classify_error(std::exception_ptr error) const override {
-    if (interrupted) std::rethrow_exception(error);
-    Verdict verdict = SessionSteps::classify_error(error);
-    verdict.kind = kind;
-    return verdict;
-  }
-
-  std::string steps;
-  std::string fail_at;
+// What a test asks of the pass and the host.
+struct Script {
+  std::string steps;    // that were asked for
+  std::string fail_at;  // this one throws
   bool met = true;
   bool copier = false;
   bool returns_input = false;
   bool interrupted = false;
   Verdict::Kind kind = Verdict::Kind::kFailure;
 
- private:
   void note(const std::string& step) {
     steps += step + " ";
     if (step == fail_at) throw std::runtime_error("no luck");
   }
-
-  std::shared_ptr<Graph> graph_ = make_native_graph("g");
-  size_t candidates_;
-  size_t left_ = 0;
 };
 
-PassDescriptor pattern_pass(Policy policy = Policy::kFail) {
-  PassDescriptor descriptor;
-  descriptor.pass_name = "P";
-  descriptor.kind = PassKind::kPatternFusion;
-  descriptor.policy = policy;
-  return descriptor;
+Script* script = nullptr;  // of the test that runs
+
+// Replaces demo::a by a graph that is its input.
+class Scripted : public Pass {
+  bool meet_requirements(Target&, PassContext&) override {
+    return script->note("meets"), script->met;
+  }
+  GraphPtr replacement(Target&, PassContext&) override {
+    script->note("make");
+    return make_native_graph("replacement");
+  }
+};
+
+// Notes the steps it is asked for; a replacement changes nothing.
+class Noted : public Script, public SessionHost {
+ public:
+  explicit Noted(size_t candidates) {
+    for (size_t i = 0; i < candidates; ++i) {
+      Operator facts;
+      facts.type = Strings::intern("demo::a");
+      graph_->insert(Operators::intern(facts), facts.type, {}, 1, graph_->last());
+    }
+    script = this;
+  }
+
+  Graph& graph() override { return *graph_; }
+  const Options& options() const override { return options_; }
+  const Providers& providers() const override { return providers_; }
+  void begin(uint64_t) override { note("begin"); }
+  void settle() override { note("settle"); }
+  void commit() override { note("commit"); }
+  void rollback() override { note("rollback"); }
+  bool can_copy() const override { return copier; }
+  Graph::Savepoint savepoint() override { return note("savepoint"), Graph::Savepoint(); }
+  void roll_back_to(const Graph::Savepoint&) override { note("undo"); }
+  void search(const std::function<void()>& work) override { note("search"), work(); }
+  void offer(Target* target) override { note(target == nullptr ? "end" : "offer"); }
+  std::vector<NodeId> replace(const Graph&, const Target&, AliasAnalysis&) override {
+    note("replace");
+    if (!returns_input) return {};
+    ArgumentList list;
+    list.put(Argument::of_value({graph_->add_input(Strings::intern("x")), 0}));
+    graph_->set_outputs({list.items(), list.count()});
+    return {};
+  }
+  void report_rewrite(const std::vector<NodeId>&) override { note("report"); }
+  Verdict classify_error(std::exception_ptr error) const override {
+    if (interrupted) std::rethrow_exception(error);
+    Verdict verdict = SessionHost::classify_error(error);
+    verdict.kind = kind;
+    return verdict;
+  }
+
+ private:
+  std::shared_ptr<Graph> graph_ = make_native_graph("g");
+  Options options_;
+  Providers providers_;
+};
+
+RegistrationPtr decompose_pass(Policy policy = Policy::kFail) {
+  auto made = std::make_shared<Registration>();
+  made->descriptor.pass_name = "P";
+  made->descriptor.kind = PassKind::kDecompose;
+  made->descriptor.op_types = {"demo::a"};
+  made->descriptor.policy = policy;
+  made->create = []() -> std::unique_ptr<Pass> { return std::make_unique<Scripted>(); };
+  return made;
 }
 
 }  // namespace
 
 TEST(candidates_are_rewritten_one_after_the_other_each_behind_a_savepoint) {
   Noted steps(2);
-  const PassResult result = run_session(pattern_pass(), steps, {});
+  const PassResult result = run_session(decompose_pass(), steps, {});
   CHECK_EQ(steps.steps,
-           "begin prepare start next savepoint meets make replace release next savepoint meets "
-           "make replace release next commit ");
+           "begin search offer savepoint meets make replace report search offer savepoint meets "
+           "make replace report search end commit ");
   CHECK_EQ(result.matches, 2u);
 }
 
 TEST(candidate_that_a_hook_refuses_is_undone_and_reported_to_the_search) {
   Noted steps(1);
   steps.met = false;
-  const PassResult result = run_session(pattern_pass(), steps, {});
-  CHECK_EQ(
-      steps.steps,
-      "begin prepare start next savepoint meets undo refuse(meet_requirements returned False) next "
-      "commit ");
+  const PassResult result = run_session(decompose_pass(), steps, {});
+  CHECK_EQ(steps.steps, "begin search offer savepoint meets undo search end commit ");
+  CHECK_EQ(result.near_misses.front().reason, "meet_requirements returned False");
   CHECK_EQ(result.refused, 1u);
   CHECK(result.outcome == Outcome::kUnchanged);
 }
@@ -101,23 +120,25 @@ TEST(candidate_that_a_hook_refuses_is_undone_and_reported_to_the_search) {
 TEST(result_that_would_be_an_input_is_left_to_who_can_copy_it_and_refused_otherwise) {
   Noted refused(1);
   refused.returns_input = true;
-  CHECK_EQ(run_session(pattern_pass(), refused, {}).refused, 1u);
-  CHECK(
-      refused.steps.find("replace undo refuse(result 0 of the graph would share memory with 'x'") !=
-      std::string::npos);
+  const PassResult result = run_session(decompose_pass(), refused, {});
+  CHECK_EQ(result.refused, 1u);
+  CHECK(refused.steps.find("replace undo search") != std::string::npos);
+  CHECK(result.near_misses.front().reason.starts_with(
+      "result 0 of the graph would share memory with 'x'"));
   Noted copied(1);
   copied.returns_input = copied.copier = true;
-  CHECK_EQ(run_session(pattern_pass(), copied, {}).matches, 1u);
-  CHECK(copied.steps.find("replace release") != std::string::npos);
+  CHECK_EQ(run_session(decompose_pass(), copied, {}).matches, 1u);
+  CHECK(copied.steps.find("replace report") != std::string::npos);
 }
 
 TEST(policy_skip_undoes_the_candidate_that_failed_alone) {
   Noted steps(2);
   steps.fail_at = "replace";
-  const PassResult result = run_session(pattern_pass(Policy::kSkip), steps, {});
+  const PassResult result = run_session(decompose_pass(Policy::kSkip), steps, {});
   CHECK_EQ(result.failures, 2u);
   CHECK_EQ(result.refused, 2u);
-  CHECK(steps.steps.find("replace undo refuse(failed: no luck) next") != std::string::npos);
+  CHECK(steps.steps.find("replace undo search") != std::string::npos);
+  CHECK_EQ(result.near_misses.front().reason, "failed: no luck");
   CHECK(steps.steps.find("rollback") == std::string::npos);
 }
 
@@ -126,10 +147,10 @@ TEST(wrong_rewrite_is_tolerated_by_no_policy) {
     Noted steps(2);
     steps.fail_at = "replace";
     steps.kind = Verdict::Kind::kWrong;
-    const PassResult result = run_session(pattern_pass(policy), steps, {});
+    const PassResult result = run_session(decompose_pass(policy), steps, {});
     CHECK(result.failed());
     CHECK(!result.fatal);
-    CHECK_EQ(steps.steps, "begin prepare start next savepoint meets make replace undo rollback ");
+    CHECK_EQ(steps.steps, "begin search offer savepoint meets make replace undo rollback ");
     CHECK_EQ(result.message, "no luck");
   }
 }
@@ -138,14 +159,15 @@ TEST(what_is_no_failure_of_the_pass_goes_through_after_the_edits_were_undone) {
   Noted steps(1);
   steps.fail_at = "meets";
   steps.interrupted = true;
-  CHECK_THROWS(run_session(pattern_pass(Policy::kSkip), steps, {}), std::runtime_error, "no luck");
-  CHECK_EQ(steps.steps, "begin prepare start next savepoint meets undo rollback ");
+  CHECK_THROWS(run_session(decompose_pass(Policy::kSkip), steps, {}), std::runtime_error,
+               "no luck");
+  CHECK_EQ(steps.steps, "begin search offer savepoint meets undo rollback ");
 }
 
 TEST(failure_of_the_last_step_undoes_the_session) {
   Noted steps(1);
   steps.fail_at = "commit";
-  const PassResult result = run_session(pattern_pass(Policy::kRollback), steps, {});
+  const PassResult result = run_session(decompose_pass(Policy::kRollback), steps, {});
   CHECK(result.outcome == Outcome::kFailed);
   CHECK(result.tolerated);
   CHECK_EQ(result.matches, 0u);

@@ -3,6 +3,7 @@
 #include "engine/capi/match_handles.h"
 #include "engine/run/creation.h"
 #include "engine/run/session.h"
+#include "engine/run/targets.h"
 #include "engine/util/error.h"
 
 namespace bringup::engine {
@@ -69,11 +70,8 @@ class CPass : public Pass {
 
   int64_t run(Graph& graph, PassContext& context) override {
     const auto hook = required(hooks_.run, "run", context);
-    const LentGraph lent(graph, context.providers, is_before_shapes(context));
-    const LentContext lent_context(context);
-    HookCall(context, "run").run([&] {
-      return hook(instance_, lent.handle(), lent_context.handle());
-    });
+    call<LentGraph>("run", graph, context,
+                    [&](auto lent_graph, auto lent) { return hook(instance_, lent_graph, lent); });
     return 0;
   }
 
@@ -89,51 +87,50 @@ class CPass : public Pass {
     return patterns;
   }
 
-  bool meet_requirements(const Match& match, PassContext& context) override {
-    if (hooks_.meet_requirements == nullptr) return true;
-    const LentMatch lent(match, context.providers, is_before_shapes(context));
-    const LentContext lent_context(context);
+  bool meet_requirements(Target& target, PassContext& context) override {
     int32_t met = 1;
-    HookCall(context, "meet_requirements").run([&] {
-      return hooks_.meet_requirements(instance_, lent.handle(), lent_context.handle(), &met);
-    });
+    if (target.is_match() && hooks_.meet_requirements != nullptr) {
+      call<LentMatch>("meet_requirements", target.match(), context, [&](auto match, auto lent) {
+        return hooks_.meet_requirements(instance_, match, lent, &met);
+      });
+    } else if (!target.is_match() && hooks_.meet_node != nullptr) {
+      call<LentGraph>("meet_node", target.graph(), context, [&](auto graph, auto lent) {
+        return hooks_.meet_node(instance_, graph, target.node(), lent, &met);
+      });
+    }
     return met != 0;
   }
 
-  GraphPtr replacement(const Match& match, PassContext& context) override {
-    const auto hook = required(hooks_.replacement, "replacement", context);
-    const LentMatch lent(match, context.providers, is_before_shapes(context));
-    const LentContext lent_context(context);
+  GraphPtr replacement(Target& target, PassContext& context) override {
     bringup_ir_graph made = 0;
-    HookCall(context, "replacement").run([&] {
-      return hook(instance_, lent.handle(), lent_context.handle(), &made);
-    });
-    return handed_over(made, "replacement", context);
-  }
-
-  bool meet_requirements(Graph& graph, NodeId node, PassContext& context) override {
-    if (hooks_.meet_node == nullptr) return true;
-    const LentGraph lent(graph, context.providers, is_before_shapes(context));
-    const LentContext lent_context(context);
-    int32_t met = 1;
-    HookCall(context, "meet_node").run([&] {
-      return hooks_.meet_node(instance_, lent.handle(), node, lent_context.handle(), &met);
-    });
-    return met != 0;
-  }
-
-  GraphPtr replacement(Graph& graph, NodeId node, PassContext& context) override {
-    const auto hook = required(hooks_.replace_node, "replace_node", context);
-    const LentGraph lent(graph, context.providers, is_before_shapes(context));
-    const LentContext lent_context(context);
-    bringup_ir_graph made = 0;
-    HookCall(context, "replace_node").run([&] {
-      return hook(instance_, lent.handle(), node, lent_context.handle(), &made);
-    });
-    return handed_over(made, "replace_node", context);
+    GraphPtr replacement;
+    if (target.is_match()) {
+      const auto hook = required(hooks_.replacement, "replacement", context);
+      call<LentMatch>(
+          "replacement", target.match(), context,
+          [&](auto match, auto lent) { return hook(instance_, match, lent, &made); },
+          [&] { replacement = handed_over(made, "replacement", context); });
+    } else {
+      const auto hook = required(hooks_.replace_node, "replace_node", context);
+      call<LentGraph>(
+          "replace_node", target.graph(), context,
+          [&](auto graph, auto lent) { return hook(instance_, graph, target.node(), lent, &made); },
+          [&] { replacement = handed_over(made, "replace_node", context); });
+    }
+    return replacement;
   }
 
  private:
+  // Calls a hook with handles of what it is given, which expire after `then`.
+  template <class Lent, class Subject, class Hook, class Then = void (*)()>
+  static void call(
+      const char* name, Subject& subject, PassContext& context, Hook&& hook, Then&& then = [] {}) {
+    const Lent lent(subject, context.providers, is_before_shapes(context));
+    const LentContext lent_context(context);
+    HookCall(context, name).run([&] { return hook(lent.handle(), lent_context.handle()); });
+    then();
+  }
+
   static GraphPtr handed_over(bringup_ir_graph made, const char* hook, const PassContext& context) {
     if (made == 0) {
       throw EngineError(

@@ -23,15 +23,11 @@ Argument argument_of(const Dim& dim) {
 
 }  // namespace
 
-FoundMatch::FoundMatch(Graph& graph, const Program& program, const Candidate& candidate)
+FoundMatch::FoundMatch(Graph& graph, const Program& program, const Bindings& bound,
+                       std::vector<NodeId> nodes)
     : graph_(graph), program_(program), sub_(program.root()) {
-  copy(*candidate.bound, kRoot);
-  nodes_ = candidate.nodes;
-  for (const uint32_t term : sub_.outputs) {
-    const auto found = candidate.bound->resolve(kRoot, term);
-    if (!found) throw EngineError(ErrorCode::kInternal, "an output of a match stands for nothing");
-    outputs_.push_back(*found);
-  }
+  copy(bound, kRoot);
+  nodes_ = std::move(nodes);
 }
 
 FoundMatch::FoundMatch(const FoundMatch& parent, const Bindings& bound, uint32_t frame)
@@ -154,12 +150,6 @@ std::optional<std::vector<const Match*>> FoundMatch::items(std::string_view name
   std::vector<const Match*> items;
   for (const auto& item : place->second) items.push_back(item.get());
   return items;
-}
-
-std::vector<ValueId> FoundMatch::inputs() const {
-  std::vector<ValueId> inputs;
-  for (const ValueId input : sub_.inputs) inputs.push_back(value_here(input).value_or(ValueId()));
-  return inputs;
 }
 
 }  // namespace bringup::engine

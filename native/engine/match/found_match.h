@@ -1,4 +1,4 @@
-// A match that the native matcher found, copied: it stays as it is whatever the hooks do.
+// A match that the matcher found, copied: it stays as it is whatever the hooks do.
 #pragma once
 
 #include <map>
@@ -15,7 +15,8 @@ namespace bringup::engine {
 // The whole match, or that of one item of a list whose items are patterns.
 class FoundMatch : public Match {
  public:
-  FoundMatch(Graph& graph, const Program& program, const Candidate& candidate);
+  FoundMatch(Graph& graph, const Program& program, const Bindings& bound,
+             std::vector<NodeId> nodes);
 
   Graph& graph() const override { return graph_; }
   std::string_view pattern_name() const override { return sub_.pattern->name; }
@@ -25,11 +26,6 @@ class FoundMatch : public Match {
   std::vector<Argument> named(std::string_view name) const override;
   std::optional<uint32_t> chosen(std::string_view name) const override;
   std::optional<std::vector<const Match*>> items(std::string_view name) const override;
-
-  // What the pattern's inputs and outputs stand for; of an input that only absent parts read,
-  // kNoNode.
-  std::vector<ValueId> inputs() const;
-  const std::vector<ValueId>& outputs() const { return outputs_; }
 
  private:
   // What a value of the program's own pattern stands for.
@@ -46,7 +42,6 @@ class FoundMatch : public Match {
   const SubPattern& sub_;
   const FoundMatch* parent_ = nullptr;
   std::vector<NodeId> nodes_;
-  std::vector<ValueId> outputs_;
   std::unordered_map<ValueId, ValueId> values_;
   std::unordered_map<StringId, uint32_t> chosen_;
   std::unordered_map<StringId, std::vector<Argument>> named_;  // also lists and sizes

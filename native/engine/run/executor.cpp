@@ -11,20 +11,18 @@ namespace {
 
 class Run {
  public:
-  Run(RunSteps& steps, std::span<const RegistrationPtr> selected)
-      : steps_(steps), selected_(selected) {
-    const std::vector<Graph*> graphs = steps.graphs();
+  Run(RunHost& host, std::span<const RegistrationPtr> selected) : host_(host), selected_(selected) {
+    const std::vector<Graph*> graphs = host.graphs();
     report_.graph = graphs.front()->name();
     for (const Graph* graph : graphs) shared_[graph] = shared_outputs(*graph);
   }
 
   Report execute() {
-    const bool done = passes(Stage::kBeforeInferShape) &&
-                      step("shape inference", [&] { steps_.infer_shapes(); }) &&
-                      passes(Stage::kAfterInferShape) && builtin_passes() &&
-                      passes(Stage::kAfterBuiltinFusionPass) &&
-                      step("folding", [&] { steps_.fold(); }) &&
-                      passes(Stage::kAfterOriginGraphOptimize);
+    const bool done =
+        passes(Stage::kBeforeInferShape) &&
+        step("shape inference", [&] { host_.infer_shapes(); }) && passes(Stage::kAfterInferShape) &&
+        builtin_passes() && passes(Stage::kAfterBuiltinFusionPass) &&
+        step("folding", [&] { host_.fold(); }) && passes(Stage::kAfterOriginGraphOptimize);
     if (!done && report_.failure.empty()) collect_failures();
     return std::move(report_);
   }
@@ -44,7 +42,7 @@ class Run {
     bool succeeded = true;
     for (const RegistrationPtr& registration : selected_) {
       if (!is_meant(registration->descriptor)) continue;
-      for (Graph* graph : steps_.graphs()) {
+      for (Graph* graph : host_.graphs()) {
         const PassResult& result = one(*graph, registration);
         if (result.failed()) succeeded = false;
         if (result.failed() && result.fatal) return false;
@@ -62,10 +60,10 @@ class Run {
       result.message = "it requires " + quoted(missing) + ", which failed";
       report_.results.push_back(std::move(result));
     } else {
-      const std::unique_ptr<SessionSteps> session = steps_.open(graph, registration);
-      report_.results.push_back(run_session(descriptor, *session, shared_[&graph]));
+      const std::unique_ptr<SessionHost> session = host_.open(graph, registration);
+      report_.results.push_back(run_session(registration, *session, shared_[&graph]));
     }
-    steps_.report_result(report_.results.back(), graph);
+    host_.report_result(report_.results.back(), graph);
     return report_.results.back();
   }
 
@@ -103,7 +101,7 @@ class Run {
     report_.failure += ". Its edits were undone.";
   }
 
-  RunSteps& steps_;
+  RunHost& host_;
   std::span<const RegistrationPtr> selected_;
   std::map<const Graph*, SharedOutputs> shared_;
   Report report_;
@@ -111,8 +109,8 @@ class Run {
 
 }  // namespace
 
-Report run_passes(RunSteps& steps, std::span<const RegistrationPtr> selected) {
-  return Run(steps, selected).execute();
+Report run_passes(RunHost& host, std::span<const RegistrationPtr> selected) {
+  return Run(host, selected).execute();
 }
 
 }  // namespace bringup::engine

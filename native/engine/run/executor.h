@@ -7,7 +7,7 @@
 
 #include "engine/run/selection.h"
 #include "engine/run/session.h"
-#include "engine/run/steps.h"
+#include "engine/run/session_host.h"
 
 namespace bringup::engine {
 
@@ -31,6 +31,6 @@ struct Report {
 // after a fatal failure). Edits of passes that succeeded stay. Every pass runs on the graph, then
 // on each of its subgraphs at any depth, in a session of its own; one whose required pass failed is
 // skipped. What inference and folding throw passes through, but for EngineError.
-Report run_passes(RunSteps& steps, std::span<const RegistrationPtr> selected);
+Report run_passes(RunHost& host, std::span<const RegistrationPtr> selected);
 
 }  // namespace bringup::engine

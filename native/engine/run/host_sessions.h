@@ -5,16 +5,16 @@
 
 #include "engine/run/creation.h"
 #include "engine/run/native_run.h"
-#include "engine/run/steps.h"
+#include "engine/run/session_host.h"
 
 namespace bringup::engine {
 
 class HostSessions {
  public:
   virtual ~HostSessions() = default;
-  // The steps of such a pass on one graph. Called on any thread.
-  virtual std::unique_ptr<SessionSteps> open(Graph& graph, const RegistrationPtr& pass,
-                                             const SharedRunState& shared_state) = 0;
+  // The host of such a pass on one graph. Called on any thread.
+  virtual std::unique_ptr<SessionHost> open(Graph& graph, const RegistrationPtr& pass,
+                                            const SharedRunState& shared_state) = 0;
 };
 
 // Null takes it away: passes of the host are then left out of runs over graphs of the engine.

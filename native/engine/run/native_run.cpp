@@ -13,7 +13,7 @@ void add_with_subgraphs(Graph& graph, std::vector<Graph*>& found) {
   }
 }
 
-class NativeRun : public RunSteps {
+class NativeRun : public RunHost {
  public:
   NativeRun(Graph& graph, const RunSettings& settings) : graph_(graph), settings_(settings) {}
 
@@ -23,7 +23,7 @@ class NativeRun : public RunSteps {
     return found;
   }
 
-  std::unique_ptr<SessionSteps> open(Graph& graph, const RegistrationPtr& pass) override {
+  std::unique_ptr<SessionHost> open(Graph& graph, const RegistrationPtr& pass) override {
     static const Commit kNoCommit;
     const Commit& commit = &graph == &graph_ ? settings_.commit : kNoCommit;
     const SharedRunState state{settings_.options, settings_.providers, commit};
@@ -63,8 +63,8 @@ class NativeRun : public RunSteps {
 
 Report run_passes(Graph& graph, std::span<const RegistrationPtr> selected,
                   const RunSettings& settings) {
-  NativeRun steps(graph, settings);
-  return steps.counted(run_passes(steps, selected));
+  NativeRun run(graph, settings);
+  return run.counted(run_passes(run, selected));
 }
 
 }  // namespace bringup::engine

@@ -32,8 +32,8 @@ struct SharedRunState {
   const Commit& commit;
 };
 
-// The steps of one pass on one graph.
-std::unique_ptr<SessionSteps> native_session(Graph& graph, const RegistrationPtr& pass,
-                                             const SharedRunState& shared_state);
+// The host of one pass on one graph.
+std::unique_ptr<SessionHost> native_session(Graph& graph, const RegistrationPtr& pass,
+                                            const SharedRunState& shared_state);
 
 }  // namespace bringup::engine

@@ -1,6 +1,6 @@
 #include "engine/run/pass.h"
 
-#include "engine/graph/graph.h"
+#include "engine/run/targets.h"
 #include "engine/util/error.h"
 
 namespace bringup::engine {
@@ -30,16 +30,16 @@ std::vector<PatternPtr> Pass::patterns(Graph&, PassContext& context) {
   undefined(context, "patterns");
 }
 
-bool Pass::meet_requirements(const Match&, PassContext&) { return true; }
-
-GraphPtr Pass::replacement(const Match&, PassContext& context) {
-  undefined(context, "replacement");
+std::vector<PatternProgram> Pass::programs(Graph& graph, PassContext& context) {
+  std::vector<PatternProgram> made;
+  for (const PatternPtr& pattern : patterns(graph, context)) {
+    made.push_back({Program::compile(pattern)});
+  }
+  return made;
 }
 
-bool Pass::meet_requirements(Graph&, NodeId, PassContext&) { return true; }
+bool Pass::meet_requirements(Target&, PassContext&) { return true; }
 
-GraphPtr Pass::replacement(Graph&, NodeId, PassContext& context) {
-  undefined(context, "replacement");
-}
+GraphPtr Pass::replacement(Target&, PassContext& context) { undefined(context, "replacement"); }
 
 }  // namespace bringup::engine

@@ -16,8 +16,9 @@
 namespace bringup::engine {
 
 class Graph;
-class Match;
+class Target;
 struct Pattern;
+struct PatternProgram;
 struct Providers;
 
 using OptionValue = std::variant<std::monostate, bool, int64_t, double, std::string>;
@@ -29,7 +30,6 @@ struct PassContext {
   uint64_t instance_id;  // of the session's one instance; unique in the process
   const Options& options;
   const Providers& providers;
-  std::string error_message;  // set by a hook that is about to fail; becomes part of the failure
 
   // EngineError(kMissing) listing the options when there is none like this.
   const OptionValue& option(std::string_view key) const;
@@ -45,16 +45,14 @@ class Pass {
   // A graph pass: edits `graph`; 0 is success, any other status a failure.
   virtual int64_t run(Graph& graph, PassContext& context);
 
-  // A pattern pass. The outputs of the replacement stand for the pattern's, its inputs for the
-  // pattern's inputs, in order.
+  // A pattern pass: what it looks for, and the same made ready for `graph`.
   virtual std::vector<PatternPtr> patterns(Graph& graph, PassContext& context);
-  virtual bool meet_requirements(const Match& match, PassContext& context);
-  virtual GraphPtr replacement(const Match& match, PassContext& context);
+  virtual std::vector<PatternProgram> programs(Graph& graph, PassContext& context);
 
-  // A decompose pass. The inputs of the replacement are the values that the node reads, each once,
-  // in order.
-  virtual bool meet_requirements(Graph& graph, NodeId node, PassContext& context);
-  virtual GraphPtr replacement(Graph& graph, NodeId node, PassContext& context);
+  // A pattern or decompose pass. The outputs of the replacement stand for those of the match or
+  // node, its inputs for the pattern's inputs, or the values that the node reads, each once.
+  virtual bool meet_requirements(Target& target, PassContext& context);
+  virtual GraphPtr replacement(Target& target, PassContext& context);
 };
 
 }  // namespace bringup::engine

@@ -4,8 +4,9 @@
 #include <chrono>
 
 #include "bringup/engine.h"
-#include "engine/run/pass.h"
+#include "engine/analysis/alias_analysis.h"
 #include "engine/run/status.h"
+#include "engine/run/targets.h"
 #include "engine/util/error.h"
 
 namespace bringup::engine {
@@ -20,12 +21,15 @@ constexpr const char* kBeyondLimit = "beyond the limit of rewrites";
 
 class Session {
  public:
-  Session(const PassDescriptor& descriptor, SessionSteps& steps, const SharedOutputs& shared)
-      : descriptor_(descriptor),
-        steps_(steps),
+  Session(const RegistrationPtr& pass, SessionHost& host, const SharedOutputs& shared)
+      : pass_(pass),
+        descriptor_(pass->descriptor),
+        host_(host),
+        graph_(host.graph()),
         shared_(shared),
-        result_(result_of(descriptor, steps.graph())) {
-    result_.instance_id = next_instance_id();
+        result_(result_of(descriptor_, graph_)),
+        context_{descriptor_, next_instance_id(), host.options(), host.providers()} {
+    result_.instance_id = context_.instance_id;
   }
 
   PassResult execute() {
@@ -42,42 +46,49 @@ class Session {
 
  private:
   void run() {
-    steps_.begin(result_.instance_id);
+    host_.begin(context_.instance_id);
+    instance_ = host_.make_instance(*pass_);
     const bool is_driven =
         descriptor_.kind == PassKind::kPatternFusion || descriptor_.kind == PassKind::kDecompose;
     is_driven ? drive() : run_graph_pass();
     if (edits() > 0) settle();
     result_.edits = edits();
-    steps_.commit();
+    host_.commit();
     if (result_.edits > 0) result_.outcome = Outcome::kChanged;
   }
 
-  size_t edits() const { return steps_.graph().journal().size(); }
+  size_t edits() const { return graph_.journal().size(); }
 
   void run_graph_pass() {
-    if (!steps_.may_rewrite()) throw SkipPass(kBeyondLimit);
-    const int64_t status = steps_.run();
+    if (!host_.may_rewrite()) throw SkipPass(kBeyondLimit);
+    host_.before_run();
+    const int64_t status = instance_->run(graph_, context_);
     if (status != 0) {
       throw StatusError(status, "run of " + quoted(descriptor_.pass_name) + " returned status " +
                                     std::to_string(status));
     }
-    result_.matches = std::max<uint64_t>(steps_.fusions(), edits() > 0 ? 1 : 0);
+    host_.after_run();
+    result_.matches = std::max<uint64_t>(host_.fusions(), edits() > 0 ? 1 : 0);
   }
 
   // What must hold before the edits may stay.
   void settle() {
-    steps_.settle();
-    while (std::optional<NewlyShared> found = newly_shared(steps_.graph(), shared_)) {
-      if (!steps_.can_copy()) throw EngineError(ErrorCode::kPass, std::move(found->reason));
-      steps_.copy_outputs(found->outputs);
+    host_.settle();
+    while (std::optional<NewlyShared> found = newly_shared(graph_, shared_)) {
+      if (!host_.can_copy()) throw EngineError(ErrorCode::kPass, std::move(found->reason));
+      host_.copy_outputs(found->outputs);
     }
   }
 
   // Sweeps over what a pattern or decompose pass looks for.
   void drive() {
-    const size_t searches = steps_.prepare();
+    aliases_.emplace(graph_);
+    targets_ = descriptor_.kind == PassKind::kDecompose
+                   ? nodes_of_types(graph_, descriptor_.op_types, *aliases_)
+                   : matches_of(graph_, instance_->programs(graph_, context_), *aliases_);
+    const size_t searches = targets_->searches();
     most_ = descriptor_.max_rewrites;
-    if (most_ == 0 && descriptor_.repeat_until_stable) most_ = 1000 + 10 * steps_.graph().size();
+    if (most_ == 0 && descriptor_.repeat_until_stable) most_ = 1000 + 10 * graph_.size();
     bool again = true;
     while (again) {
       const uint64_t before = result_.matches;
@@ -86,7 +97,7 @@ class Session {
       again = descriptor_.repeat_until_stable && result_.matches != before && !is_limit_reached();
     }
     if (is_limit_reached()) report_limit_reached();
-    result_.matches += steps_.fusions();
+    result_.matches += host_.fusions();
   }
 
   bool is_limit_reached() const { return most_ != 0 && result_.matches >= most_; }
@@ -104,14 +115,15 @@ class Session {
   }
 
   void sweep(size_t search) {
-    steps_.start(search);
-    while (!is_limit_reached() && steps_.next()) {
+    targets_->start(search);
+    while (!is_limit_reached() && next()) {
       if (const std::optional<std::string> reason = attempt()) {
         ++result_.refused;
-        steps_.refuse(*reason);
+        targets_->refuse(*reason);
       }
     }
-    if (std::optional<NearMiss> miss = steps_.near_miss()) {
+    host_.offer(nullptr);
+    if (std::optional<NearMiss> miss = targets_->near_miss()) {
       if (miss->node.empty() && result_.matches > 0) {
         miss->reason += ", after this pass had rewritten " + std::to_string(result_.matches);
       }
@@ -119,56 +131,78 @@ class Session {
     }
   }
 
+  bool next() {
+    host_.search([this] { target_ = targets_->next(); });
+    return target_ != nullptr;
+  }
+
   // Rewrites one candidate, all or nothing; the reason if it was left alone.
   std::optional<std::string> attempt() {
-    if (std::optional<std::string> reason = steps_.refusal()) return reason;
-    steps_.report_match();
-    steps_.savepoint();
+    if (std::optional<std::string> reason = targets_->refusal()) return reason;
+    host_.offer(target_);
+    savepoint_ = host_.savepoint();
+    std::vector<NodeId> made;
     try {
-      if (std::optional<std::string> reason = rewrite()) {
-        steps_.rollback_to_savepoint();
+      if (std::optional<std::string> reason = rewrite(made)) {
+        undo();
         return reason;
       }
     } catch (...) {
       return leave(std::current_exception());
     }
-    steps_.release_savepoint();
     ++result_.matches;
-    steps_.report_replacement();
+    host_.report_rewrite(made);
     return std::nullopt;
   }
 
-  std::optional<std::string> rewrite() {
-    if (!steps_.meets_requirements()) return "meet_requirements returned False";
-    steps_.make_replacement();
-    if (!steps_.may_rewrite()) return kBeyondLimit;
-    steps_.replace();
+  std::optional<std::string> rewrite(std::vector<NodeId>& made) {
+    if (!instance_->meet_requirements(*target_, context_)) {
+      return "meet_requirements returned False";
+    }
+    const GraphPtr replacement = instance_->replacement(*target_, context_);
+    if (replacement == nullptr) {
+      throw EngineError(ErrorCode::kPass,
+                        "the replacement of " + name_of(*target_) + " is no graph");
+    }
+    if (!host_.may_rewrite()) return kBeyondLimit;
+    made = host_.replace(*replacement, *target_, *aliases_);
     return reason_to_copy();
+  }
+
+  std::string name_of(const Target& target) const {
+    return target.is_match() ? "a match of " + quoted(target.pattern_name())
+                             : quoted(graph_.name_text(target.node()));
+  }
+
+  void undo() {
+    const bool was_edited = edits() != savepoint_.edits;
+    host_.roll_back_to(savepoint_);
+    if (was_edited) aliases_.emplace(graph_);
   }
 
   // Why the match cannot stay without a copy that nobody makes; a copy is made once all is settled.
   std::optional<std::string> reason_to_copy() {
-    if (steps_.can_copy()) return std::nullopt;
-    std::optional<NewlyShared> found = newly_shared(steps_.graph(), shared_);
+    if (host_.can_copy()) return std::nullopt;
+    std::optional<NewlyShared> found = newly_shared(graph_, shared_);
     return found ? std::optional(std::move(found->reason)) : std::nullopt;
   }
 
   // Undoes the candidate that failed, where it may be left alone, and says why; else throws.
   std::string leave(std::exception_ptr error) {
-    steps_.rollback_to_savepoint();
-    const Verdict verdict = steps_.classify_error(error);
+    undo();
+    const Verdict verdict = host_.classify_error(error);
     if (verdict.kind == Verdict::Kind::kSkip) return "skipped: " + verdict.text;
     if (descriptor_.policy != Policy::kSkip || verdict.kind != Verdict::Kind::kFailure) {
       std::rethrow_exception(error);
     }
     ++result_.failures;
-    return "failed: " + steps_.describe(error);
+    return "failed: " + host_.describe(error);
   }
 
   void end(std::exception_ptr error) {
-    steps_.rollback();
+    host_.rollback();
     result_.edits = 0;
-    const Verdict verdict = steps_.classify_error(error);
+    const Verdict verdict = host_.classify_error(error);
     result_.matches = 0;
     if (verdict.kind == Verdict::Kind::kSkip) {
       result_.outcome = Outcome::kSkipped;
@@ -176,19 +210,26 @@ class Session {
       return;
     }
     result_.outcome = Outcome::kFailed;
-    result_.error = error;
     result_.status = verdict.status;
     result_.fatal = verdict.kind == Verdict::Kind::kFatal;
     result_.tolerated =
         descriptor_.policy != Policy::kFail && verdict.kind == Verdict::Kind::kFailure;
-    result_.message = steps_.describe(error);
-    result_.traceback = steps_.traceback();
+    result_.message = host_.describe(error);
+    result_.traceback = host_.traceback();
   }
 
+  const RegistrationPtr pass_;
   const PassDescriptor& descriptor_;
-  SessionSteps& steps_;
+  SessionHost& host_;
+  Graph& graph_;
   const SharedOutputs& shared_;
   PassResult result_;
+  PassContext context_;
+  std::unique_ptr<Pass> instance_;
+  std::optional<AliasAnalysis> aliases_;
+  std::unique_ptr<Targets> targets_;
+  Target* target_ = nullptr;  // the candidate
+  Graph::Savepoint savepoint_;
   uint64_t most_ = 0;  // rewrites that may happen; 0: any number
 };
 
@@ -208,7 +249,7 @@ PassResult result_of(const PassDescriptor& descriptor, const Graph& graph) {
   return result;
 }
 
-Verdict SessionSteps::classify_error(std::exception_ptr error) const {
+Verdict SessionHost::classify_error(std::exception_ptr error) const {
   using Kind = Verdict::Kind;
   try {
     std::rethrow_exception(error);
@@ -227,9 +268,15 @@ Verdict SessionSteps::classify_error(std::exception_ptr error) const {
   }
 }
 
-PassResult run_session(const PassDescriptor& descriptor, SessionSteps& steps,
+std::vector<NodeId> SessionHost::replace(const Graph& replacement, const Target& target,
+                                         AliasAnalysis& aliases) {
+  const Boundary::Part part = target.part(replacement.outputs().size());
+  return engine::replace(graph(), replacement, part, aliases, providers());
+}
+
+PassResult run_session(const RegistrationPtr& pass, SessionHost& host,
                        const SharedOutputs& shared) {
-  return Session(descriptor, steps, shared).execute();
+  return Session(pass, host, shared).execute();
 }
 
 }  // namespace bringup::engine

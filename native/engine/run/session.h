@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <exception>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,7 +10,7 @@
 #include "engine/graph/graph.h"
 #include "engine/match/near_miss.h"
 #include "engine/run/descriptor.h"
-#include "engine/run/steps.h"
+#include "engine/run/session_host.h"
 
 namespace bringup::engine {
 
@@ -36,7 +35,6 @@ struct PassResult {
   std::string message;    // why it was skipped or failed, or stopped early
   std::string traceback;  // of a failure in another language
   std::vector<NearMiss> near_misses;
-  std::exception_ptr error;  // of a failure: what was thrown
 
   bool failed() const { return outcome == Outcome::kFailed && !tolerated; }
 };
@@ -57,16 +55,15 @@ class StatusError : public std::exception {
   std::string message_;
 };
 
-// Runs the pass. Its edits stay only when it succeeds: it ran, `settle` agrees, and no results
-// share memory that did not in `shared`. Every failure becomes part of the
-// result; an error that `classify_error` does not count as one is thrown.
+// Runs the pass. Its edits stay only when it succeeds: it ran, the host agrees, and no results
+// share memory that did not in `shared`. Every failure becomes part of the result; an error that
+// the host does not count as one is thrown.
 //
 // One sweep visits the candidates that were there when it began, so a replacement that holds its
 // own pattern ends; sweeps are repeated where the pass asks for it, up to a bound.
 //
 // Runs on the calling thread, on which all hooks are called, one after the other. Sessions on
 // different graphs may run in parallel; a second one on the same graph fails.
-PassResult run_session(const PassDescriptor& descriptor, SessionSteps& steps,
-                       const SharedOutputs& shared);
+PassResult run_session(const RegistrationPtr& pass, SessionHost& host, const SharedOutputs& shared);
 
 }  // namespace bringup::engine

@@ -9,10 +9,10 @@ from bringup._native import core
 if TYPE_CHECKING:
     import bringup._native._core as native
     from bringup._native._core import (
+        CandidateCore,
         GraphCore,
         HostOperators,
         MatcherCore,
-        NativeInstance,
         PassBatch,
         PassRegistration,
         PatternCore,
@@ -22,18 +22,18 @@ else:
     native = core()
     GraphCore = native.GraphCore
     HostOperators = native.HostOperators
+    CandidateCore = native.CandidateCore
     MatcherCore = native.MatcherCore
-    NativeInstance = native.NativeInstance
     PassBatch = native.PassBatch
     PassRegistration = native.PassRegistration
     PatternCore = native.PatternCore
     ProgramCore = native.ProgramCore
 
 __all__ = [
+    "CandidateCore",
     "GraphCore",
     "HostOperators",
     "MatcherCore",
-    "NativeInstance",
     "PassBatch",
     "PassRegistration",
     "PatternCore",

@@ -11,47 +11,63 @@ import pytest
 from tests.oracles.matching.matcher import Matcher
 
 from bringup import ir
-from bringup.passes import Pattern
-from bringup.passes.matching.native_matcher import NativeMatcher
-from bringup.passes.patterns.match import RewriteCandidate
-from bringup.passes.run import targets
+from bringup.passes.patterns.match import MatchResult, RewriteCandidate
+from bringup.passes.run.session import Session
 
-__all__ = ["Matcher", "compare_passes_with_oracle", "run_passes_with_oracle"]
+__all__ = ["Matcher", "compare_passes_with_oracle"]
 
 
-class _Compared(NativeMatcher):
-    """The native matcher, each of its matches compared with the oracle's."""
+class _Searches:
+    """The oracle's matches in the searches of one session, beside those of the engine."""
 
-    def __init__(self, pattern: Pattern, graph: ir.Graph, aliases: ir.AliasAnalysis) -> None:
-        super().__init__(pattern, graph, aliases)
-        self._oracle = Matcher(pattern, graph, aliases)
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._ended = 0
+        self._expected: Iterator[RewriteCandidate] | None = None
 
-    def matches(self) -> Iterator[RewriteCandidate]:
-        expected = self._oracle.matches()
-        for found in super().matches():
-            assert _facts(found) == _facts(next(expected))
-            yield found
-        assert next(expected, None) is None
-        assert self.near_miss == self._oracle.near_miss
+    def _next(self) -> RewriteCandidate | None:
+        graph, programs = self._session.graph, self._session._programs
+        if self._expected is None:
+            pattern = programs[self._ended % len(programs)].subs[0].pattern
+            self._aliases = ir.AliasAnalysis(graph)
+            self._expected = Matcher(pattern, graph, self._aliases).matches()
+        self._aliases.rebuild()
+        return next(self._expected, None)
 
-    def refuse(self, node: ir.Node | None, reason: str) -> None:
-        super().refuse(node, reason)
-        self._oracle.refuse(node, reason)
+    def compare(self, found: MatchResult) -> None:
+        expected = self._next()
+        assert expected is not None, f"the oracle does not find {found}"
+        assert _facts(found) == _facts(expected.result)
+
+    def end(self) -> None:
+        if self._session._descriptor.max_rewrites is None:  # else the search may end early
+            more = self._next()
+            assert more is None, f"the oracle finds {more.result} too"
+        self._ended += 1
+        self._expected = None
 
 
-def _facts(candidate: RewriteCandidate) -> tuple[object, ...]:
-    result = candidate.result
-    found = (result.get_matched_nodes(), result.inputs, result.outputs, result.bound_nodes())
-    return *found, candidate.before, tuple(candidate.hoist)
-
-
-def run_passes_with_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let runs of passes look for patterns with the oracle until `monkeypatch` is undone."""
-    monkeypatch.setattr(targets, "NativeMatcher", Matcher)
+def _facts(found: MatchResult) -> tuple[object, ...]:
+    sizes = {name: str(size) for name, size in found._frame.sizes.items()}
+    return (found.get_matched_nodes(), found.inputs, found.outputs, found.bound_nodes(), sizes)
 
 
 def compare_passes_with_oracle(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let runs of passes compare what is found with the oracle, and fail where it finds something
-    else; for passes of libraries, whose hooks ask the native matcher.
+    else, until `monkeypatch` is undone.
     """
-    monkeypatch.setattr(targets, "NativeMatcher", _Compared)
+    take_match, end_search = Session.take_match, Session.end_search
+    searches: dict[Session, _Searches] = {}
+
+    def compared(session: Session, *found: object) -> None:
+        take_match(session, *found)  # type: ignore[arg-type]
+        assert session._match is not None
+        searches.setdefault(session, _Searches(session)).compare(session._match)
+
+    def ended(session: Session) -> None:
+        end_search(session)
+        if session._programs:
+            searches.setdefault(session, _Searches(session)).end()
+
+    monkeypatch.setattr(Session, "take_match", compared)
+    monkeypatch.setattr(Session, "end_search", ended)

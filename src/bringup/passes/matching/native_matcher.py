@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from bringup import ir
 from bringup.ir import Node
-from bringup.passes.engine import MatcherCore
+from bringup.passes.engine import CandidateCore, MatcherCore
 from bringup.passes.matching.program import Program, SubPattern, program_of
 from bringup.passes.patterns.bindings import PatternFrame
 from bringup.passes.patterns.match import MatchResult, RewriteCandidate
@@ -61,10 +61,8 @@ class NativeMatcher:
     def _candidate(self, found: tuple[Any, ...] | None) -> RewriteCandidate | None:
         if found is None:
             return None
-        nodes, inputs, outputs, before, hoist = found
-        match = self._last = FoundMatch(
-            self._program, self._core, self._graph, nodes, inputs, outputs
-        )
+        core, nodes, inputs, outputs, before, hoist = found
+        match = self._last = FoundMatch(self._program, core, self._graph, nodes, inputs, outputs)
         return RewriteCandidate(match, before, hoist)
 
     def _forget_last(self) -> None:
@@ -82,20 +80,19 @@ class FoundMatch(MatchResult):
     """A match of the engine. What its pieces stand for is asked when somebody looks inside.
 
     Attributes:
-        core: the matcher, which found it last.
         graph: that is being rewritten.
     """
 
     def __init__(
         self,
         program: Program,
-        core: MatcherCore,
+        core: CandidateCore,
         graph: ir.Graph,
         nodes: tuple[Node, ...],
         inputs: tuple[ir.Value | None, ...],
         outputs: tuple[ir.Value, ...],
     ) -> None:
-        self._program, self.core, self.graph = program, core, graph
+        self._program, self._core, self.graph = program, core, graph
         self._pattern = program.subs[0].pattern
         self._nodes, self._inputs, self._outputs = nodes, inputs, outputs
         self._expired = False
@@ -111,7 +108,7 @@ class FoundMatch(MatchResult):
     def _frame(self) -> PatternFrame:  # type: ignore[override]
         dialect = self.graph.dialect
         named = ir.SymbolicDim.named if dialect is None else dialect.size_named
-        return _root_frame(self._program, self.core.frames(), named)
+        return _root_frame(self._program, self._core.frames(), named)
 
     @property
     def inputs(self) -> tuple[ir.Value | None, ...]:

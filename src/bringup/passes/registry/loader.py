@@ -15,7 +15,6 @@ from bringup import plugins, settings
 from bringup.errors import PluginError
 from bringup.passes.engine import PassRegistration, native
 from bringup.passes.registry import registry
-from bringup.passes.registry.native import load_library, unload_library
 from bringup.plugins import PluginReport
 
 __all__ = [
@@ -60,8 +59,19 @@ def _forget(label: str) -> None:
 
 
 def _open_library(path: Path) -> Callable[[], None]:
-    registry.note(load_library(path))
-    return lambda: unload_library(path)
+    """Load a library with passes, which registers them, all or none; unchanged, it changes nothing.
+
+    Raises `PluginError` when it cannot be loaded or one of its names is taken.
+    """
+    try:
+        registry.note(native.load_pass_library(str(path)))
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise PluginError(f"library {path}: {error}") from error
+    return lambda: _close_library(path)
+
+
+def _close_library(path: Path) -> None:
+    native.unload_pass_library(str(path))
 
 
 def _library() -> dict[str, str]:

@@ -13,12 +13,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from typing import Any
 from weakref import WeakValueDictionary
 
+from bringup.passes.definition.base import DecomposePass, FusionBasePass, PatternFusionPass
 from bringup.passes.definition.stages import PassStage
 from bringup.passes.engine import PassBatch, PassRegistration, native
 from bringup.passes.registry.descriptor import ErrorPolicy, PassDescriptor
-from bringup.passes.registry.native import native_pass_class
 
 __all__ = [
     "add",
@@ -155,9 +156,27 @@ def _made(registration: PassRegistration) -> PassDescriptor:
     facts["on_error"] = ErrorPolicy(facts["on_error"])
     return PassDescriptor(
         **facts,
-        pass_class=registration.pass_class or native_pass_class(registration),
+        pass_class=registration.pass_class or _library_class(facts),
         registration=registration,
     )
+
+
+_BASES: dict[str, type[FusionBasePass]] = {
+    "fusion_base": FusionBasePass,
+    "pattern_fusion": PatternFusionPass,
+    "decompose": DecomposePass,
+}
+
+
+def _library_class(facts: dict[str, Any]) -> type[FusionBasePass]:
+    """The class that stands for a library's pass in its descriptor; its hooks are the library's."""
+    members = {
+        "__module__": facts["module_name"],
+        "__qualname__": facts["class_qualname"],
+        "__doc__": f"A pass of {facts['module_name']}.",
+        "op_types": facts["op_types"],
+    }
+    return type(facts["class_qualname"], (_BASES[facts["kind"]],), members)
 
 
 def _checked(version: str | None) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from bringup import ir
 from bringup.passes.engine import native
 
-__all__ = ["create_replacement", "inherited_metadata", "replace"]
+__all__ = ["bind_replacement", "create_replacement", "inherited_metadata", "replace"]
 
 
 def create_replacement(graph: ir.Graph) -> ir.Graph:
@@ -39,13 +39,18 @@ def replace(
     replace. Raises `PassError` when the numbers of inputs or outputs do not fit, or an output
     differs in shape, dtype or device from what it replaces.
     """
-    ir.topological_sort(replacement)
-    if graph.dialect is not None and not replacement.is_bound:
-        replacement.bind(graph.dialect)
+    bind_replacement(graph, replacement)
     made: tuple[ir.Node, ...] = native.replace(
         graph.core, replacement.core, inputs, outputs, nodes, before, hoist, aliases.core
     )
     return made
+
+
+def bind_replacement(graph: ir.Graph, replacement: ir.Graph) -> None:
+    """Put a replacement in order, its operators those of the graph it goes to."""
+    ir.topological_sort(replacement)
+    if graph.dialect is not None and not replacement.is_bound:
+        replacement.bind(graph.dialect)
 
 
 def inherited_metadata(nodes: Sequence[ir.Node]) -> dict[str, object]:

@@ -81,11 +81,6 @@ class HostSession(Session):
             )
         super().commit()
 
-    @property
-    def traceback(self) -> str:
-        """Of the failure that was described last."""
-        return self._traceback
-
     def close(self) -> None:
         """The pass may keep what it was given: from here on it raises `ExpiredHandleError`."""
         if self.watch is not None:

@@ -1,7 +1,7 @@
-"""One run of one pass on one graph, step by step; the engine decides which step comes next.
+"""What goes with a graph of Python in one run of one pass: transaction, reports, verification.
 
-`native/engine/run/session.cpp` has the flow: what a failure means, what is undone, how often is
-swept.
+`native/engine/run/session.cpp` has the flow: what is searched and replaced, what a failure means,
+what is undone.
 """
 
 from __future__ import annotations
@@ -16,18 +16,24 @@ from bringup.errors import PassError, PassFatalError, PassSkipException, WrongRe
 from bringup.ir.edits import Committer
 from bringup.ir.inference import shapes_withheld
 from bringup.ir.outputs import on_copies
-from bringup.passes.definition.base import FusionBasePass, PatternFusionPass
+from bringup.passes.definition.base import FusionBasePass
 from bringup.passes.definition.context import PassContext
+from bringup.passes.definition.expressions import configure
 from bringup.passes.definition.stages import PassStage
-from bringup.passes.engine import native
+from bringup.passes.engine import CandidateCore, GraphCore, ProgramCore, native
+from bringup.passes.matching.native_matcher import FoundMatch
+from bringup.passes.matching.program import Program, program_of
 from bringup.passes.patterns.convert import as_graph
+from bringup.passes.patterns.match import MatchResult
+from bringup.passes.patterns.pattern import Pattern
 from bringup.passes.registry.descriptor import PassDescriptor
 from bringup.passes.report import NearMiss, PassResult, PassStatus
-from bringup.passes.rewrite.rewriter import replace
+from bringup.passes.rewrite.rewriter import bind_replacement
 from bringup.passes.run.controls import Controls
 from bringup.passes.run.dump import dump
 from bringup.passes.run.events import EventKind, PassEvent, emit, profiled
-from bringup.passes.run.targets import PatternTargets, RewriteTarget
+from bringup.passes.run.library_host import LibraryHost
+from bringup.passes.run.programs import patterns_of
 from bringup.passes.run.verify import Verifier
 
 __all__ = ["Session", "result_of"]
@@ -38,7 +44,7 @@ _SKIP, _FAILURE, _WRONG, _FATAL = range(4)  # as the engine's Verdict counts the
 
 
 class Session:
-    """The steps of one session, which the engine calls.
+    """One run of one pass on one graph, as its host: the engine calls it.
 
     Args:
         graph: edited in place.
@@ -49,15 +55,19 @@ class Session:
         has_listeners: whether anybody has subscribed to what happens.
 
     Attributes:
+        options: as given.
         error: that failed last.
+        traceback: of that error.
         has_listeners: as given; the engine asks once.
         is_limited: whether the number of rewrites is limited; likewise.
+        is_verified: whether rewrites are verified; likewise.
         can_copy: whether `copy_outputs` can be asked for; likewise.
     """
 
-    aliases: ir.AliasAnalysis  # after `prepare`
-    _targets: PatternTargets | None = None  # of a pattern pass, after `prepare`
-    _target: RewriteTarget  # the candidate that the steps are about
+    # The candidate: what hooks are given, what reports call it, the nodes that are replaced.
+    _subject: MatchResult | ir.Node
+    _pattern: str
+    _nodes: tuple[ir.Node, ...] = ()
 
     def __init__(
         self,
@@ -72,25 +82,27 @@ class Session:
         self.graph = graph
         self.error: Exception | None = None
         self._descriptor = descriptor
-        self._options = options
+        self.options = options
         self._controls = controls
         self._commit = commit
         self.has_listeners = has_listeners
         self.is_limited = controls.limit is not None
+        self.is_verified = controls.verify
         dialect = graph.dialect
         self._copy_operator = None if dialect is None else dialect.copy_operator
         self.can_copy = self._copy_operator is not None
         self._before = str(graph) if controls.dump is not None else ""
-        self._traceback = ""
+        self.traceback = ""
+        self._described = ""  # the failure before, which the context still has
         self._fusions = 0
         self._captures: list[str] = []
         self._refusals: list[NearMiss] = []
         self._around = ExitStack()
         self._transaction: AbstractContextManager[Sequence[ir.Edit]] | None = None
-        self._mark: tuple[int, int, int] | None = None
         self._verifier: Verifier | None = None
-        self._made: tuple[ir.Node, ...] = ()
-        self._searches = 0
+        self._snapshot: list[tuple[object, ...]] | None = None
+        self._programs: list[Program] = []
+        self._match: FoundMatch | None = None
         self._is_counted = False
 
     # Beginning and end
@@ -102,7 +114,7 @@ class Session:
         self._context = PassContext(
             descriptor.pass_name,
             descriptor.stage,
-            self._options,
+            self.options,
             instance_id,
             self._count_fusion,
             self._note_refusal,
@@ -115,10 +127,11 @@ class Session:
         self._edits = transaction.__enter__()
         self._transaction = transaction
 
-    def take_instance(self, instance: FusionBasePass) -> None:
-        """The fresh instance of the pass."""
+    def take_instance(self, instance: FusionBasePass | None) -> None:
+        """Take the fresh instance of the pass; None of one of a library."""
         self._instance: Any = instance
-        instance.instance_id = self._instance_id
+        if instance is not None:
+            instance.instance_id = self._instance_id
         self._emit(EventKind.CREATED, pass_kind=self._descriptor.kind)
         if self._controls.verify:
             self._verifier = Verifier(
@@ -154,13 +167,12 @@ class Session:
         transaction, self._transaction = self._transaction, None
         if transaction is not None:
             _undo(transaction)
-        if self._targets is not None:
-            self._targets.end()
+        self._end_match()
         self._around.close()
 
     def finish(self, result: PassResult) -> None:
         """Complete the result and report it to the listeners."""
-        result.traceback = self._traceback
+        result.traceback = self.traceback
         result.refused += len(self._refusals)
         result.near_misses.extend(self._refusals[:1])
         if self._verifier is not None:
@@ -177,142 +189,149 @@ class Session:
             _LOG.info("%s", result)
         self._context.expire()
 
+    def library_host(self) -> LibraryHost:
+        """Return what hooks of a library may ask about this graph."""
+        return LibraryHost(self.graph.dialect)
+
+    def undo_since(self, notes: int) -> None:
+        """Undo what the graph noted beside its journal."""
+        self.graph._undo_since(notes)
+
     # A graph pass
 
+    def before_run(self) -> None:
+        """Note what the graph computes, where the pass is verified."""
+        assert self._verifier is not None
+        self._snapshot = self._verifier.snapshot(self.graph)
+
     def run(self) -> int:
-        """Run a graph pass; its status."""
-        before = None if self._verifier is None else self._verifier.snapshot(self.graph)
-        status = _status(self._instance.run(self.graph, self._context), self._descriptor.pass_name)
-        if status == 0 and before is not None and self.graph.is_edited:
+        """Call the hook of a graph pass; its status."""
+        return _status(self._instance.run(self.graph, self._context), self._descriptor.pass_name)
+
+    def after_run(self) -> None:
+        """Compare what the graph computes now."""
+        if self._snapshot is not None and self.graph.is_edited:
             assert self._verifier is not None
             self.settle()
-            self._verifier.check_graph(self.graph, before)
-        return status
+            self._verifier.check_graph(self.graph, self._snapshot)
 
     def fusions(self) -> int:
-        """How many fusions the hooks reported themselves."""
+        """Return how many fusions the hooks reported themselves."""
         return self._fusions
 
     # A pass that is driven by its hooks
 
-    def prepare(self) -> int:
-        """How many things it looks for."""
-        self.aliases = ir.AliasAnalysis(self.graph)
-        if isinstance(self._instance, PatternFusionPass):
-            self._targets = PatternTargets(self.graph, self.aliases, self._instance)
-        self._searches = 1 if self._targets is None else self._targets.count
-        return self._searches
+    def patterns(self) -> list[ProgramCore]:
+        """Return the programs of the patterns of a pass."""
+        return self._compiled(patterns_of(self.graph, self._instance))
 
-    def start(self, search: int) -> None:
-        """Look for number `search` from here on."""
-        if self._targets is not None:
-            self._targets.start(search)
+    def take_patterns(self, patterns: list[Pattern]) -> list[ProgramCore]:
+        """Return the programs of the patterns of a library's pass."""
+        names = [pattern.name for pattern in patterns]
+        for name in names:
+            if names.count(name) > 1:
+                raise PassError(f"two patterns are called {name!r}")
+        for pattern in patterns:
+            configure(pattern, self.graph.dialect, None)
+        return self._compiled(patterns)
+
+    def _compiled(self, patterns: list[Pattern]) -> list[ProgramCore]:
+        self._programs = [program_of(pattern) for pattern in patterns]
+        return [program.core for program in self._programs]
+
+    def take_match(
+        self,
+        search: int,
+        core: CandidateCore,
+        nodes: tuple[ir.Node, ...],
+        inputs: tuple[ir.Value | None, ...],
+        outputs: tuple[ir.Value, ...],
+    ) -> None:
+        """Offer a match of pattern number `search` to the hooks; the one before expires."""
+        self._end_match()
+        match = FoundMatch(self._programs[search], core, self.graph, nodes, inputs, outputs)
+        self._subject = self._match = match
+        self._pattern, self._nodes = match.pattern_name, nodes
+        if self.has_listeners:
+            self._captures = [value.name for value in match.captured()]
+            self._emit_matched()
 
     def take_node(self, node: ir.Node) -> None:
-        """The next candidate of a decompose pass: the engine walks over them."""
-        self._target = RewriteTarget(node, node.op_type, (node,), node)
+        """Offer a node to the hooks of a decompose pass."""
+        self._subject, self._pattern, self._nodes = node, node.op_type, (node,)
+        self._emit_matched()
 
-    def next(self) -> bool:
-        """Go to the next match, if there is one."""
-        assert self._targets is not None, "the engine has the nodes of a decompose pass"
-        found = self._targets.next()
-        if found is None:
-            return False
-        self._target = found
-        return True
+    def end_search(self) -> None:
+        """Let the match expire that was offered last."""
+        self._end_match()
+
+    def _end_match(self) -> None:
+        if self._match is not None:
+            self._match.expire()
+        self._match = None
 
     def meets_requirements(self) -> bool:
-        """What the hook says."""
+        """Return what the hook says."""
         return bool(self._call("meet_requirements"))
 
-    def make_replacement(self) -> None:
-        """Ask the hook for the graph that takes the candidate's place."""
+    def make_replacement(self) -> ir.Graph:
+        """Return the graph that the hook puts in the candidate's place."""
         where = f"{type(self._instance).__qualname__}.replacement"
         self._replacement = as_graph(self._call("replacement"), where)
+        return self._replacement
+
+    def take_replacement(self, replacement: ir.Graph) -> None:
+        """Take that of a library's hook."""
+        self._replacement = replacement
 
     def may_rewrite(self) -> bool:
-        """Whether the limit of rewrites lets one more happen; if so it is counted."""
+        """Return whether the limit of rewrites lets one more happen; if so it is counted."""
         limit = self._controls.limit
-        assert limit is not None, "nobody asks otherwise"
-        names = self._target.names if self._searches else []
-        taken = limit.take(self._descriptor.pass_name, self.graph.name, names)
-        self._is_counted = taken and not self._searches
+        assert limit is not None, "asked only where `is_limited`"
+        taken = limit.take(self._descriptor.pass_name, self.graph.name, self._names)
+        self._is_counted = taken and not self._nodes
         return taken
 
-    def replace(self) -> None:
-        """Put the replacement where the candidate is."""
-        target, replacement = self._target, self._replacement
-        inputs, outputs = target.around(replacement)
-        if self._verifier is not None and len(replacement.outputs) == len(outputs):
-            where = f"{target.pattern} ({', '.join(target.names)})"
-            self._verifier.check(where, target.nodes, inputs, outputs, replacement)
-        self._made = replace(
-            self.graph,
-            replacement,
-            inputs=inputs,
-            outputs=outputs,
-            nodes=target.nodes,
-            before=target.before,
-            hoist=target.hoist,
-            aliases=self.aliases,
-        )
+    def prepare_replacement(self) -> GraphCore:
+        """Return the replacement, in order, bound and verified, as the engine has it."""
+        graph, replacement = self.graph, self._replacement
+        bind_replacement(graph, replacement)
+        if self._verifier is not None:
+            inputs, outputs = self._around_target()
+            if len(replacement.outputs) == len(outputs):
+                where = f"{self._pattern} ({', '.join(self._names)})"
+                self._verifier.check(where, self._nodes, inputs, outputs, replacement)
+        return replacement.core
 
-    def refuse(self, reason: str) -> None:
-        """The match was left alone."""
-        assert self._targets is not None
-        self._targets.refuse(self._target, reason)
+    def _around_target(self) -> tuple[Sequence[ir.Value | None], Sequence[ir.Value]]:
+        """What the replacement's inputs (None where an optional part is absent) and outputs stand
+        for.
+        """
+        if self._match is not None:
+            return self._match.inputs, self._match.outputs
+        wanted = len(self._replacement.outputs)
+        return native.values_around(self.graph.core, self._nodes[0], wanted)
 
-    def near_miss(self) -> tuple[str, str, str, str, str, int, int] | None:
-        """What came closest since `start`."""
-        assert self._targets is not None
-        self._targets.end()
-        miss = self._targets.near_miss
-        if miss is None:
-            return None
-        return (
-            miss.pattern,
-            miss.node,
-            miss.reason,
-            miss.expected,
-            miss.got,
-            miss.matched,
-            miss.size,
-        )
-
-    def savepoint(self) -> None:
-        """Mark the state that `rollback_to_savepoint` brings back."""
-        self._mark = self.graph.mark()
-
-    def release_savepoint(self) -> None:
-        """Keep what was edited since the savepoint."""
-        self._mark = None
-
-    def rollback_to_savepoint(self) -> None:
-        """Undo what was edited since the savepoint."""
-        assert self._mark is not None, "savepoint() made it"
-        if self.graph.roll_back_to(self._mark):
-            self.aliases.rebuild()
+    @property
+    def _names(self) -> list[str]:
+        """What the nodes are called, or were before they were replaced."""
+        return [node._name for node in self._nodes]
 
     # What happens
 
-    def report_match(self) -> None:
-        """A candidate is offered to the hooks."""
-        self._captures = self._target.captures
+    def _emit_matched(self) -> None:
         self._emit(
-            EventKind.MATCHED,
-            pattern=self._target.pattern,
-            nodes=self._target.names,
-            captures=self._captures,
+            EventKind.MATCHED, pattern=self._pattern, nodes=self._names, captures=self._captures
         )
 
-    def report_replacement(self) -> None:
-        """It was rewritten."""
+    def report_rewrite(self, made: tuple[ir.Node, ...]) -> None:
+        """Report that the candidate was replaced by these nodes."""
         self._emit(
             EventKind.REPLACED,
-            pattern=self._target.pattern,
-            nodes=self._target.names,
+            pattern=self._pattern,
+            nodes=self._names,
             captures=self._captures,
-            new_nodes=[node.name for node in self._made],
+            new_nodes=[node.name for node in made],
         )
 
     def classify_error(self, error: BaseException) -> tuple[int, int, str]:
@@ -337,16 +356,17 @@ class Session:
         text = f"{type(error).__name__}: {error}"
         place = _user_frame(error)
         said = self._context.get_error_message()
-        if said and said != self._traceback:
+        if said and said != self._described:
             text = f"{said} ({text})"
-        self._traceback = "".join(traceback.format_exception(error)).rstrip()
+        self.traceback = "".join(traceback.format_exception(error)).rstrip()
         text = f"{text} [{place}]" if place else text
-        self._context.set_error_message(f"{text}\n{self._traceback}")
+        self._described = f"{text}\n{self.traceback}"
+        self._context.set_error_message(self._described)
         self._emit(EventKind.FAILED, message=text)
         return text
 
     def _call(self, hook: str) -> Any:
-        return self._instance.hooks[hook](self._instance, self._target.subject, self._context)
+        return self._instance.hooks[hook](self._instance, self._subject, self._context)
 
     def _count_fusion(self, old: Sequence[str], new: Sequence[str]) -> None:
         self._fusions += 1
@@ -359,7 +379,7 @@ class Session:
     def _rewrites_variant(self, variant: ir.Graph) -> bool:
         """Whether this pass also rewrites another graph, which it then has."""
         quiet = Controls(quiet=True)
-        session = Session(variant, self._descriptor, self._options, quiet, None)
+        session = Session(variant, self._descriptor, self.options, quiet, None)
         result = result_of(native.run_session(session, self._descriptor), variant)
         session.finish(result)
         return result.status is not PassStatus.FAILED and result.matches > 0

@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.oracles.matching import compare_passes_with_oracle, run_passes_with_oracle
+from tests.oracles.matching import compare_passes_with_oracle
 from tests.unit.passes import small
 from tests.unit.passes.matching.test_control_edges import EDGES, STEPS, grown
 from tests.unit.passes.native_libraries import LIBRARIES, build
@@ -55,13 +55,12 @@ def rewriting(make_replacement, wanted=("demo::a", "demo::b")):
     return P
 
 
-@pytest.fixture(params=["native", "oracle"])
-def engine(request, monkeypatch):
-    if request.param == "oracle":
-        run_passes_with_oracle(monkeypatch)
+@pytest.fixture
+def compared(monkeypatch):
+    compare_passes_with_oracle(monkeypatch)
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("compared")
 def test_edges_that_enter_and_leave_are_kept_at_the_replacement():
     graph = around()
     small.run_one(rewriting(lambda b, x: b.op("demo::d", b.op("demo::c", x))), graph)
@@ -69,7 +68,7 @@ def test_edges_that_enter_and_leave_are_kept_at_the_replacement():
     assert in_order(graph)
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("compared")
 def test_every_new_node_runs_between_what_the_old_ones_ran_between():
     """Two new nodes that read nothing of each other both wait, and both are waited for."""
     graph = around()
@@ -79,7 +78,7 @@ def test_every_new_node_runs_between_what_the_old_ones_ran_between():
     assert named(graph) == [("before", "c"), ("before", "e"), ("d", "after")]
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("compared")
 def test_replacement_without_nodes_leaves_the_order_of_the_others():
     """What ran before a removed node runs before what ran after it."""
     graph = around()
@@ -88,7 +87,7 @@ def test_replacement_without_nodes_leaves_the_order_of_the_others():
     assert named(graph) == [("before", "after"), ("before", "end")]
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("compared")
 def test_what_computes_the_value_that_is_passed_through_is_waited_for():
     builder = ir.GraphBuilder("g")
     x, y = builder.create_inputs(2)
@@ -101,7 +100,7 @@ def test_what_computes_the_value_that_is_passed_through_is_waited_for():
     assert named(graph) == [("computed", "after")]
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("compared")
 def test_edges_of_a_replacement_are_made():
     """From an input of it they lead from what computes the value, which here is a node or none."""
 
@@ -120,7 +119,7 @@ def test_edges_of_a_replacement_are_made():
     assert in_order(graph)
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("compared")
 def test_node_that_waits_for_the_first_matched_node_runs_after_the_whole_replacement():
     """The replacement stands in front of it, and what it needs is moved there."""
     builder = ir.GraphBuilder("g")

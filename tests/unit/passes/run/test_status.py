@@ -479,3 +479,18 @@ def test_sessions_of_two_graphs_run_in_parallel():
         thread.join(30)
     assert sorted(name for name, _ in seen) == ["g", "h"]
     assert len({number for _, number in seen}) == 2
+
+
+def test_words_of_a_failure_are_not_those_of_the_one_before_it():
+    heard = []
+
+    def failing(self, match_result):
+        raise ValueError(match_result.get_matched_nodes()[0].name)
+
+    with passes.subscribe(heard.append):
+        run_one(swap(replacement=failing), chain("a", "a"), on_error="skip")
+    failed = [event.details["message"] for event in heard if event.kind.value == "failed"]
+    assert [message.partition(" [")[0] for message in failed] == [
+        "ValueError: a",
+        "ValueError: a_1",
+    ]

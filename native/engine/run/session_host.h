@@ -1,18 +1,20 @@
-// The steps of running passes. `run_passes` and `run_session` decide which comes when, what a
-// failure means and what is undone; how a step is done is up to whose graph it is: the engine does
-// it on its own graphs (native_run.h), Python on those of bringup.ir.
+// Whose graphs passes run over. `run_passes` and `run_session` decide what comes when, what a
+// failure means and what is undone, and call the hooks of passes (pass.h); a host has the graph and
+// what goes with it. The engine is the host of its own graphs (native_run.h), Python of those of
+// bringup.ir and, while its passes run, of those of C++ programs.
 #pragma once
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/graph/graph.h"
-#include "engine/match/near_miss.h"
 #include "engine/run/creation.h"
+#include "engine/run/pass.h"
+#include "engine/run/targets.h"
 
 namespace bringup::engine {
 
@@ -31,23 +33,24 @@ struct Verdict {
   std::string text;    // of the exception
 };
 
-// One run of one pass on one graph. Every step may throw.
-class SessionSteps {
+// One run of one pass on one graph. Everything but what is const may throw.
+class SessionHost {
  public:
-  virtual ~SessionSteps() = default;
+  virtual ~SessionHost() = default;
 
   virtual Graph& graph() = 0;
+  // What hooks are told and may ask.
+  virtual const Options& options() const = 0;
+  virtual const Providers& providers() const = 0;
 
-  // Opens a transaction and makes the instance of the pass.
-  virtual void begin(uint64_t instance_id) = 0;
-  // A graph pass edits; 0 is success.
-  virtual int64_t run() = 0;
-  // How many fusions the hooks reported themselves.
-  virtual uint64_t fusions() const { return 0; }
+  virtual void begin(uint64_t instance_id) = 0;  // opens a transaction
+  virtual std::unique_ptr<Pass> make_instance(const Registration& pass) {
+    return engine::make_instance(pass);
+  }
   // Sorts an edited graph and makes the host's checks; throws unless the edits may stay.
   virtual void settle() = 0;
-  // Whether `copy_output` can be asked for; where nobody makes copies, a match that would let
-  // results share memory is left alone.
+  // Whether `copy_outputs` can be asked for; where it cannot, a match that would let results share
+  // memory is left alone.
   virtual bool can_copy() const { return false; }
   // Lets results of the graph lie in a copy of the memory that they are views of, one for all.
   virtual void copy_outputs(const std::vector<uint32_t>& /*outputs*/) {}
@@ -55,33 +58,26 @@ class SessionSteps {
   virtual void commit() = 0;
   // Ends the transaction, if one is open, and undoes its edits.
   virtual void rollback() = 0;
+  // A state of the graph within the transaction, and going back to the one made last.
+  virtual Graph::Savepoint savepoint() { return graph().savepoint(); }
+  virtual void roll_back_to(const Graph::Savepoint& savepoint) { graph().rollback_to(savepoint); }
 
-  // A pass that is driven by its hooks. How many things it looks for, one after the other.
-  virtual size_t prepare() = 0;
-  // From here on candidates for number `search`.
-  virtual void start(size_t search) = 0;
-  // Goes to the next candidate; false when there is none any more. The steps that follow are about
-  // this candidate.
-  virtual bool next() = 0;
-  // Why it cannot be replaced, whatever the hooks say.
-  virtual std::optional<std::string> refusal() { return std::nullopt; }
-  virtual bool meets_requirements() = 0;
-  virtual void make_replacement() = 0;
-  virtual void replace() = 0;
-  // It was left alone, for this reason.
-  virtual void refuse(const std::string& reason) = 0;
-  // What came closest since `start`.
-  virtual std::optional<NearMiss> near_miss() = 0;
-  // A state of the graph, which `rollback_to_savepoint` brings back; `release_savepoint` forgets
-  // it.
-  virtual void savepoint() = 0;
-  virtual void release_savepoint() {}
-  virtual void rollback_to_savepoint() = 0;
+  // Around a graph pass, and how many fusions its hook reported itself.
+  virtual void before_run() {}
+  virtual void after_run() {}
+  virtual uint64_t fusions() const { return 0; }
 
+  // Runs a search over the graph, which may ask the host.
+  virtual void search(const std::function<void()>& work) { work(); }
+  // A candidate is about to be offered to the hooks; null: the search is over.
+  virtual void offer(Target* /*target*/) {}
   // Whether one more rewrite may happen at all; of a graph pass, its run.
   virtual bool may_rewrite() { return true; }
-  virtual void report_match() {}
-  virtual void report_replacement() {}
+  // Puts what a hook gave where the candidate is; returns the new nodes.
+  virtual std::vector<NodeId> replace(const Graph& replacement, const Target& target,
+                                      AliasAnalysis& aliases);
+  virtual void report_rewrite(const std::vector<NodeId>& /*made*/) {}
+
   // Throws what is no failure of the pass, such as an interrupt of the user's.
   virtual Verdict classify_error(std::exception_ptr error) const;
   // A failure in words for the result; called once each, when its edits were undone.
@@ -91,13 +87,13 @@ class SessionSteps {
 };
 
 // A run of several passes over a graph and its subgraphs.
-class RunSteps {
+class RunHost {
  public:
-  virtual ~RunSteps() = default;
+  virtual ~RunHost() = default;
 
   // The graph, then the subgraphs at any depth that a node still calls.
   virtual std::vector<Graph*> graphs() = 0;
-  virtual std::unique_ptr<SessionSteps> open(Graph& graph, const RegistrationPtr& pass) = 0;
+  virtual std::unique_ptr<SessionHost> open(Graph& graph, const RegistrationPtr& pass) = 0;
   // Called once for every result, in order.
   virtual void report_result(const PassResult&, const Graph&) {}
   // Between the first two stages, and before the last.
