@@ -6,6 +6,8 @@ class also is the built-in exception that people already catch for its kind (`Va
 
 from __future__ import annotations
 
+from typing import Any
+
 __all__ = [
     "BringupError",
     "BundleError",
@@ -145,10 +147,13 @@ class PassError(BringupError, RuntimeError):
 
     Attributes:
         status: the status that the pass returned, or the code of the engine's error; 1 otherwise.
+        report: the `bringup.passes.PassReport` of the run that it ended; None outside of one.
 
     Args:
         message: the text of the error.
     """
+
+    report: Any = None
 
     def __init__(self, message: str, *, status: int = 1) -> None:
         super().__init__(message)

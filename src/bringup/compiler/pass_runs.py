@@ -86,8 +86,8 @@ def run(
                 fold=fold,
             )
     except passes.PassError as error:
-        error.report.plugin_errors = list(plugins.errors)  # type: ignore[attr-defined]
-        remember(error.report)  # type: ignore[attr-defined]
+        error.report.plugin_errors = list(plugins.errors)
+        remember(error.report)
         raise
     report.plugin_errors = list(plugins.errors)
     return report

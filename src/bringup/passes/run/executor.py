@@ -68,7 +68,7 @@ def _not_within_itself(selected: Sequence[PassDescriptor], report: PassReport) -
             f"a hook runs passes over a graph while {again} run, and they are among them: name "
             "others (passes=[...])"
         )
-        error.report = report  # type: ignore[attr-defined]
+        error.report = report
         raise error
     token = _SELECTED.set(_SELECTED.get() | names)
     try:
@@ -146,7 +146,7 @@ class Run:
             try:
                 ir.infer_shapes(graph)
             except PassError as error:
-                error.report = self.report  # type: ignore[attr-defined]
+                error.report = self.report
                 raise
 
     def fold(self) -> None:
@@ -183,6 +183,6 @@ def _combined(report: PassReport, failures: list[Exception]) -> PassError:
     if any(isinstance(error, WrongRewriteError) for error in failures):
         kind = WrongRewriteError
     combined = kind(f"{text}. Its edits were undone.", status=failed[0].code)
-    combined.report = report  # type: ignore[attr-defined]
+    combined.report = report
     combined.__cause__ = failures[0]
     return combined
