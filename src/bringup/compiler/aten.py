@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake
 
 from bringup import ir
 from bringup.compiler import sampling
-from bringup.compiler.fake_results import Inference, call, expression, filled, look, outputs_of
+from bringup.compiler.fake_results import FakeInference, call, expression, filled, look, outputs_of
 from bringup.compiler.schema import in_schema_order, overload_of, resolve
 from bringup.compiler.sizes import ARITHMETIC, SIZE_OPERATORS, Sizes
 from bringup.errors import PassError
@@ -37,7 +37,7 @@ class AtenDialect(ir.AtenOperators, ir.VerifiableDialect, own=("mode_for",)):
 
     def __init__(self, fake_mode: Any = None) -> None:
         self._fake_mode = fake_mode
-        self._inference: Inference | None = None
+        self._inference: FakeInference | None = None
         self._sizes = Sizes()
 
     def detached(self) -> AtenDialect:
@@ -62,7 +62,7 @@ class AtenDialect(ir.AtenOperators, ir.VerifiableDialect, own=("mode_for",)):
         """See `ir.Dialect.infer`. Adds no guard to the shape environment."""
         if self._inference is None:
             mode = self.mode_for([value.meta for value in node.inputs])
-            self._inference = Inference(mode, self._sizes)
+            self._inference = FakeInference(mode, self._sizes)
         return self._inference.outputs(node, instead_of)
 
     def meta_of(self, desc: ir.TensorDesc) -> object:

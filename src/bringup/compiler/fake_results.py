@@ -71,7 +71,7 @@ class _UnlikeError(Exception):
     """A call may look like others with other results."""
 
 
-class Inference:
+class FakeInference:
     """Infers what calls of operators return, under one fake mode. Adds no guard.
 
     The result of a call is remembered under the operator and the look of its arguments (shape,

@@ -22,7 +22,7 @@ from bringup.errors import CaptureError
 from bringup.graphs._assumptions import Given
 from bringup.graphs._compiled_code import generated_code_refused
 from bringup.graphs._dispatch_records import HandledCalls
-from bringup.graphs._graph import CapturedGraph, Content
+from bringup.graphs._graph import CapturedContent, CapturedGraph
 from bringup.graphs._handlers import hooked_names, registered_names
 from bringup.graphs._inputs import declared_inputs
 from bringup.graphs._jagged import show_to_recorder
@@ -40,7 +40,7 @@ REMEMBERED_BYTES = 1 << 30
 _ERROR_MODES = ("global", "thread_local", "relaxed")
 
 
-class _Session(threading.local):
+class _ThreadCapture(threading.local):
     """The capture of this thread, if one runs."""
 
     recorder: Any = None
@@ -50,7 +50,7 @@ class _Session(threading.local):
     task_group: int | None = None  # number of its first node
 
 
-_session = _Session()
+_thread = _ThreadCapture()
 after_import("torch.nested._internal.nested_tensor", show_to_recorder)
 
 
@@ -144,7 +144,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             recorder.accept_gradients()
         if self._note is not None:
             recorder.note_failures(self._note)
-        handled.node_count = lambda: int(_session.recorder.node_count)
+        handled.node_count = lambda: int(_thread.recorder.node_count)
         self._given = given = Given(recorder.predates)
         handled.unrecorded = _unrecorded
         found = list(reachable(frame_values(caller)))
@@ -191,12 +191,12 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._recorder is not _session.recorder:
+        if self._recorder is not _thread.recorder:
             raise CaptureError(
                 "a capture ends on the thread on which it began: leave its `with` block there"
             )
         recorder, self._recorder = self._recorder, None
-        scopes, unit, open_group = _session.scopes, self._unit, _session.task_group
+        scopes, unit, open_group = _thread.scopes, self._unit, _thread.task_group
         assert scopes is not None
         given, self._given = self._given, None
         assert given is not None
@@ -219,7 +219,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             optimizers = given.settle(native, recorder.watch, list(scopes.called))
             unit.settle(native, scopes.calls)
             unit.watch_inputs(recorder.watch)
-            graph._content = Content(
+            graph._content = CapturedContent(
                 native, recorder.watch, self._handled.calls, self._kept, self._pool, optimizers
             )
             for call in self._kept:
@@ -249,7 +249,7 @@ def scope(name: str) -> Iterator[None]:
     Args:
         name: one or more segments, `"attn"` or `"decoder.attn"`.
     """
-    scopes = _session.scopes
+    scopes = _thread.scopes
     if scopes is None:
         yield
         return
@@ -265,7 +265,7 @@ def _end_lost() -> None:
     for block in list(_lost):
         if block._recorder is None:
             _lost.remove(block)
-        elif block._recorder is _session.recorder and not block._recorder.busy:
+        elif block._recorder is _thread.recorder and not block._recorder.busy:
             _lost.remove(block)
             block.__exit__(CaptureError, CaptureError("the graph is gone"), None)
 
@@ -274,23 +274,23 @@ def is_current_stream_capturing() -> bool:
     """Return whether a capture is under way on this thread."""
     if _lost:
         _end_lost()
-    recorder = _session.recorder
+    recorder = _thread.recorder
     return recorder is not None and not recorder.paused
 
 
 def _captured_nodes() -> int | None:
-    return _session.recorder.node_count if is_current_stream_capturing() else None
+    return _thread.recorder.node_count if is_current_stream_capturing() else None
 
 
 def keep_in_graph(call: Any) -> None:
     """Keep an object with the graph under capture; call its `arm()` after the capture."""
-    assert _session.kept is not None
-    _session.kept.append(call)
+    assert _thread.kept is not None
+    _thread.kept.append(call)
 
 
 @contextmanager
 def _unrecorded() -> Iterator[None]:
-    recorder = _session.recorder
+    recorder = _thread.recorder
     recorder.set_paused(True)
     try:
         yield
@@ -299,26 +299,26 @@ def _unrecorded() -> Iterator[None]:
 
 
 def _scopes() -> ScopeTracker:
-    assert _session.scopes is not None
-    return _session.scopes
+    assert _thread.scopes is not None
+    return _thread.scopes
 
 
 def current_recorder() -> Any:
     """Return the native recorder of this thread's capture, or None."""
-    return _session.recorder
+    return _thread.recorder
 
 
 def begin_task_group(node: int) -> None:
     """Begin a task group that must end in the capture. CaptureError when one has begun."""
-    if _session.task_group is not None:
+    if _thread.task_group is not None:
         raise CaptureError("graph_task_group_begin: a group has begun, and groups do not nest")
-    _session.task_group = node
+    _thread.task_group = node
 
 
 def end_task_group() -> tuple[CapturedGraph, int]:
     """Return the captured graph and the group's first node. CaptureError without one."""
-    begun, _session.task_group = _session.task_group, None
-    graph = _session.graph()
+    begun, _thread.task_group = _thread.task_group, None
+    graph = _thread.graph()
     if begun is None or graph is None:
         raise CaptureError("graph_task_group_end: call graph_task_group_begin() before")
     return graph, begun
@@ -332,8 +332,8 @@ def constant(tensor: torch.Tensor) -> torch.Tensor:
     does not depend on the graph's inputs. Every replay puts this content back. Outside a capture it
     does nothing.
     """
-    if _session.recorder is not None:
-        _session.recorder.declare_constant(tensor)
+    if _thread.recorder is not None:
+        _thread.recorder.declare_constant(tensor)
     return tensor
 
 
@@ -379,13 +379,17 @@ def _session_of(
     calls = OutermostCalls(lambda: int(recorder.seen))
     scopes = ScopeTracker(recorder.set_scope, entered, calls)
     scopes.start()
-    _session.recorder, _session.scopes = recorder, scopes
-    _session.graph, _session.kept = graph, kept
+    _thread.recorder, _thread.scopes = recorder, scopes
+    _thread.graph, _thread.kept = graph, kept
     try:
         yield
     finally:
-        _session.recorder, _session.scopes, _session.graph = None, None, lambda: None
-        _session.kept, _session.task_group = None, None
+        _thread.recorder, _thread.scopes, _thread.graph = (
+            None,
+            None,
+            lambda: None,
+        )
+        _thread.kept, _thread.task_group = None, None
         scopes.stop()
 
 
@@ -404,12 +408,12 @@ def _paused_while_compiling(recorder: Any, compiled: Callable[[], None]) -> Iter
     """Pause the capture while a compiler runs; call `compiled` after it."""
 
     def pause(_args: object) -> None:
-        if _session.recorder is recorder:
+        if _thread.recorder is recorder:
             recorder.set_paused(True)
             _scopes().pause(True)
 
     def resume(_args: object) -> None:
-        if _session.recorder is recorder:
+        if _thread.recorder is recorder:
             compiled()
             _scopes().pause(False)
             recorder.set_paused(False)
@@ -462,7 +466,7 @@ def _host_reads_refused() -> Iterator[None]:
                 is_current_stream_capturing()
                 and sys._getframe(1).f_globals.get("__name__") not in _SHARE_MEMORY
             ):
-                _session.recorder.refuse_host_read(name, self)
+                _thread.recorder.refuse_host_read(name, self)
             return original(self, *args, **kwargs)
 
         return method

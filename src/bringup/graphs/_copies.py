@@ -71,13 +71,13 @@ class ResultNest:
     def __init__(self, value: Any) -> None:
         self.value = value
         leaves, self._spec = _pytree.tree_flatten(value)
-        self._leaves = [_Record(leaf) if _is_record(leaf) else leaf for leaf in leaves]
+        self._leaves = [_DataclassLeaf(leaf) if _is_record(leaf) else leaf for leaf in leaves]
         self.tensors: list[torch.Tensor] = []
         self.obstacle: str | None = None
         for leaf in self._leaves:
             if isinstance(leaf, torch.Tensor):
                 self.tensors.append(leaf)
-            elif isinstance(leaf, _Record):
+            elif isinstance(leaf, _DataclassLeaf):
                 self.tensors += [t for _, nest in leaf.nests for t in nest.tensors]
                 obstacles = (nest.obstacle for _, nest in leaf.nests)
                 self.obstacle = self.obstacle or next(filter(None, obstacles), None)
@@ -99,13 +99,13 @@ class ResultNest:
         for leaf in self._leaves:
             if isinstance(leaf, torch.Tensor):
                 leaf = _of_class(type(leaf), next(copies))
-            elif isinstance(leaf, _Record):
+            elif isinstance(leaf, _DataclassLeaf):
                 leaf = leaf.take(copies)
             leaves.append(leaf)
         return _pytree.tree_unflatten(leaves, self._spec)
 
 
-class _Record:
+class _DataclassLeaf:
     """A dataclass in a nest of results."""
 
     def __init__(self, value: Any) -> None:

@@ -51,7 +51,7 @@ from bringup.graphs._slots import (
 )
 from bringup.ops.registration.handle_lifetime import hold
 
-__all__ = ["CapturedGraph", "Content", "Slot", "UpdateReport"]
+__all__ = ["CapturedContent", "CapturedGraph", "Slot", "UpdateReport"]
 
 
 class UpdateReport(NamedTuple):
@@ -65,7 +65,7 @@ class UpdateReport(NamedTuple):
     microseconds: float
 
 
-class Content:
+class CapturedContent:
     """What a capture made: the native graph and the names of its slots.
 
     Names are half of the cost of capturing kernels, and made when first asked for: at once where
@@ -149,7 +149,7 @@ class CapturedGraph:
     _capture: ClassVar[Callable[..., Any]]  # graphs.capture, which knows this class
 
     def __init__(self) -> None:
-        self._content: Content | None = None
+        self._content: CapturedContent | None = None
         self._write: Any = None  # what updates of named slots call, once they are named
         self._unit: RunUnit | None = None  # from the beginning of the capture
         self._block: Any = None  # between capture_begin and capture_end
@@ -493,7 +493,7 @@ class CapturedGraph:
         content = self._captured("diff")
         return named_nodes(self.nodes, content.accesses())
 
-    def _captured(self, what: str) -> Content:
+    def _captured(self, what: str) -> CapturedContent:
         if self._content is None:
             raise CaptureError(
                 f"CapturedGraph.{what}: nothing is captured (never was, or reset);"

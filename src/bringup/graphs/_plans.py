@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import torch
 
 from bringup.errors import UpdateError
-from bringup.graphs._graph import CapturedGraph, Content
+from bringup.graphs._graph import CapturedContent, CapturedGraph
 from bringup.graphs._slots import HostValue
 
 _CONSTANTS = (bool, int, float, str, type(None))
@@ -207,7 +207,7 @@ class BoundPlan:
         return {name: _value(source, inputs) for name, source in self.sources}
 
 
-def _slots_by_key(content: Content, node: int) -> dict[str, str]:
+def _slots_by_key(content: CapturedContent, node: int) -> dict[str, str]:
     """Return the slots of one call, by the keys of its handler and the names of its arguments."""
     arguments = {index: name for index, name, _, _ in content.native.host_values(node)}
     places = content.places_of(node)

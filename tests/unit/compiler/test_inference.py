@@ -353,6 +353,6 @@ def test_what_is_read_at_once_is_what_torch_says_bit_by_bit(name, kind, mode):
     else:
         with torch.device("meta"):
             tensor = make()
-    at_once, bit_by_bit = (fake_results.Inference(mode, None) for _ in range(2))
+    at_once, bit_by_bit = (fake_results.FakeInference(mode, None) for _ in range(2))
     bit_by_bit._read = lambda tensor: None
     assert at_once._looked_at(tensor)[1:] == bit_by_bit._looked_at(tensor)[1:]

@@ -59,7 +59,7 @@ def _key(params: Params, name: str, target: str) -> str:
     return " ".join([name, content[:16], target, *render_macros(decided)])
 
 
-class _Question:
+class _TileQuestion:
     """Which tile sizes a parameter set should have on this machine."""
 
     def __init__(
@@ -110,7 +110,7 @@ def tuned(
     if not _is_on(params):
         return params
     try:
-        return _Question(params, name, target, threads, device).answer() or params
+        return _TileQuestion(params, name, target, threads, device).answer() or params
     except MissingCompilerError:  # then it comes from a bundle, which has the default tile sizes
         return params
 
@@ -144,7 +144,7 @@ def tune(
     """
     if not _is_on(params):
         return params
-    question = _Question(params, name, target, threads, device)
+    question = _TileQuestion(params, name, target, threads, device)
     if (known := question.answer()) or compilation.is_frozen():
         return known or params
     prebuild([candidate.spec(target) for candidate in question.candidates])
@@ -207,7 +207,7 @@ def measured(
 
 
 def _measure(
-    question: _Question, prepare: Callable[[Params], Callable[[], object]]
+    question: _TileQuestion, prepare: Callable[[Params], Callable[[], object]]
 ) -> dict[str, float]:
     """Return median seconds of a run by tile sizes, for those that can run."""
     runs: dict[str, Callable[[], object]] = {}

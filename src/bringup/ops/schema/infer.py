@@ -167,7 +167,7 @@ def taken(names: Iterable[str] | None) -> Collection[str] | str | None:
 
 def infer(function: Callable[..., Any], mutates_args: Collection[str] | str = ()) -> Signature:
     """See `infer_schema`; also gives the parameters."""
-    return _Inference(function, mutates_args).signature()
+    return _SchemaInference(function, mutates_args).signature()
 
 
 def registered_text(text: str) -> str:
@@ -184,7 +184,7 @@ def registered_text(text: str) -> str:
     return head + arrow + re.sub(r"\bint\b", "SymInt", tail)
 
 
-class _Inference:
+class _SchemaInference:
     """One run over one function; every refusal goes through `error`."""
 
     def __init__(self, function: Callable[..., Any], mutates_args: Collection[str] | str) -> None:
