@@ -3,21 +3,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdlib>
-#include <cstring>
 #include <new>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
-#include <vector>
 
 namespace bringup::runtime {
 namespace {
-
-// A list and how many elements fit where its data lies.
-struct ListCell {
-  bringup_list list;
-  int64_t capacity;
-};
 
 constexpr size_t kAlignment = alignof(std::max_align_t);
 
@@ -77,8 +69,8 @@ struct LaunchBlock::State {
   }
 
   template <class T>
-  T* copy_of(std::span<const T> values, size_t capacity_wanted) {
-    T* copy = take_array<T>(capacity_wanted);
+  T* copy_of(std::span<const T> values) {
+    T* copy = take_array<T>(values.size());
     std::copy(values.begin(), values.end(), copy);
     return copy;
   }
@@ -106,61 +98,7 @@ struct LaunchBlock::State {
 
   template <class T>
   void append_list(ArgKind kind, std::span<const T> values) {
-    const auto count = static_cast<int64_t>(values.size());
-    append(kind, copy_of(ListCell{{copy_of(values, values.size()), count}, count}));
-  }
-
-  template <class T>
-  void assign_list(void* argument, std::span<const T> values) {
-    auto* cell = static_cast<ListCell*>(argument);
-    const auto count = static_cast<int64_t>(values.size());
-    if (count > cell->capacity) {
-      const int64_t wanted = std::max(count, 2 * cell->capacity);
-      cell->list.data = take_array<T>(static_cast<size_t>(wanted));
-      cell->capacity = wanted;
-    }
-    if (count > 0) {  // memmove: the values may be the block's own
-      std::memmove(const_cast<void*>(cell->list.data), values.data(), values.size_bytes());
-    }
-    cell->list.size = count;
-  }
-
-  void require(int32_t index) const {
-    if (index < 0 || index >= size) {
-      throw std::invalid_argument("no argument " + std::to_string(index) +
-                                  " in a launch block of " + std::to_string(size));
-    }
-  }
-
-  void* at(int32_t index, ArgKind kind) const {
-    require(index);
-    if (kinds[index] != kind) {
-      throw std::invalid_argument("argument " + std::to_string(index) + " of a launch block is " +
-                                  kind_name(kinds[index]) + ", not " + kind_name(kind));
-    }
-    return pointers[index];
-  }
-
-  static const char* kind_name(ArgKind kind) {
-    switch (kind) {
-      case ArgKind::kNone:
-        return "None";
-      case ArgKind::kTensor:
-        return "a Tensor";
-      case ArgKind::kInt:
-        return "an int";
-      case ArgKind::kFloat:
-        return "a float";
-      case ArgKind::kString:
-        return "a str";
-      case ArgKind::kIntList:
-        return "an int[]";
-      case ArgKind::kFloatList:
-        return "a float[]";
-      case ArgKind::kTensorList:
-        return "a Tensor[]";
-    }
-    return "unknown";
+    append(kind, copy_of(bringup_list{copy_of(values), static_cast<int64_t>(values.size())}));
   }
 
  private:
@@ -223,8 +161,8 @@ void LaunchBlock::add_float_list(std::span<const double> values) {
 void LaunchBlock::add_tensor_list(std::span<const TensorDesc> tensors) {
   auto** copies = state_->take_array<DLTensor*>(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) copies[i] = state_->copy_of(tensors[i]);
-  const auto count = static_cast<int64_t>(tensors.size());
-  state_->append(ArgKind::kTensorList, state_->copy_of(ListCell{{copies, count}, count}));
+  const bringup_list list{copies, static_cast<int64_t>(tensors.size())};
+  state_->append(ArgKind::kTensorList, state_->copy_of(list));
 }
 
 void** LaunchBlock::args() noexcept { return state_->pointers; }
@@ -235,83 +173,8 @@ const uint8_t* LaunchBlock::kinds() const noexcept {
 
 int32_t LaunchBlock::size() const noexcept { return state_->size; }
 
-ArgKind LaunchBlock::kind(int32_t index) const {
-  state_->require(index);
-  return state_->kinds[index];
-}
-
 void* LaunchBlock::detach() noexcept { return state_.release(); }
 
 void LaunchBlock::free_detached(void* detached) noexcept { delete static_cast<State*>(detached); }
-
-void LaunchBlock::set_int(int32_t index, int64_t value) {
-  *static_cast<int64_t*>(state_->at(index, ArgKind::kInt)) = value;
-}
-
-void LaunchBlock::set_float(int32_t index, double value) {
-  *static_cast<double*>(state_->at(index, ArgKind::kFloat)) = value;
-}
-
-void LaunchBlock::set_int_list(int32_t index, std::span<const int64_t> values) {
-  state_->assign_list(state_->at(index, ArgKind::kIntList), values);
-}
-
-void LaunchBlock::set_float_list(int32_t index, std::span<const double> values) {
-  state_->assign_list(state_->at(index, ArgKind::kFloatList), values);
-}
-
-namespace {
-
-TensorDesc described(const DLTensor& tensor) {
-  const auto rank = static_cast<size_t>(tensor.ndim);
-  return {tensor.data, tensor.device, tensor.dtype, {tensor.shape, rank}, {tensor.strides, rank}};
-}
-
-template <class T>
-std::span<const T> elements(const void* argument) {
-  const bringup_list& list = static_cast<const ListCell*>(argument)->list;
-  return {static_cast<const T*>(list.data), static_cast<size_t>(list.size)};
-}
-
-}  // namespace
-
-LaunchBlock LaunchBlock::clone() const {
-  LaunchBlock copy;
-  for (int32_t i = 0; i < size(); ++i) {
-    const void* argument = state_->pointers[i];
-    switch (state_->kinds[i]) {
-      case ArgKind::kNone:
-        copy.add_none();
-        break;
-      case ArgKind::kTensor:
-        copy.add_tensor(described(*static_cast<const DLTensor*>(argument)));
-        break;
-      case ArgKind::kInt:
-        copy.add_int(*static_cast<const int64_t*>(argument));
-        break;
-      case ArgKind::kFloat:
-        copy.add_float(*static_cast<const double*>(argument));
-        break;
-      case ArgKind::kString:
-        copy.add_string(static_cast<const char*>(argument));
-        break;
-      case ArgKind::kIntList:
-        copy.add_int_list(elements<int64_t>(argument));
-        break;
-      case ArgKind::kFloatList:
-        copy.add_float_list(elements<double>(argument));
-        break;
-      case ArgKind::kTensorList: {
-        std::vector<TensorDesc> tensors;
-        for (const DLTensor* tensor : elements<const DLTensor*>(argument)) {
-          tensors.push_back(described(*tensor));
-        }
-        copy.add_tensor_list(tensors);
-        break;
-      }
-    }
-  }
-  return copy;
-}
 
 }  // namespace bringup::runtime

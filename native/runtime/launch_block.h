@@ -57,22 +57,11 @@ class BRINGUP_API LaunchBlock {
   void** args() noexcept;
   const uint8_t* kinds() const noexcept;  // size() entries of bringup_arg_kind
   int32_t size() const noexcept;
-  ArgKind kind(int32_t index) const;
-
-  // Overwrites an argument in place; std::invalid_argument for the wrong kind or index. A list may
-  // change its length (its data pointer may change then, args()[index] does not).
-  void set_int(int32_t index, int64_t value);
-  void set_float(int32_t index, double value);
-  void set_int_list(int32_t index, std::span<const int64_t> values);
-  void set_float_list(int32_t index, std::span<const double> values);
 
   // What the block holds, arguments included, for free_detached: a launch
   // that is over later. The block is good for nothing then.
   void* detach() noexcept;
   static void free_detached(void* detached) noexcept;
-
-  // A deep copy.
-  LaunchBlock clone() const;
 
  private:
   struct State;

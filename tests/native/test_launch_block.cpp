@@ -1,4 +1,4 @@
-// The launch block: every kind of argument, addresses that stay, updates in place, deep copies.
+// The launch block: every kind of argument, and addresses that stay.
 #include <array>
 #include <cstring>
 #include <stdexcept>
@@ -85,8 +85,7 @@ TEST(kinds_are_those_of_the_driver) {
       BRINGUP_ARG_TENSOR, BRINGUP_ARG_INT,      BRINGUP_ARG_FLOAT,      BRINGUP_ARG_STRING,
       BRINGUP_ARG_NONE,   BRINGUP_ARG_INT_LIST, BRINGUP_ARG_FLOAT_LIST, BRINGUP_ARG_TENSOR_LIST};
   CHECK(kinds == expected);
-  CHECK(block.kind(0) == rt::ArgKind::kTensor);
-  CHECK_THROWS(block.kind(8), std::invalid_argument, "no argument 8 in a launch block of 8");
+  CHECK_EQ(static_cast<int>(block.kinds()[0]), static_cast<int>(BRINGUP_ARG_TENSOR));
 }
 
 TEST(addresses_stay_when_arguments_are_added_and_the_block_moves) {
@@ -119,45 +118,6 @@ TEST(an_argument_larger_than_a_chunk_is_kept) {
   CHECK_EQ(*argument<int64_t>(block, 2), 2);
 }
 
-TEST(values_change_in_place) {
-  rt::LaunchBlock block = one_of_each(nullptr);
-  void* list_before = block.args()[5];
-  block.set_int(1, 70);
-  block.set_float(2, -1.0);
-  block.set_int_list(5, std::vector<int64_t>{1});
-  block.set_float_list(6, std::vector<double>{});
-  CHECK_EQ(*argument<int64_t>(block, 1), 70);
-  CHECK_EQ(*argument<double>(block, 2), -1.0);
-  CHECK_EQ(argument<bringup_list>(block, 5)->size, 1);
-  CHECK_EQ(argument<bringup_list>(block, 6)->size, 0);
-  for (int64_t length = 1; length < 500; ++length) {
-    const std::vector<int64_t> values(static_cast<size_t>(length), length);
-    block.set_int_list(5, values);
-  }
-  CHECK_EQ(block.args()[5], list_before);
-  CHECK_EQ(argument<bringup_list>(block, 5)->size, 499);
-  CHECK_EQ(static_cast<const int64_t*>(argument<bringup_list>(block, 5)->data)[498], 499);
-}
-
-TEST(a_list_may_be_set_from_itself) {
-  rt::LaunchBlock block;
-  block.add_int_list(std::vector<int64_t>{1, 2, 3});
-  const auto* list = argument<bringup_list>(block, 0);
-  block.set_int_list(0, {static_cast<const int64_t*>(list->data) + 1, 2});
-  CHECK_EQ(static_cast<const int64_t*>(list->data)[0], 2);
-  CHECK_EQ(static_cast<const int64_t*>(list->data)[1], 3);
-}
-
-TEST(a_wrong_kind_or_index_is_refused_and_changes_nothing) {
-  rt::LaunchBlock block = one_of_each(nullptr);
-  CHECK_THROWS(block.set_int(2, 1), std::invalid_argument,
-               "argument 2 of a launch block is a float, not an int");
-  CHECK_THROWS(block.set_float_list(5, {}), std::invalid_argument, "is an int[], not a float[]");
-  CHECK_THROWS(block.set_int(8, 1), std::invalid_argument, "no argument 8");
-  CHECK_THROWS(block.set_int(-1, 1), std::invalid_argument, "no argument -1");
-  check_one_of_each(block, nullptr);
-}
-
 TEST(sizes_without_strides_are_refused_and_add_nothing) {
   rt::LaunchBlock block;
   CHECK_THROWS(block.add_tensor(described(nullptr, {1, 2}, {1})), std::invalid_argument,
@@ -175,29 +135,6 @@ TEST(empty_lists_and_empty_blocks_work) {
   CHECK_EQ(argument<bringup_list>(block, 0)->size, 0);
   CHECK_EQ(argument<bringup_list>(block, 1)->size, 0);
   CHECK_EQ(std::string(argument<char>(block, 2)), "");
-  block.set_int_list(0, std::vector<int64_t>{9});
-  CHECK_EQ(*static_cast<const int64_t*>(argument<bringup_list>(block, 0)->data), 9);
-}
-
-TEST(a_clone_is_deep) {
-  int data = 0;
-  rt::LaunchBlock block = one_of_each(&data);
-  rt::LaunchBlock copy = block.clone();
-  block.set_int(1, 0);
-  block.set_int_list(5, std::vector<int64_t>{0, 0, 0});
-  argument<DLTensor>(block, 0)->shape[0] = 99;
-  check_one_of_each(copy, &data);
-}
-
-TEST(a_clone_outlives_its_original_and_sees_changes_made_through_pointers) {
-  int first = 0, second = 0;
-  rt::LaunchBlock copy;
-  {
-    rt::LaunchBlock block = one_of_each(&first);
-    argument<DLTensor>(block, 0)->data = &second;
-    copy = block.clone();
-  }
-  CHECK_EQ(argument<DLTensor>(copy, 0)->data, static_cast<void*>(&second));
 }
 
 }  // namespace

@@ -61,11 +61,11 @@ Graph::Graph(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Node>> node
              std::optional<c10::DeviceIndex> device, bool copies_to_host, GraphRandom random)
     : pool_(std::move(pool)),
       nodes_(std::move(nodes)),
-      inputs_(std::move(inputs)),
+      values_(nodes_, std::move(inputs)),
       random_(std::move(random)) {
   replay_.pool = pool_;
   if (!device) return;
-  shares_host_memory_ = copies_to_host || inputs_.any_on_host();
+  shares_host_memory_ = copies_to_host || values_.inputs().any_on_host();
   device_graph_ = std::make_unique<DeviceGraph>(
       *device, nodes_,
       [this](size_t position, bool validating) {
@@ -76,7 +76,10 @@ Graph::Graph(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Node>> node
         replay_.context = &context;
         run_node(position, validating);
       },
-      [this](uint64_t launch) { latch(launch); });
+      [this](uint64_t launch) { values_.latch(launch); });
+  std::vector<bool> copied(nodes_.size());
+  for (size_t i = 0; i < copied.size(); ++i) copied[i] = device_graph_->copies_arguments(i);
+  values_.set_copied(std::move(copied));
 }
 
 void Graph::take_given(std::shared_ptr<Watch> watch, WrittenVersions versions) {
@@ -237,7 +240,7 @@ void Graph::run_all(bool validating) {
     if (random_.draws_on_host() || shares_host_memory_) device_graph_->finish_former();
     return;
   }
-  if (launch) latch(*launch);
+  if (launch) values_.latch(*launch);
   const ReplayDispatch dispatch;
   const InterceptorScope interceptor(&replay_.interceptor);
   replay_.interceptor = ReplayInterceptor();
@@ -279,7 +282,7 @@ std::vector<Graph::NodeTime> Graph::replay_timed() {
       update_device();
       note_stream();
     }
-    if (launch) latch(*launch);
+    if (launch) values_.latch(*launch);
     run_timed(times);
     pool_->wrote();
   } catch (...) {
@@ -299,73 +302,37 @@ Graph::MemoryUse Graph::memory_use() const {
     const auto* constant = dynamic_cast<const ConstantNode*>(node.get());
     if (constant != nullptr) use.constants += constant->content().nbytes();
   }
-  const std::lock_guard values(values_mutex_);
-  inputs_.for_each([&](const c10::Storage& storage) { use.inputs += storage.nbytes(); });
+  const auto lock = values_.lock();
+  values_.inputs().for_each([&](const c10::Storage& storage) { use.inputs += storage.nbytes(); });
   return use;
 }
 
 void Graph::wait_for_room() {
-  uint64_t launches;
-  {
-    const std::lock_guard values(values_mutex_);
-    if (!staged_.full()) return;
-    launches = staged_.launches();
-  }
+  const auto launches = values_.full();
+  if (!launches) return;
   device_graph_->finish_former();
-  latch(launches);  // a device that failed has dropped some of them
+  values_.latch(*launches);  // a device that failed has dropped some of them
 }
 
 // From here on an update is for the next launch. The number of this one where it has changes.
 std::optional<uint64_t> Graph::stage_for_launch() {
   const std::lock_guard update(update_mutex_);
   former_.clear();
-  const std::lock_guard values(values_mutex_);
-  copied_.begin(copied_.launch(), [this](const Change& change) {
-    apply(change);
-    stale_.insert(change.node);
-  });
-  if (staged_.empty()) return std::nullopt;
-  return staged_.launch();
-}
-
-StagedChanges& Graph::staged_of(size_t node) {
-  const bool copied = device_graph_ != nullptr && device_graph_->copies_arguments(node);
-  return copied ? copied_ : staged_;
-}
-
-const HostValue* Graph::newest(size_t node, size_t argument) const {
-  const HostValue* staged = staged_.newest(node, argument);
-  return staged != nullptr ? staged : copied_.newest(node, argument);
+  return values_.begin_launch();
 }
 
 // What the driver refuses is told to it again before the next launch.
 void Graph::update_device() {
-  while (!stale_.empty()) {
-    device_graph_->update(*stale_.begin());
-    stale_.erase(stale_.begin());
+  while (const auto node = values_.stale()) {
+    device_graph_->update(*node);
+    values_.forget_stale(*node);
   }
-}
-
-void Graph::latch(uint64_t launch) {
-  const std::lock_guard values(values_mutex_);
-  staged_.begin(launch, [this](const Change& change) { apply(change); });
-}
-
-void Graph::apply(const Change& change) {
-  Node& node = *nodes_[change.node];
-  for_each_tensor(node.arguments()[change.argument],
-                  [&](const at::Tensor& tensor) { retired_.push_back(tensor); });
-  node.set_host_value(change.argument, change.value);
 }
 
 // With mutex_. Launches that read a tensor may still be under way: its memory waits for their
 // streams.
 void Graph::drop_retired() {
-  std::vector<at::Tensor> dropped;
-  {
-    const std::lock_guard values(values_mutex_);
-    dropped.swap(retired_);
-  }
+  const std::vector<at::Tensor> dropped = values_.take_retired();
   for (const at::Tensor& tensor : dropped) {
     if (!tensor.is_privateuseone()) continue;
     const c10::impl::VirtualGuardImpl device(c10::kPrivateUse1);
@@ -400,8 +367,8 @@ void Graph::run_node(size_t position, bool validating) {
 }
 
 void Graph::check_inputs() const {
-  const std::lock_guard values(values_mutex_);
-  const auto moved = inputs_.moved();
+  const auto lock = values_.lock();
+  const auto moved = values_.inputs().moved();
   TORCH_CHECK(!moved, "a tensor that the graph captured (", *moved,
               ") has other memory now, it was resized or swapped: capture again");
 }
@@ -411,36 +378,13 @@ void Graph::check(const Changes& changes, const std::vector<HostValue>& as_read)
   for (const Change& first : changes) {
     const auto same_node = [&](const Change& change) { return change.node == first.node; };
     if (&*std::ranges::find_if(changes, same_node) != &first) continue;
-    const std::vector<c10::IValue> former = next_arguments(first.node);
+    const std::vector<c10::IValue> former = values_.next_arguments(first.node);
     std::vector<c10::IValue> arguments = former;
     for (size_t i = 0; i < changes.size(); ++i) {
       if (same_node(changes[i])) arguments[changes[i].argument] = as_read[i];
     }
     nodes_[first.node]->check_arguments(arguments, former);
   }
-}
-
-std::vector<c10::IValue> Graph::next_arguments(size_t node) const {
-  const std::lock_guard values(values_mutex_);
-  std::vector<c10::IValue> arguments = nodes_[node]->arguments().vec();
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    if (const HostValue* next = newest(node, i)) arguments[i] = *next;
-  }
-  return arguments;
-}
-
-bool Graph::has(const Changes& values) const {
-  const std::lock_guard lock(values_mutex_);
-  return std::ranges::all_of(values, [&](const Change& value) { return has_locked(value); });
-}
-
-bool Graph::has_locked(const Change& value) const {
-  if (const c10::IValue* slot = inputs_.slot(value.node, value.argument)) {
-    return same(value.value, *slot);
-  }
-  const HostValue* next = newest(value.node, value.argument);
-  return same(value.value,
-              next != nullptr ? *next : *nodes_[value.node]->host_value(value.argument));
 }
 
 // A kernel that reads what it writes gives anything, and so does one that reads what operators
@@ -451,7 +395,7 @@ void Graph::check_overlap(const Change& change) const {
     return "argument '" + node.schema()->arguments()[change.argument].name() + "' of " + node.op();
   };
   for_each_tensor(change.value, [&](const at::Tensor& given) {
-    const std::lock_guard values(values_mutex_);
+    const auto lock = values_.lock();
     node.visit_accesses([&](const at::Tensor& tensor, bool writes) {
       TORCH_CHECK(!writes || !shares_bytes(tensor, given), which(),
                   " would be memory that this call writes");
@@ -464,9 +408,9 @@ void Graph::check_overlap(const Change& change) const {
 }
 
 void Graph::check_replaced() const {
-  const std::lock_guard values(values_mutex_);
+  const auto lock = values_.lock();
   for (const at::Tensor& input : run_inputs_) {
-    if (!inputs_.is_replaced(input.storage())) continue;
+    if (!values_.inputs().is_replaced(input.storage())) continue;
     throw CaptureFailure("CapturedGraph.run: an operator that read the input " + describe(input) +
                          " reads another tensor since an update: give the slot its captured tensor "
                          "again, or use replay()");
@@ -483,41 +427,15 @@ HostValue Graph::as_node_reads(size_t node, const HostValue& value) const {
   });
 }
 
-// With values_mutex_.
-void Graph::stage(Change change, HostValue as_read) {
-  if (inputs_.slot(change.node, change.argument) != nullptr) {
-    const auto& node = *nodes_[change.node];
-    HostValue own = map_tensors(change.value, [](const at::Tensor& t) { return shallow_copy(t); });
-    for (at::Tensor& unused :
-         inputs_.replace(change.node, change.argument, std::move(own), node.op())) {
-      replaced_.push_back(unused.storage());
-      retired_.push_back(std::move(unused));
-    }
-  }
-  change.value = std::move(as_read);
-  const HostValue former = staged_of(change.node).put(std::move(change));
-  for_each_tensor(former, [&](const at::Tensor& tensor) { retired_.push_back(tensor); });
-}
-
 void Graph::forget_replaced() {
-  std::vector<c10::Storage> replaced;
-  {
-    const std::lock_guard values(values_mutex_);
-    replaced.swap(replaced_);
-    std::erase_if(replaced, [this](const c10::Storage& storage) { return inputs_.has(storage); });
-  }
-  for (const c10::Storage& storage : replaced) watch_->forget(storage);
+  for (const c10::Storage& storage : values_.take_replaced()) watch_->forget(storage);
 }
 
 void Graph::write(Changes& changes) {
   // A replay that has not launched yet may read what a former update has exchanged: it drops that.
   if (std::unique_lock idle(mutex_, std::try_to_lock); idle) drop_retired();
   const std::lock_guard update(update_mutex_);
-  {
-    const std::lock_guard values(values_mutex_);
-    const auto had = [&](const Change& change) { return has_locked(change); };
-    changes.erase(std::remove_if(changes.begin(), changes.end(), had), changes.end());
-  }
+  values_.drop_present(changes);
   std::vector<HostValue> as_read;
   for (const Change& change : changes) {
     check_overlap(change);
@@ -534,29 +452,19 @@ void Graph::write(Changes& changes) {
       });
     }
   }
-  const std::lock_guard values(values_mutex_);
-  for (size_t i = 0; i < changes.size(); ++i) stage(changes[i], std::move(as_read[i]));
+  values_.stage(changes, std::move(as_read));
 }
 
 void Graph::restore_slots() {
   const std::lock_guard update(update_mutex_);
   for (Change& former : std::views::reverse(former_)) {
-    HostValue as_read = as_node_reads(former.node, former.value);
-    const std::lock_guard values(values_mutex_);
-    stage(std::move(former), std::move(as_read));
+    values_.stage(former, {as_node_reads(former.node, former.value)});
   }
   former_.clear();
 }
 
-std::optional<HostValue> Graph::host_value(size_t node, size_t argument) const {
-  const std::lock_guard values(values_mutex_);
-  if (const HostValue* slot = inputs_.slot(node, argument)) return *slot;
-  if (const HostValue* next = newest(node, argument)) return *next;
-  return nodes_.at(node)->host_value(argument);
-}
-
 bool Graph::takes(size_t node, size_t argument, const std::vector<at::Tensor>& tensors) const {
-  const std::lock_guard values(values_mutex_);
+  const auto lock = values_.lock();
   size_t next = 0;
   bool same = true;
   for_each_tensor(nodes_.at(node)->arguments().at(argument), [&](const at::Tensor& captured) {
@@ -573,8 +481,9 @@ std::vector<std::vector<Access>> Graph::accesses() const {
   std::unordered_set<const void*> predating;
   std::unordered_map<const void*, size_t> numbers;
   std::vector<std::vector<Access>> all(nodes_.size());
-  const std::lock_guard values(values_mutex_);
-  inputs_.for_each([&](const c10::Storage& storage) { predating.insert(address_of(storage)); });
+  const auto lock = values_.lock();
+  values_.inputs().for_each(
+      [&](const c10::Storage& storage) { predating.insert(address_of(storage)); });
   for (size_t i = 0; i < nodes_.size(); ++i) {
     nodes_[i]->visit_accesses([&](const at::Tensor& tensor, bool writes) {
       const void* address = address_of(tensor.storage());

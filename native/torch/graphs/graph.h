@@ -5,7 +5,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,10 +13,9 @@
 #include "torch/graphs/copies.h"
 #include "torch/graphs/device_graph.h"
 #include "torch/graphs/gradients.h"
-#include "torch/graphs/inputs.h"
 #include "torch/graphs/node.h"
 #include "torch/graphs/run_locks.h"
-#include "torch/graphs/staged_changes.h"
+#include "torch/graphs/slot_values.h"
 #include "torch/graphs/version_counters.h"
 #include "torch/graphs/watch.h"
 
@@ -103,11 +101,13 @@ class Graph {
   // After write(), with the GIL: captured tensors that no node reads any more are not watched.
   void forget_replaced();
   // Whether the next replay will see all these values anyhow.
-  bool has(const Changes& values) const;
+  bool has(const Changes& values) const { return values_.has(values); }
   // Whether an argument is these tensors: the same memory, seen in the same way.
   bool takes(size_t node, size_t argument, const std::vector<at::Tensor>& tensors) const;
   // The value of an argument that the next replay will see; see Node::host_value.
-  std::optional<HostValue> host_value(size_t node, size_t argument) const;
+  std::optional<HostValue> host_value(size_t node, size_t argument) const {
+    return values_.host_value(node, argument);
+  }
 
   // That its nodes work on.
   c10::Device device() const {
@@ -137,21 +137,14 @@ class Graph {
   bool any_access(const at::Tensor& tensor, bool only_writes) const;
   void check_inputs() const;
   void check(const Changes& changes, const std::vector<HostValue>& as_read) const;
-  std::vector<c10::IValue> next_arguments(size_t node) const;
-  bool has_locked(const Change& value) const;
   void check_overlap(const Change& change) const;
   void check_replaced() const;
   HostValue as_node_reads(size_t node, const HostValue& value) const;
-  void stage(Change change, HostValue as_read);
-  void apply(const Change& change);
   void drop_retired();
   void note_stream();
   void follow_pool() const;
   void wait_for_room();
-  StagedChanges& staged_of(size_t node);
-  const HostValue* newest(size_t node, size_t argument) const;
   std::optional<uint64_t> stage_for_launch();
-  void latch(uint64_t launch);
   void update_device();
   std::optional<uint64_t> prepare_launch(bool validating);
   void run_all(bool validating);
@@ -165,19 +158,11 @@ class Graph {
   std::vector<at::Tensor> run_inputs_;
   std::atomic<std::thread::id> runner_;  // the thread that is in run()
   // The order in which they are taken.
-  std::mutex mutex_;                 // one replay at a time
-  std::mutex update_mutex_;          // one update at a time, and what former_ holds
-  mutable std::mutex values_mutex_;  // host values: held for moments, never while calling anything
+  std::mutex mutex_;         // one replay at a time
+  std::mutex update_mutex_;  // one update at a time, and what former_ holds
   std::shared_ptr<Pool> pool_;
   std::vector<std::unique_ptr<Node>> nodes_;
-  Inputs inputs_;           // guarded by values_mutex_, like the nodes' arguments
-  StagedChanges staged_;    // for nodes that read their arguments when they run
-  StagedChanges copied_;    // for kernels whose arguments the driver has copied
-  std::set<size_t> stale_;  // such kernels that it has not got yet; of whoever has mutex_
-  // Tensors that slots had. They go when no replay is about to launch, without values_mutex_, and
-  // not on the driver's thread.
-  std::vector<at::Tensor> retired_;
-  std::vector<c10::Storage> replaced_;        // of captured tensors, until forget_replaced()
+  SlotValues values_;
   c10::SmallVector<c10::Stream, 2> streams_;  // of launches; of whoever has mutex_
   std::vector<Change> former_;  // what slots were that run() has written, until its nodes start
   std::shared_ptr<Watch> watch_;

@@ -84,8 +84,7 @@ void KernelNode::lower_values(bringup_kernel_fn fn) {
 }
 
 void KernelNode::run(Replay& replay) {
-  call_kernel(packed_.kernel->run, args_.data(), static_cast<int32_t>(args_.size()),
-              replay.context->get(), op());
+  call_kernel(run_, args_.data(), static_cast<int32_t>(args_.size()), replay.context->get(), op());
   replay.context->end_call();
 }
 
@@ -114,6 +113,7 @@ void KernelNode::pack() {
   auto packed = call_.record.pack(call_.inputs, call_.outputs);
   TORCH_CHECK(packed.has_value(), op(), ": its kernel would not run alone; capture it again");
   packed_ = std::move(*packed);
+  run_ = packed_.kernel->run;
   args_.assign(packed_.block.args(), packed_.block.args() + packed_.block.size());
   kinds_.assign(packed_.block.kinds(), packed_.block.kinds() + packed_.block.size());
 }

@@ -159,6 +159,7 @@ class KernelNode final : public Node {
   void pack();
   void lower_values(bringup_kernel_fn fn);
 
+  bringup_kernel_fn run_ = nullptr;
   Call call_;
   PackedCall packed_;
   std::vector<void*> args_;     // of the block; stays where it is

@@ -21,7 +21,7 @@
 
 #include "torch/common/argument.h"
 #include "torch/common/errors.h"
-#include "torch/ops/exact_numbers.h"
+#include "torch/ops/python_call.h"
 
 namespace bringup::torch_ext {
 namespace {
@@ -145,13 +145,9 @@ bool push_number(PyObject* object, torch::jit::Stack& stack) {
 }
 
 bool push_string(PyObject* object, torch::jit::Stack& stack) {
-  if (!PyUnicode_CheckExact(object)) return false;
   Py_ssize_t size = 0;
-  const char* text = PyUnicode_AsUTF8AndSize(object, &size);
-  if (text == nullptr) {
-    PyErr_Clear();  // a lone surrogate
-    return false;
-  }
+  const char* text = as_text(object, size);
+  if (text == nullptr) return false;
   stack.emplace_back(std::string(text, static_cast<size_t>(size)));
   return true;
 }
@@ -206,60 +202,26 @@ bool push(const Argument& argument, PyObject* object, torch::jit::Stack& stack) 
   }
 }
 
-// The value that a call's keywords have for a name, or null. Names in a call are interned nearly
-// always, as ours are, so their texts are compared only when none of them is the same object.
-PyObject* keyword(PyObject* name, PyObject* const* values, PyObject* kwnames) {
-  const Py_ssize_t count = PyTuple_GET_SIZE(kwnames);
-  for (Py_ssize_t k = 0; k < count; ++k) {
-    if (PyTuple_GET_ITEM(kwnames, k) == name) return values[k];
-  }
-  for (Py_ssize_t k = 0; k < count; ++k) {
-    if (PyUnicode_Compare(PyTuple_GET_ITEM(kwnames, k), name) == 0) return values[k];
-  }
-  return nullptr;
-}
-
 // All arguments in the schema's order. False: the call does not fit, or not natively.
 bool push_arguments(const AdoptedOp& op, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
                     torch::jit::Stack& stack) {
-  if (nargs > op.positional) return false;
-  stack.reserve(op.arguments.size());
-  Py_ssize_t num_keywords = kwnames != nullptr ? PyTuple_GET_SIZE(kwnames) : 0;
-  const auto count = static_cast<Py_ssize_t>(op.arguments.size());
-  for (Py_ssize_t i = 0; i < count; ++i) {
+  c10::SmallVector<PyObject*, 16> slots(op.arguments.size());
+  if (!bind_arguments(op.arguments, op.positional, args, nargs, kwnames, slots.data())) {
+    return false;
+  }
+  stack.reserve(slots.size());
+  for (size_t i = 0; i < slots.size(); ++i) {
     const Argument& argument = op.arguments[i];
-    PyObject* given = i < nargs ? args[i] : nullptr;
-    if (given == nullptr && num_keywords > 0) {
-      given = keyword(argument.interned_name, args + nargs, kwnames);
-      num_keywords -= given != nullptr ? 1 : 0;
-    }
-    if (given != nullptr) {
-      if (!push(argument, given, stack)) return false;
-    } else {
-      if (!argument.default_value.has_value()) return false;
+    if (slots[i] == nullptr) {
       stack.push_back(*argument.default_value);
+    } else if (!push(argument, slots[i], stack)) {
+      return false;
     }
   }
-  return num_keywords == 0;  // none that is unknown or given twice
+  return true;
 }
 
 // --- Results as the overload gives them. Null with a Python exception set when that fails.
-
-PyObject* wrap(c10::IValue&& value);
-
-PyObject* wrap_list(const c10::IValue& value) {
-  const c10::ArrayRef<c10::IValue> items = value.toListRef();
-  PyObject* list = PyList_New(static_cast<Py_ssize_t>(items.size()));
-  for (size_t i = 0; list != nullptr && i < items.size(); ++i) {
-    PyObject* item = wrap(c10::IValue(items[i]));
-    if (item == nullptr) {
-      Py_DECREF(list);
-      return nullptr;
-    }
-    PyList_SET_ITEM(list, static_cast<Py_ssize_t>(i), item);
-  }
-  return list;
-}
 
 PyObject* wrap(c10::IValue&& value) {
   if (C10_LIKELY(value.isTensor())) return THPVariable_Wrap(std::move(value).toTensor());
@@ -271,25 +233,14 @@ PyObject* wrap(c10::IValue&& value) {
     const std::string& text = value.toStringRef();
     return PyUnicode_FromStringAndSize(text.data(), static_cast<Py_ssize_t>(text.size()));
   }
-  if (value.isList()) return wrap_list(value);
+  if (value.isList()) {
+    const c10::ArrayRef<c10::IValue> items = value.toListRef();
+    return list_of(static_cast<Py_ssize_t>(items.size()),
+                   [&](Py_ssize_t i) { return wrap(c10::IValue(items[i])); });
+  }
   PyErr_Format(PyExc_RuntimeError, "an operator returned %s, which its schema does not say",
                value.tagKind().c_str());
   return nullptr;
-}
-
-PyObject* wrap_results(torch::jit::Stack& stack) {
-  if (stack.empty()) return Py_NewRef(Py_None);
-  if (stack.size() == 1) return wrap(std::move(stack[0]));
-  PyObject* results = PyTuple_New(static_cast<Py_ssize_t>(stack.size()));
-  for (size_t i = 0; results != nullptr && i < stack.size(); ++i) {
-    PyObject* result = wrap(std::move(stack[i]));
-    if (result == nullptr) {
-      Py_DECREF(results);
-      return nullptr;
-    }
-    PyTuple_SET_ITEM(results, static_cast<Py_ssize_t>(i), result);
-  }
-  return results;
 }
 
 // --- The call.
@@ -298,18 +249,6 @@ struct AdoptedCall {
   PyObject_HEAD vectorcallfunc vectorcall;
   AdoptedOp* op;  // null until it is opened; freed with this, as a call may be in it
   bool closed;
-};
-
-// Lets other Python threads in, as torch does around every call of an operator.
-class GilRelease {
- public:
-  GilRelease() : thread_(PyEval_SaveThread()) {}
-  ~GilRelease() { PyEval_RestoreThread(thread_); }
-  GilRelease(const GilRelease&) = delete;
-  GilRelease& operator=(const GilRelease&) = delete;
-
- private:
-  PyThreadState* const thread_;
 };
 
 // Null without a Python exception: take the slow path; nothing has happened yet.
@@ -323,10 +262,12 @@ PyObject* call_natively(const AdoptedOp& op, PyObject* const* args, Py_ssize_t n
   torch::jit::Stack stack;
   if (!push_arguments(op, args, nargs, kwnames, stack)) return nullptr;
   {
-    const GilRelease released;
+    GilRelease gil;
+    gil.release();  // as torch does around every call
     op.handle.callBoxed(stack);
   }
-  return wrap_results(stack);
+  return results_of(static_cast<Py_ssize_t>(stack.size()),
+                    [&](Py_ssize_t i) { return wrap(std::move(stack[i])); });
 }
 
 PyObject* call_overload(PyObject* self, PyObject* const* args, size_t nargsf, PyObject* kwnames) {

@@ -12,7 +12,7 @@
 #include "torch/common/torch_private.h"
 #include "torch/ops/autograd.h"
 #include "torch/ops/call.h"
-#include "torch/ops/exact_numbers.h"
+#include "torch/ops/python_call.h"
 
 namespace bringup::torch_ext {
 namespace {
@@ -25,8 +25,7 @@ struct KernelFunction {
   PyMethodDef method;
 };
 
-// --- Python objects into a frame. False: not exactly what the fast call knows; the slow path
-// converts or refuses.
+// --- Python objects into a frame. False: the slow path converts or refuses.
 
 bool take_tensor(PyObject* object, int i, CallFrame& frame, c10::DispatchKeySet& keys) {
   if (!THPVariable_CheckExact(object)) return false;
@@ -95,9 +94,7 @@ bool take(const Argument& argument, PyObject* object, int i, CallFrame& frame,
       return true;
     case ArgumentKind::kString: {
       Py_ssize_t size = 0;
-      const char* text =
-          PyUnicode_CheckExact(object) ? PyUnicode_AsUTF8AndSize(object, &size) : nullptr;
-      if (text == nullptr) PyErr_Clear();
+      const char* text = as_text(object, size);
       // A NUL within it is refused by CallFrame::load.
       if (text == nullptr || std::strlen(text) != static_cast<size_t>(size)) return false;
       frame.set_string(i, text);
@@ -108,18 +105,6 @@ bool take(const Argument& argument, PyObject* object, int i, CallFrame& frame,
   }
 }
 
-// The argument of a name, or the number of arguments. Names in a call are interned nearly always,
-// as ours are, so their texts are compared only when none of them is the same object.
-Py_ssize_t index_of(const KernelOp& op, PyObject* name) {
-  const auto count = static_cast<Py_ssize_t>(op.arguments.size());
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    if (op.arguments[i].interned_name == name) return i;
-  }
-  Py_ssize_t i = 0;
-  while (i < count && PyUnicode_Compare(op.arguments[i].interned_name, name) != 0) ++i;
-  return i;
-}
-
 // Whether a call gives every argument at its place, so that its vector is in the schema's order.
 bool is_complete(const KernelOp& op, Py_ssize_t nargs, PyObject* kwnames) {
   const Py_ssize_t num_keywords = kwnames != nullptr ? PyTuple_GET_SIZE(kwnames) : 0;
@@ -127,25 +112,6 @@ bool is_complete(const KernelOp& op, Py_ssize_t nargs, PyObject* kwnames) {
   if (nargs + num_keywords != static_cast<Py_ssize_t>(op.arguments.size())) return false;
   for (Py_ssize_t k = 0; k < num_keywords; ++k) {
     if (op.arguments[nargs + k].interned_name != PyTuple_GET_ITEM(kwnames, k)) return false;
-  }
-  return true;
-}
-
-// Puts every argument into its slot: positional or by keyword; null: its default. False: the call
-// does not fit the schema.
-bool bind(const KernelOp& op, PyObject* const* args, Py_ssize_t nargs, PyObject* kwnames,
-          PyObject** slots) {
-  const auto count = static_cast<Py_ssize_t>(op.arguments.size());
-  if (nargs > op.max_positional) return false;
-  for (Py_ssize_t i = 0; i < count; ++i) slots[i] = i < nargs ? args[i] : nullptr;
-  const Py_ssize_t num_keywords = kwnames != nullptr ? PyTuple_GET_SIZE(kwnames) : 0;
-  for (Py_ssize_t k = 0; k < num_keywords; ++k) {
-    const Py_ssize_t i = index_of(op, PyTuple_GET_ITEM(kwnames, k));
-    if (i == count || slots[i] != nullptr) return false;
-    slots[i] = args[nargs + k];
-  }
-  for (Py_ssize_t i = 0; i < count; ++i) {
-    if (slots[i] == nullptr && !op.arguments[i].default_value) return false;
   }
   return true;
 }
@@ -223,34 +189,29 @@ Needs needs_of(const KernelOp& op, const CallFrame& frame) {
 // kernel.
 constexpr int64_t kElementsToReleaseGil = 1 << 14;
 
-// Lets other threads in for as long as this lives, once `elements` are worth it.
-class GilRelease {
+// Lets other threads in while a kernel runs, once its elements are worth it.
+class GilPolicy {
  public:
-  explicit GilRelease(const CallFrame& frame)
+  explicit GilPolicy(const CallFrame& frame)
       : declared_(frame.op().release_gil),
         waits_(frame.op().counts > 0 && !frame.device().is_cpu()) {}  // in settle_counts
-  ~GilRelease() {
-    if (thread_ != nullptr) PyEval_RestoreThread(thread_);
-  }
-  GilRelease(const GilRelease&) = delete;
-  GilRelease& operator=(const GilRelease&) = delete;
 
   void consider(int64_t elements) {
     elements_ += elements;
     const bool worth = declared_ == ReleaseGil::kAuto ? elements_ >= kElementsToReleaseGil
                                                       : declared_ == ReleaseGil::kAlways;
-    if ((worth || waits_) && thread_ == nullptr) thread_ = PyEval_SaveThread();
+    if (worth || waits_) gil_.release();
   }
 
  private:
   const ReleaseGil declared_;
   const bool waits_;
   int64_t elements_ = 0;
-  PyThreadState* thread_ = nullptr;  // not null while the GIL is released
+  GilRelease gil_;
 };
 
 void run(CallFrame& frame, const Needs& needs) {
-  GilRelease gil(frame);
+  GilPolicy gil(frame);
   gil.consider(needs.elements);
   run_call(frame, needs.copies, [&] {
     for (const at::Tensor& output : frame.outputs()) gil.consider(output.numel());
@@ -285,56 +246,22 @@ void bump_versions(const CallFrame& frame) {
   }
 }
 
-// What the callable returns: None, one object or a tuple. Takes over what `make` gives for each.
-template <class Make>
-PyObject* pack_results(const KernelOp& op, Make make) {
-  if (op.returns.empty()) return Py_NewRef(Py_None);
-  if (op.returns.size() == 1) return make(0);
-  PyObject* results = PyTuple_New(static_cast<Py_ssize_t>(op.returns.size()));
-  for (size_t i = 0; results != nullptr && i < op.returns.size(); ++i) {
-    PyObject* result = make(i);
-    if (result == nullptr) {
-      Py_DECREF(results);
-      return nullptr;
-    }
-    PyTuple_SET_ITEM(results, static_cast<Py_ssize_t>(i), result);
-  }
-  return results;
-}
-
 // The arguments that were written; a list as a new one, as the dispatcher gives it.
-PyObject* written_results(const KernelOp& op, PyObject* const* slots) {
-  return pack_results(op, [&](size_t i) {
-    const int32_t argument = op.returns[i];
-    const bool list = op.arguments[argument].kind == ArgumentKind::kTensorList;
-    if (slots[argument] == nullptr) return Py_NewRef(Py_None);
-    return list ? PySequence_List(slots[argument]) : Py_NewRef(slots[argument]);
-  });
+PyObject* written_result(const KernelOp& op, PyObject* const* slots, Py_ssize_t i) {
+  const int32_t argument = op.returns[i];
+  if (slots[argument] == nullptr) return Py_NewRef(Py_None);
+  const bool list = op.arguments[argument].kind == ArgumentKind::kTensorList;
+  return list ? PySequence_List(slots[argument]) : Py_NewRef(slots[argument]);
 }
 
-// A list of the next `size` tensors. Null with a Python exception set when that fails.
-PyObject* list_of(at::Tensor* tensors, int64_t size) {
-  PyObject* list = PyList_New(size);
-  for (int64_t k = 0; list != nullptr && k < size; ++k) {
-    PyObject* item = THPVariable_Wrap(std::move(tensors[k]));
-    if (item == nullptr) {
-      Py_DECREF(list);
-      return nullptr;
-    }
-    PyList_SET_ITEM(list, k, item);
-  }
-  return list;
-}
-
-PyObject* results_of(CallFrame& frame, PyObject* const* slots) {
+PyObject* results_of_call(CallFrame& frame, PyObject* const* slots) {
   const KernelOp& op = frame.op();
-  if (op.outputs.empty()) return written_results(op, slots);
   at::Tensor* next = frame.outputs().data();
-  return pack_results(op, [&](size_t i) {
+  return results_of(static_cast<Py_ssize_t>(op.returns.size()), [&](Py_ssize_t i) {
+    if (op.outputs.empty()) return written_result(op, slots, i);
     if (C10_LIKELY(!op.outputs[i].list)) return THPVariable_Wrap(std::move(*next++));
-    const int64_t size = frame.output_size(static_cast<int>(i));
-    next += size;
-    return list_of(next - size, size);
+    return list_of(frame.output_size(static_cast<int>(i)),
+                   [&](Py_ssize_t) { return THPVariable_Wrap(std::move(*next++)); });
   });
 }
 
@@ -366,7 +293,7 @@ PyObject* call_fast(const KernelOp& op, PyObject* const* slots) {
     run(frame, needs);
     if (op.mutates) bump_versions(frame);
   }
-  return results_of(frame, slots);
+  return results_of_call(frame, slots);
 }
 
 PyObject* kernel_function_call(PyObject* callable, PyObject* const* args, size_t nargsf,
@@ -379,7 +306,8 @@ PyObject* kernel_function_call(PyObject* callable, PyObject* const* args, size_t
   try {
     // That of a closed operator is for torch.ops' callable, which says why it was closed.
     if (C10_LIKELY(op.enabled.load(std::memory_order_relaxed)) &&
-        (C10_LIKELY(complete) || bind(op, args, nargs, kwnames, bound))) {
+        (C10_LIKELY(complete) ||
+         bind_arguments(op.arguments, op.max_positional, args, nargs, kwnames, bound))) {
       PyObject* result = call_fast(op, slots);
       if (C10_LIKELY(result != nullptr) || PyErr_Occurred() != nullptr) return result;
     }
