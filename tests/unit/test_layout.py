@@ -53,8 +53,14 @@ def test_the_statements_of_a_function_fit_on_a_screen() -> None:
     assert long == []
 
 
-PUBLIC_MODULES = {"errors.py", "plugins.py", "compiler/aten.py", "devices/sim.py"}
-LISTS_LEFT = ("passes/", "ops/kernel/", "ops/operators/")  # packages of which modules have them yet
+PUBLIC_MODULES = {
+    "errors.py",
+    "plugins.py",
+    "compiler/aten.py",
+    "devices/sim.py",
+    "passes/host.py",
+}
+LISTS_LEFT = ("ops/kernel/", "ops/operators/")  # packages of which modules have them yet
 
 
 def test_a_module_below_a_package_lists_no_names_of_its_own() -> None:

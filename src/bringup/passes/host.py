@@ -125,7 +125,7 @@ def prepare_environment(environment: bytes, sys_path: bytes) -> None:
 
 
 def describe_error(error: BaseException, trace: TracebackType | None = None) -> str:
-    """An exception for a program that is not Python: what it says, then its traceback."""
+    """Return an exception for a program that is not Python: what it says, then its traceback."""
     lines = traceback.format_exception(type(error), error, trace or error.__traceback__)
     return f"{type(error).__name__}: {error}\n{''.join(lines)}".rstrip()
 

@@ -7,8 +7,6 @@ from enum import Enum
 
 from bringup.errors import PluginError
 
-__all__ = ["NearMiss", "PassReport", "PassResult", "PassStatus"]
-
 
 class PassStatus(Enum):
     """How one pass on one graph ended."""
@@ -111,7 +109,7 @@ class PassReport:
 
     @property
     def matches(self) -> dict[str, int]:
-        """Matches by pass name, over the graph and its subgraphs."""
+        """Return matches by pass name, over the graph and its subgraphs."""
         found: dict[str, int] = {}
         for result in self.results:
             found[result.name] = found.get(result.name, 0) + result.matches

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from bringup.passes.patterns.match import MatchResult
     from bringup.passes.patterns.pattern import Pattern
 
-__all__ = ["DecomposePass", "FusionBasePass", "PatternFusionPass", "pattern", "pattern_methods"]
-
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -93,7 +91,7 @@ class PatternFusionPass(FusionBasePass):
 
     @property
     def matcher_config(self) -> PatternMatcherConfig | None:
-        """How the patterns of this pass are compared; None compares everything."""
+        """Return how the patterns of this pass are compared; None compares everything."""
         return getattr(self, "_matcher_config", None)
 
     def patterns(self) -> Sequence[ir.Graph | Pattern] | ir.Graph | Pattern:
@@ -173,8 +171,8 @@ def pattern(method: Method) -> Method:
 
 
 def pattern_methods(cls: type) -> list[str]:
-    """The names of the `@pattern` methods of a class: those of its bases first, each in definition
-    order. A method that a subclass defines without `@pattern` is none any more.
+    """Return the names of the `@pattern` methods of a class: those of its bases first, each in
+    definition order. A method that a subclass defines without `@pattern` is none any more.
     """
     found: dict[str, object] = {}
     for base in reversed(cls.__mro__):

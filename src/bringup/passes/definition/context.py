@@ -8,8 +8,6 @@ from types import MappingProxyType
 from bringup.errors import ExpiredHandleError
 from bringup.passes.definition.stages import PassStage
 
-__all__ = ["PassContext"]
-
 
 class PassContext:
     """The context of one pass on one graph.
@@ -45,30 +43,30 @@ class PassContext:
 
     @property
     def pass_name(self) -> str:
-        """The name of the pass."""
+        """Return the name of the pass."""
         return self.get_pass_name()
 
     @property
     def stage(self) -> PassStage:
-        """The stage the pass runs in."""
+        """Return the stage the pass runs in."""
         self._live()
         return self._stage
 
     @property
     def options(self) -> Mapping[str, object]:
-        """All options of the compile."""
+        """Return all options of the compile."""
         self._live()
         return MappingProxyType(dict(self._options))
 
     @property
     def instance_id(self) -> int:
-        """The number of this run of this pass on this graph, unique in the process."""
+        """Return the number of this run of this pass on this graph, unique in the process."""
         self._live()
         return self._instance_id
 
     @property
     def error_message(self) -> str:
-        """Why the pass failed, "" if it is not said."""
+        """Return why the pass failed, "" if it is not said."""
         return self.get_error_message()
 
     def get_pass_name(self) -> str:

@@ -20,8 +20,6 @@ from bringup.passes.patterns.pattern import Pattern, PatternInputs
 if TYPE_CHECKING:
     from bringup.passes.patterns.matcher_config import PatternMatcherConfig
 
-__all__ = ["configure", "pattern_of", "uses_instance"]
-
 _Key: TypeAlias = tuple[object, ...]
 
 _LOCK = threading.Lock()
@@ -29,7 +27,7 @@ _KEPT: WeakKeyDictionary[type, dict[_Key, Pattern]] = WeakKeyDictionary()
 
 
 def pattern_of(instance: Any, name: str, dialect: ir.Dialect | None) -> Pattern:
-    """The pattern that the `@pattern` method `name` of a pass states, ready for graphs of
+    """Return the pattern that the `@pattern` method `name` of a pass states, ready for graphs of
     `dialect`.
 
     Raises what the method raises, and `TypeError` when it does not return holders.
@@ -60,7 +58,7 @@ def configure(
 
 
 def uses_instance(method: object) -> bool:
-    """Whether a method may do anything with its `self`; True where that cannot be told."""
+    """Return whether a method may do anything with its `self`; True where that cannot be told."""
     if not isinstance(method, FunctionType) or method.__code__.co_argcount == 0:
         return True
     code = method.__code__
@@ -71,7 +69,7 @@ def uses_instance(method: object) -> bool:
 
 
 def _is_about(operand: object, variable: str) -> bool:
-    """Whether an instruction names a variable; one of Python 3.13 may name two."""
+    """Return whether an instruction names a variable; one of Python 3.13 may name two."""
     return operand == variable or (isinstance(operand, tuple) and variable in operand)
 
 

@@ -14,14 +14,12 @@ from bringup import ir
 from bringup.passes.definition.context import PassContext
 from bringup.passes.patterns.pattern import PatternInputs
 
-__all__ = ["Hook", "check_arity", "expression_or_subject_hook", "subject_hook"]
-
 Hook: TypeAlias = Callable[[Any, Any, PassContext], Any]
 
 
 def _positional(cls: type, name: str) -> list[str]:
-    """The names of what a method must be given, without `self`; `context` counts also when it has
-    a default. `*arguments` is the name `*`.
+    """Return the names of what a method must be given, without `self`; `context` counts also when
+    it has a default. `*arguments` is the name `*`.
 
     Raises `TypeError` when the method needs a keyword.
     """
@@ -56,7 +54,7 @@ def check_arity(cls: type, name: str, expected: tuple[str, ...]) -> None:
 
 
 def subject_hook(cls: type, name: str, subject: str) -> Hook:
-    """A hook `(self, subject)` or `(self, subject, context)`."""
+    """Return a hook `(self, subject)` or `(self, subject, context)`."""
     names = _positional(cls, name)
     if len(names) == 1 and names != ["*"]:
         return lambda instance, given, context: getattr(instance, name)(given)
@@ -66,9 +64,9 @@ def subject_hook(cls: type, name: str, subject: str) -> Hook:
 
 
 def expression_or_subject_hook(cls: type, name: str, subject: str) -> Hook:
-    """A hook as in `subject_hook`, or one that builds its result from lazily made `inputs`: chosen
-    when its first parameter is named `inputs`. A second parameter named `context` is the context,
-    any other the subject; with both, the context comes last.
+    """Return a hook as in `subject_hook`, or one that builds its result from lazily made `inputs`:
+    chosen when its first parameter is named `inputs`. A second parameter named `context` is the
+    context, any other the subject; with both, the context comes last.
     """
     names = _positional(cls, name)
     if not names or names[0] != "inputs":

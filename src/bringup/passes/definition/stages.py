@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from enum import Enum
 
-__all__ = ["PassStage"]
-
 
 class PassStage(str, Enum):
     """When a pass runs, in this order.

@@ -15,8 +15,6 @@ from bringup.passes.patterns.match import MatchResult, RewriteCandidate
 from bringup.passes.patterns.pattern import Pattern
 from bringup.passes.report import NearMiss
 
-__all__ = ["FoundMatch", "NativeMatcher"]
-
 _SizeNamed: TypeAlias = Callable[[str], ir.Dim]
 
 
@@ -35,7 +33,7 @@ class NativeMatcher:
 
     @property
     def near_miss(self) -> NearMiss | None:
-        """The refusal that came furthest over all calls."""
+        """Return the refusal that came furthest over all calls."""
         miss = self._core.near_miss()
         return None if miss is None else NearMiss(*miss)
 

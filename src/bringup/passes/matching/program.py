@@ -10,8 +10,6 @@ from bringup.passes.engine import PatternCore, ProgramCore
 from bringup.passes.patterns.elements import AnyValue, ArgumentPattern, Constant
 from bringup.passes.patterns.pattern import Pattern, Variadic, argument_patterns
 
-__all__ = ["Program", "SubPattern", "program_of"]
-
 
 @dataclass(frozen=True)
 class SubPattern:
@@ -36,12 +34,12 @@ class Program:
 
     @functools.cached_property
     def has_arguments(self) -> bool:
-        """Whether a match holds arguments of the graph's nodes, beside nodes and values."""
+        """Return whether a match holds arguments of the graph's nodes, beside nodes and values."""
         return any(sub.names or sub.sizes or sub.lists for sub in self.subs)
 
 
 def program_of(pattern: Pattern) -> Program:
-    """The program of a pattern; made again only if the pattern was changed meanwhile.
+    """Return the program of a pattern; made again only if the pattern was changed meanwhile.
 
     Raises `PassError` when the engine cannot take it as a pattern.
     """

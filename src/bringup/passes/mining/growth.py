@@ -15,8 +15,6 @@ from typing import TypeAlias
 from bringup import ir
 from bringup.ir.node import values_in
 
-__all__ = ["Growth", "Kind", "Links", "structure"]
-
 Place: TypeAlias = tuple[int, ...]
 """Numbers of member nodes, in the order of the kind."""
 _Edge: TypeAlias = tuple[int, int, int, int]
@@ -43,11 +41,11 @@ class Kind:
 
     @property
     def size(self) -> int:
-        """How many nodes such a part has."""
+        """Return how many nodes such a part has."""
         return len(self.places[0])
 
     def saved(self) -> int:
-        """How many nodes are fewer if one takes the place of each part."""
+        """Count the nodes that go if one takes the place of each part."""
         return apart(self.places) * (self.size - 1)
 
 
@@ -79,7 +77,7 @@ class Links:
             self.escapes[number] = any(user not in numbers for user in node.users)
 
     def around(self, number: int) -> Iterator[int]:
-        """The members that a member reads or that read it."""
+        """Return the members that a member reads or that read it."""
         for producer, _, _ in self.inward[number]:
             yield producer
         readers = self.outward[number]
@@ -89,7 +87,7 @@ class Links:
             yield consumer
 
     def outputs_of(self, place: Sequence[int]) -> list[int]:
-        """The positions of the nodes that are read outside of a place."""
+        """Return the positions of the nodes that are read outside of a place."""
         inside = set(place)
         return [
             position
@@ -118,7 +116,7 @@ class Growth:
         self.is_complete = True
 
     def kinds(self, max_nodes: int) -> Iterator[list[Kind]]:
-        """The kinds of parts with two nodes, three, ..., up to `max_nodes`."""
+        """Return the kinds of parts with two nodes, three, ..., up to `max_nodes`."""
         current = self._single_nodes()
         for _ in range(1, max_nodes):
             current = self._larger(current)
@@ -163,7 +161,7 @@ class Growth:
         return -kind.saved(), len(self._links.outputs_of(place)), min(place)
 
     def _extensions(self, kind: Kind) -> dict[object, list[Place]]:
-        """Places with one node more, by what that node is and how it is linked."""
+        """Return places with one node more, by what that node is and how it is linked."""
         links = self._links
         found: dict[object, list[Place]] = {}
         for place in kind.places:
@@ -187,8 +185,8 @@ class Growth:
         return found
 
     def _canonical(self, place: Place) -> tuple[object, tuple[int, ...]] | None:
-        """A code that parts that look alike share, and the order of the nodes in it; None where
-        too many nodes look alike.
+        """Return a code that parts that look alike share, and the order of the nodes in it; None
+        where too many nodes look alike.
         """
         positions = {number: position for position, number in enumerate(place)}
         labels = [self._links.labels[number] for number in place]
@@ -216,14 +214,14 @@ class Growth:
 
 
 def _stretches(size: int) -> list[int]:
-    """Numbers below `size`: windows of equal length, evenly spread."""
+    """Return numbers below `size`: windows of equal length, evenly spread."""
     step = (size - _WINDOW) / (_WINDOWS - 1)
     starts = (int(index * step) for index in range(_WINDOWS))
     return [number for start in starts for number in range(start, start + _WINDOW)]
 
 
 def apart(places: Sequence[Sequence[int]]) -> int:
-    """How many of these places can be taken without overlap, first come first served."""
+    """Count how many of these places can be taken without overlap, first come first served."""
     taken: set[int] = set()
     count = 0
     for place in places:
@@ -234,7 +232,7 @@ def apart(places: Sequence[Sequence[int]]) -> int:
 
 
 def _commutes(node: ir.Node) -> bool:
-    """Whether the first two arguments may change places."""
+    """Return whether the first two arguments may change places."""
     operator = node.operator
     if not operator.commutes or len(node.arguments) < 2:
         return False
@@ -243,7 +241,7 @@ def _commutes(node: ir.Node) -> bool:
 
 
 def _argument_form(node: ir.Node) -> _Form:
-    """Where values stand among the arguments of a node, and where anything else."""
+    """Return where values stand among the arguments of a node, and where anything else."""
     forms = [_form(argument) for argument in structure(node)]
     if _commutes(node):
         forms[:2] = sorted(forms[:2], key=repr)
@@ -259,8 +257,8 @@ def _form(argument: object) -> _Form:
 
 
 def structure(node: ir.Node) -> tuple[object, ...]:
-    """The arguments of a node, None for those that cannot be tensors: a symbolic size counts as a
-    number, though the graph computes it.
+    """Return the arguments of a node, None for those that cannot be tensors: a symbolic size counts
+    as a number, though the graph computes it.
     """
     parameters = node.operator.parameters
     if not parameters:
@@ -272,8 +270,8 @@ def structure(node: ir.Node) -> tuple[object, ...]:
 
 
 def _numbered_values(node: ir.Node) -> Iterator[tuple[int, ir.Value]]:
-    """The values that a node reads with the number of the argument; operands that may change places
-    have the same.
+    """Return the values that a node reads with the number of the argument; operands that may change
+    places have the same.
     """
     either = _commutes(node)
     for position, value in enumerate(values_in((structure(node), dict(node.keywords)))):
@@ -289,7 +287,7 @@ def _may_be_replaced(node: ir.Node) -> bool:
 
 
 def _classes(labels: Sequence[object], edges: Sequence[_Edge]) -> list[list[int]]:
-    """Positions that cannot be told apart by what surrounds them, the classes in a fixed order."""
+    """Return classes, in order, of positions that cannot be told apart by what surrounds them."""
     names = [repr(label) for label in labels]
     colours = [sorted(set(names)).index(name) for name in names]
     while True:

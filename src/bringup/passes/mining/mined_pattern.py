@@ -15,8 +15,6 @@ from bringup.passes.patterns.elements import AnyValue
 from bringup.passes.patterns.pattern import Pattern
 from bringup.passes.report import NearMiss
 
-__all__ = ["MinedPattern"]
-
 _RESERVED = frozenset({"op", "inputs", "self", "passes", "torch"})
 _NONE = object()
 
@@ -47,7 +45,7 @@ class MinedPattern:
         self.near_miss: NearMiss | None = None
 
     def interface(self) -> object:
-        """What tells it from patterns of the same operators: what is read of it, what it reads."""
+        """Return what tells it from patterns of the same operators: what it reads and returns."""
         position = {node: index for index, node in enumerate(self.example)}
         number = {value: index for index, value in enumerate(self.inputs)}
         reads = tuple(
@@ -79,8 +77,8 @@ class MinedPattern:
         self.near_miss = matcher.near_miss
 
     def text(self, name: str) -> str:
-        """The pattern as a method of a `PatternFusionPass`: numbers that are the same everywhere
-        are written out, others are named.
+        """Return the pattern as a method of a `PatternFusionPass`: numbers that are the same
+        everywhere are written out, others are named.
         """
         return _Text(self).method(name)
 
@@ -90,7 +88,7 @@ def _tensors(node: ir.Node) -> Iterator[ir.Value]:
 
 
 def _opened(argument: object, copies: Mapping[ir.Value, object]) -> object:
-    """The argument of a pattern for one of the graph: anything may stand where no value does."""
+    """Return a pattern's argument for one of the graph; anything may stand where no value does."""
     if isinstance(argument, ir.Value):
         return copies[argument]
     if isinstance(argument, tuple) and next(values_in(argument), None) is not None:
@@ -143,7 +141,7 @@ class _Text:
         return written
 
     def _is_same(self, node: ir.Node, key: int | str) -> bool:
-        """Whether an argument of a node is the same in all places (values apart)."""
+        """Return whether an argument of a node is the same in all places (values apart)."""
         first = _skeleton(_argument_of(node, key))
         return all(
             _equal(_skeleton(_argument_of(place[node], key)), first) for place in self._mined.places
@@ -179,7 +177,7 @@ def _argument_of(node: ir.Node, key: int | str) -> object:
 
 
 def _skeleton(argument: object) -> object:
-    """An argument without the values in it."""
+    """Return an argument without the values in it."""
     if isinstance(argument, ir.Value):
         return _NONE
     if isinstance(argument, tuple):
@@ -209,7 +207,7 @@ def _literal(argument: object) -> str | None:
 
 
 def _left_out(node: ir.Node) -> frozenset[int]:
-    """The arguments of a node that are the defaults of its operator."""
+    """Return the arguments of a node that are the defaults of its operator."""
     dialect, parameters = node.graph.dialect, node.operator.parameters
     if dialect is None or not parameters:
         return frozenset()

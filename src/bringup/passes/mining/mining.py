@@ -10,8 +10,6 @@ from bringup.passes.mining.growth import Growth, Kind, Links
 from bringup.passes.mining.mined_pattern import MinedPattern
 from bringup.passes.report import NearMiss
 
-__all__ = ["Mined", "Repeat", "mine"]
-
 
 @dataclass(frozen=True)
 class Repeat:
@@ -135,7 +133,7 @@ def mine(
 def _interfaces(
     links: Links, kind: Kind, max_outputs: int
 ) -> Iterator[tuple[tuple[int, ...], MinedPattern]]:
-    """One pattern for each way in which parts of a kind are tied to the rest, with its worth."""
+    """Return a pattern, and its worth, for each way in which parts are tied to the rest."""
     seen: dict[object, list[MinedPattern]] = {}
     for place in kind.places:
         if len(links.outputs_of(place)) > max_outputs:
@@ -171,7 +169,7 @@ class _Found:
 
     @property
     def is_full(self) -> bool:
-        """Whether as many were found as are wanted."""
+        """Return whether as many were found as are wanted."""
         return self._most is not None and len(self._chosen) >= self._most
 
     def consider(self, mined: MinedPattern) -> None:
@@ -191,7 +189,7 @@ class _Found:
         self._covered.update(node for place in counted for node in place)
 
     def repeats(self) -> tuple[Repeat, ...]:
-        """What was kept, what saves most first."""
+        """Return what was kept, what saves most first."""
         chosen = sorted(self._chosen, key=lambda item: -len(item[1]) * (len(item[0].example) - 1))
         return tuple(
             _repeat(mined, places, number) for number, (mined, places) in enumerate(chosen, start=1)

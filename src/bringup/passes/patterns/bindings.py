@@ -8,8 +8,6 @@ from bringup import ir
 from bringup.ir import Node, Value
 from bringup.passes.patterns.pattern import Pattern
 
-__all__ = ["PatternFrame", "resolve"]
-
 
 class PatternFrame:
     """One occurrence of a pattern: the whole, or one item of a list whose items are patterns."""
@@ -27,7 +25,7 @@ class PatternFrame:
         self.lists: dict[str, list[tuple[Value, PatternFrame]]] = {}
 
     def scope(self, name: str) -> PatternFrame:
-        """Where a name belongs: the outermost pattern around this one that has it too."""
+        """Return where a name belongs: the outermost pattern around this one that has it too."""
         found, frame = self, self.parent
         while frame is not None:
             if name in frame.pattern.names:
@@ -49,7 +47,7 @@ class PatternFrame:
 
 
 def resolve(frame: PatternFrame, value: object) -> Value | None:
-    """What a value of the pattern stands for; None when it is unbound, or no value."""
+    """Return what a value of the pattern stands for; None when it is unbound, or no value."""
     while isinstance(value, Value) and value.node.op_type == ir.ONE_OF:
         taken = frame.chosen.get(value.node)
         value = None if taken is None else value.node.arguments[taken]

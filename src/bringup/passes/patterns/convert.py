@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from bringup import ir
 
-__all__ = ["as_graph"]
-
 
 def as_graph(replacement: object, where: str) -> ir.Graph:
-    """What the hook `where` returned, as a graph; `TypeError` for anything else."""
+    """Return what the hook `where` returned, as a graph; `TypeError` for anything else."""
     if isinstance(replacement, ir.Graph):
         return replacement
     holders = replacement if isinstance(replacement, (tuple, list)) else (replacement,)

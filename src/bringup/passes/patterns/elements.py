@@ -14,16 +14,6 @@ from dataclasses import dataclass
 from bringup import ir
 from bringup._numbers import identity
 
-__all__ = [
-    "AnyValue",
-    "ArgumentPattern",
-    "Constant",
-    "any_value",
-    "constant",
-    "one_of",
-    "optional",
-]
-
 KINDS = ("bool", "int", "float", "str", "none", "list", "tensor")
 """What `any_value(kind=...)` may ask for."""
 
@@ -65,7 +55,7 @@ class AnyValue(ArgumentPattern):
 
     @property
     def bounded(self) -> bool:
-        """Whether the argument must be a number within bounds."""
+        """Return whether the argument must be a number within bounds."""
         return self.at_least != -math.inf or self.at_most != math.inf
 
     def __repr__(self) -> str:

@@ -12,8 +12,6 @@ from bringup.ir.node import plain
 if TYPE_CHECKING:
     from bringup.passes.patterns.bindings import PatternFrame
 
-__all__ = ["MatchResult", "RewriteCandidate"]
-
 
 class MatchResult:
     """One occurrence of a pattern. Valid only while the hook runs that it is given to."""
@@ -32,7 +30,7 @@ class MatchResult:
 
     @property
     def is_expired(self) -> bool:
-        """Whether the match has been dealt with."""
+        """Return whether the match has been dealt with."""
         return self._expired
 
     def expire(self) -> None:
@@ -43,7 +41,7 @@ class MatchResult:
 
     @property
     def pattern_name(self) -> str:
-        """The name of the pattern that matched."""
+        """Return the name of the pattern that matched."""
         self._live()
         return self._pattern.name
 
@@ -53,15 +51,15 @@ class MatchResult:
 
     @property
     def inputs(self) -> tuple[ir.Value | None, ...]:
-        """What the pattern's inputs stand for, in order; None for one that only an absent part of
-        the pattern reads.
+        """Return what the pattern's inputs stand for, in order; None for one that only an absent
+        part of the pattern reads.
         """
         self._live()
         return tuple(self._frame.inputs.get(value) for value in self._pattern.graph.inputs)
 
     @property
     def outputs(self) -> tuple[ir.Value, ...]:
-        """What the pattern's outputs stand for, in order."""
+        """Return what the pattern's outputs stand for, in order."""
         self._live()
         return tuple(self.value(value) for value in self._pattern.graph.outputs)
 
@@ -154,8 +152,8 @@ class MatchResult:
         return True
 
     def __getitem__(self, name: str) -> object:
-        """What a name of the pattern stands for: an argument (`any_value`, `constant`), a tuple of
-        values (`variadic`), a size (`where(shape=...)`), or a captured value.
+        """Return what a name of the pattern stands for: an argument (`any_value`, `constant`), a
+        tuple of values (`variadic`), a size (`where(shape=...)`), or a captured value.
         """
         self._live()
         frame = self._frame.scope(name)

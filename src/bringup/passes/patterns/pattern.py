@@ -12,18 +12,6 @@ from bringup.ir.node import plain
 from bringup.passes.patterns.convert import as_graph
 from bringup.passes.patterns.elements import AnyValue, ArgumentPattern, Constant
 
-__all__ = [
-    "NodeIo",
-    "Pattern",
-    "PatternInputs",
-    "Variadic",
-    "argument_patterns",
-    "as_pattern",
-    "capture_tensor",
-    "create_pattern",
-    "variadic",
-]
-
 
 @dataclass(frozen=True)
 class NodeIo:
@@ -257,7 +245,7 @@ _NOT_MATCHED = (ir.INPUT, ir.OUTPUT, ir.ONE_OF)
 
 
 def as_pattern(given: object, name: str) -> Pattern:
-    """A pattern from a pattern, a graph, or a function `(inputs) -> holder(s)`.
+    """Return a pattern from a pattern, a graph, or a function `(inputs) -> holder(s)`.
 
     Raises `TypeError` for anything else.
     """
@@ -313,7 +301,7 @@ def variadic(
 
 
 def argument_patterns(graph: ir.Graph) -> Iterator[ArgumentPattern]:
-    """Every `ArgumentPattern` in the arguments of a graph's nodes, in order."""
+    """Return every `ArgumentPattern` in the arguments of a graph's nodes, in order."""
     for node in graph.nodes:
         yield from _argument_patterns_in((node.arguments, dict(node.keywords)))
 
@@ -349,7 +337,7 @@ def _check(pattern: Pattern) -> dict[str, str]:
 
 
 def _check_alternatives(pattern: Pattern) -> None:
-    """How many alternatives a choice has in the end, choices among them opened, is bounded."""
+    """Check that a choice, choices among its alternatives opened, has not too many."""
     counts: dict[ir.Node, int] = {}
     for node in pattern.graph.find(ir.ONE_OF):
         items = [item.node if isinstance(item, ir.Value) else None for item in node.arguments]

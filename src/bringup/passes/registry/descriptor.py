@@ -9,8 +9,6 @@ from bringup.passes.definition.base import FusionBasePass
 from bringup.passes.definition.stages import PassStage
 from bringup.passes.engine import PassRegistration
 
-__all__ = ["ErrorPolicy", "PassDescriptor"]
-
 
 class ErrorPolicy(str, Enum):
     """What happens when a pass fails. Its edits are undone in every case.
@@ -73,7 +71,7 @@ class PassDescriptor:
 
     @property
     def pass_kind(self) -> str:
-        """The same as `kind`, as GE calls it."""
+        """Return the same as `kind`, as GE calls it."""
         return self.kind
 
     def __deepcopy__(self, memo: object) -> PassDescriptor:

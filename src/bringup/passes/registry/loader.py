@@ -75,7 +75,8 @@ def _close_library(path: Path) -> None:
 
 
 def _library() -> dict[str, str]:
-    """The passes that bringup ships: `kernels` is above `passes`, so they are a plugin like any.
+    """Return the passes that bringup ships: `kernels` is above `passes`, so they are a plugin like
+    any.
 
     They rewrite graphs of torch, and are left out where it is not installed.
     """

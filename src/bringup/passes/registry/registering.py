@@ -18,14 +18,6 @@ from bringup.passes.registry.descriptor import ErrorPolicy, PassDescriptor
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = [
-    "PassSettings",
-    "register_custom_pass",
-    "register_decompose_pass",
-    "register_fusion_pass",
-    "register_in_order",
-]
-
 PassClass = TypeVar("PassClass", bound=type[FusionBasePass])
 Custom = TypeVar("Custom", bound=Callable[..., Any])
 
@@ -206,7 +198,7 @@ def _wrapper(custom: Any, call: Callable[[Any, Any], Any]) -> type[FusionBasePas
 
 
 def _template(name: str, stage: PassStage, settings: PassSettings) -> Callable[..., PassDescriptor]:
-    """Checks what does not depend on the class; the rest of the descriptor comes with it."""
+    """Check what does not depend on the class; the rest of the descriptor comes with it."""
     if not isinstance(name, str) or not name:
         raise TypeError(f"a pass's name must be a non-empty string, got {name!r}")
     if "@" in name:

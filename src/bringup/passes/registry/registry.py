@@ -21,18 +21,6 @@ from bringup.passes.definition.stages import PassStage
 from bringup.passes.engine import PassBatch, PassRegistration, native
 from bringup.passes.registry.descriptor import ErrorPolicy, PassDescriptor
 
-__all__ = [
-    "add",
-    "clear_registered_passes",
-    "collecting",
-    "descriptors_of",
-    "get_registered_pass_by_descriptor_key",
-    "get_registered_pass_dicts",
-    "get_registered_passes",
-    "note",
-    "unregister_pass",
-]
-
 _KNOWN: WeakValueDictionary[int, PassDescriptor] = WeakValueDictionary()
 """By the address of the registration, which the descriptor keeps."""
 _NOTED: ContextVar[list[PassRegistration] | None] = ContextVar("bringup_noted_passes", default=None)
@@ -95,7 +83,7 @@ _CLEARED: list[bool] = []
 
 
 def take_cleared() -> bool:
-    """Whether all passes were forgotten since this was asked last."""
+    """Return whether all passes were forgotten since this was asked last."""
     was_cleared = bool(_CLEARED)
     _CLEARED.clear()
     return was_cleared
@@ -123,8 +111,8 @@ def note(registrations: Iterable[PassRegistration]) -> None:
 
 @contextmanager
 def collecting() -> Iterator[list[PassRegistration]]:
-    """Collects what is registered in this block by this thread, and makes it visible at its end,
-    all at once; an exception leaves nothing of it.
+    """Collect what is registered in this block by this thread, and make it visible at its end, all
+    at once; an exception leaves nothing of it.
 
     No lock is held meanwhile: the block may import modules that register passes themselves.
     """
@@ -139,7 +127,7 @@ def collecting() -> Iterator[list[PassRegistration]]:
 
 
 def descriptors_of(registrations: Iterable[PassRegistration]) -> tuple[PassDescriptor, ...]:
-    """What Python knows about registered passes."""
+    """Return what Python knows about registered passes."""
     return tuple(_descriptor_of(item) for item in registrations)
 
 
@@ -169,7 +157,7 @@ _BASES: dict[str, type[FusionBasePass]] = {
 
 
 def _library_class(facts: dict[str, Any]) -> type[FusionBasePass]:
-    """The class that stands for a library's pass in its descriptor; its hooks are the library's."""
+    """Return the class that stands for a library's pass in its descriptor."""
     members = {
         "__module__": facts["module_name"],
         "__qualname__": facts["class_qualname"],
@@ -180,7 +168,7 @@ def _library_class(facts: dict[str, Any]) -> type[FusionBasePass]:
 
 
 def _checked(version: str | None) -> str:
-    """A version as the registry takes it; `ValueError` when it is none."""
+    """Return a version as the registry takes it; `ValueError` when it is none."""
     if version is None:
         return ""
     native.version_of(version)

@@ -12,8 +12,6 @@ from bringup.passes.engine import native
 from bringup.passes.registry.descriptor import PassDescriptor
 from bringup.passes.registry.registry import descriptors_of, get_registered_passes
 
-__all__ = ["is_enabled", "select_passes"]
-
 
 def select_passes(
     names: Sequence[str] | None,

@@ -12,8 +12,6 @@ from bringup.passes.definition.context import PassContext
 from bringup.passes.rewrite.placement import PlacementRefusal, place
 from bringup.passes.rewrite.rewriter import inherited_metadata
 
-__all__ = ["FuseCheckResult", "can_fuse", "check_node_support", "report_fuse"]
-
 
 @dataclass(frozen=True)
 class FuseCheckResult:

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from bringup import ir
 from bringup.passes.engine import native
 
-__all__ = ["Placement", "PlacementRefusal", "place"]
-
 
 @dataclass(frozen=True)
 class Placement:
@@ -38,7 +36,7 @@ def place(
     outputs: Sequence[ir.Value],
     aliases: ir.AliasAnalysis,
 ) -> Placement | PlacementRefusal:
-    """Where a replacement of `nodes` may stand, or why there is no such place.
+    """Return where a replacement of `nodes` may stand, or why there is no such place.
 
     They must be one part of the graph: what they compute is used by themselves or is among
     `outputs`, they only compute, and none of `inputs` depends on an output.

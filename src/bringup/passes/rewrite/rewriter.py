@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from bringup import ir
 from bringup.passes.engine import native
 
-__all__ = ["bind_replacement", "create_replacement", "inherited_metadata", "replace"]
-
 
 def create_replacement(graph: ir.Graph) -> ir.Graph:
     """Return the graph itself, as GE's function of this name does; `TypeError` for anything else.
@@ -54,6 +52,6 @@ def bind_replacement(graph: ir.Graph, replacement: ir.Graph) -> None:
 
 
 def inherited_metadata(nodes: Sequence[ir.Node]) -> dict[str, object]:
-    """What new nodes take over from those they replace: the user's lines and modules."""
+    """Return what new nodes take over from those they replace: the user's lines and modules."""
     found: dict[str, object] = native.inherited_metadata(nodes[0].graph.core, nodes)
     return found

@@ -7,8 +7,6 @@ from bringup.errors import PassError
 from bringup.passes.patterns.match import MatchResult
 from bringup.passes.rewrite.subgraph import SubgraphBoundary
 
-__all__ = ["infer_shape"]
-
 
 def infer_shape(replacement: ir.Graph, source: MatchResult | ir.Node | SubgraphBoundary) -> None:
     """Give every value of a replacement its shape and dtype, from what its inputs will be.

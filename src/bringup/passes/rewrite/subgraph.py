@@ -14,8 +14,6 @@ from bringup.passes.rewrite.rewriter import replace
 
 T = TypeVar("T")
 
-__all__ = ["SubgraphBoundary", "SubgraphInput", "SubgraphOutput", "SubgraphRewriter"]
-
 
 class SubgraphInput:
     """One input of a part of a graph: the ports of its nodes that read one and the same value.
@@ -48,12 +46,12 @@ class SubgraphInput:
 
     @property
     def ports(self) -> tuple[tuple[ir.Node, int], ...]:
-        """The ports in the order in which they were added."""
+        """Return the ports in the order in which they were added."""
         return tuple(self._ports)
 
     @property
     def value(self) -> ir.Value:
-        """What all ports read; `ValueError` when there is no port."""
+        """Return what all ports read; `ValueError` when there is no port."""
         if not self._ports:
             raise ValueError("this boundary input has no port: call add_input(node, index)")
         node, index = self._ports[0]
@@ -81,7 +79,7 @@ class SubgraphOutput:
 
     @property
     def value(self) -> ir.Value:
-        """The value; `ValueError` when none was set."""
+        """Return the value; `ValueError` when none was set."""
         if self._value is None:
             raise ValueError("this boundary output was not set: call set_output(node, index)")
         return self._value
@@ -108,12 +106,12 @@ class SubgraphBoundary:
 
     @property
     def inputs(self) -> tuple[ir.Value, ...]:
-        """The values that go in, by number; `ValueError` when a number is missing."""
+        """Return the values that go in, by number; `ValueError` when a number is missing."""
         return tuple(item.value for item in _listed("input", self._inputs))
 
     @property
     def outputs(self) -> tuple[ir.Value, ...]:
-        """The values that come out, by number; `ValueError` when a number is missing."""
+        """Return the values that come out, by number; `ValueError` when a number is missing."""
         return tuple(item.value for item in _listed("output", self._outputs))
 
     def nodes(self) -> tuple[ir.Node, ...]:

@@ -11,8 +11,6 @@ from pathlib import Path
 from bringup import settings
 from bringup.passes.run.dump import prepare
 
-__all__ = ["Controls", "Rewrite", "RewriteLimit", "limit_rewrites"]
-
 
 @dataclass(frozen=True)
 class Rewrite:
@@ -59,7 +57,7 @@ class RewriteLimit:
 
     @property
     def log(self) -> list[str]:
-        """The rewrites as text."""
+        """Return the rewrites as text."""
         return [str(rewrite) for rewrite in self.rewrites]
 
     def give_back(self, pass_name: str, graph: str) -> None:

@@ -9,8 +9,6 @@ from bringup import ir
 from bringup.errors import BringupError
 from bringup.passes.report import PassResult
 
-__all__ = ["dump", "prepare"]
-
 _LONGEST = 200  # bytes; a file's name may have 255
 
 

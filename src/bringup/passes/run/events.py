@@ -16,17 +16,6 @@ from typing import TypeAlias
 
 from bringup import settings
 
-__all__ = [
-    "EventKind",
-    "Listener",
-    "PassEvent",
-    "emit",
-    "is_wanted",
-    "profile_with",
-    "profiled",
-    "subscribe",
-]
-
 
 class EventKind(str, Enum):
     """What happened: an instance was made, a pass ended, a match was found or replaced, or a pass
@@ -100,7 +89,7 @@ def subscribe(listener: Listener) -> Iterator[None]:
 
 
 def is_wanted() -> bool:
-    """Whether anybody listens: events need not be made otherwise."""
+    """Return whether anybody listens: events need not be made otherwise."""
     return bool(_LISTENERS) or settings.logger("passes.events").isEnabledFor(logging.INFO)
 
 
@@ -119,5 +108,5 @@ def profile_with(range_of: Callable[[str], AbstractContextManager[object]] | Non
 
 
 def profiled(name: str) -> AbstractContextManager[object]:
-    """The profiler's range of this name; one that does nothing where there is no profiler."""
+    """Return the profiler's range of this name, or one that does nothing."""
     return _PROFILER[0](name) if _PROFILER else nullcontext()

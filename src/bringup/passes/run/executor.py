@@ -19,8 +19,6 @@ from bringup.passes.run.events import is_wanted
 from bringup.passes.run.folding import fold_constants
 from bringup.passes.run.session import Session, result_of
 
-__all__ = ["Run", "run_passes"]
-
 _LOG = settings.logger("passes")
 
 
@@ -100,11 +98,11 @@ class Run:
         self._session: Session | None = None
 
     def graphs(self) -> list[ir.Graph]:
-        """The graph, then its subgraphs at any depth that a node still calls."""
+        """Return the graph, then its subgraphs at any depth that a node still calls."""
         return list(_with_subgraphs(self._graph))
 
     def open(self, graph: ir.Graph, descriptor: PassDescriptor) -> Session:
-        """A session of a pass on one of these graphs."""
+        """Open a session of a pass on one of these graphs."""
         commit = self._commit if graph is self._graph else None
         self._session = Session(
             graph,
@@ -139,7 +137,7 @@ class Run:
             self.failures.append(session.error)
 
     def infer_shapes(self) -> None:
-        """The step between the first two stages, for graphs that do not have their shapes yet."""
+        """Describe graphs that do not have their shapes yet, between the first two stages."""
         for graph in self.graphs():
             if not needs_shapes(graph):
                 continue
@@ -150,7 +148,7 @@ class Run:
                 raise
 
     def fold(self) -> None:
-        """The step before the last stage: compute once what depends on constants only."""
+        """Compute once what depends on constants only, before the last stage."""
         if not self._fold:
             return
         for graph in reversed(self.graphs()):  # what is called before what calls it
@@ -161,7 +159,7 @@ class Run:
 
 
 def _with_subgraphs(graph: ir.Graph) -> Iterator[ir.Graph]:
-    """The graph, then its subgraphs at any depth that belong to a node that is still there."""
+    """Return the graph, then its subgraphs at any depth that a node still calls."""
     yield graph
     for subgraph in graph.get_all_subgraphs():
         if subgraph.get_parent_node() is not None:

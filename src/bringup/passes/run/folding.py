@@ -5,8 +5,6 @@ from __future__ import annotations
 from bringup import ir
 from bringup.passes.engine import native
 
-__all__ = ["fold_constants"]
-
 
 def fold_constants(graph: ir.Graph) -> int:
     """Replace every operator whose inputs are constants with a payload by the constant it computes.

@@ -8,8 +8,6 @@ from bringup import ir
 from bringup.errors import PassError, SchemaError
 from bringup.passes.engine import HostOperators
 
-__all__ = ["HostDialect"]
-
 
 class HostDialect(ir.Dialect):
     """The dialect of one session over the graph of a C++ program.
@@ -25,7 +23,7 @@ class HostDialect(ir.Dialect):
 
     @property
     def name(self) -> str:
-        """All programs share a name."""
+        """Return "host", for all programs."""
         return "host"
 
     def bind(
@@ -86,11 +84,11 @@ class HostDialect(ir.Dialect):
         raise PassError(f"{node.op_type} is evaluated by the program, not in Python")
 
     def can_fold(self, node: ir.Node) -> bool:
-        """The engine folds such graphs itself."""
+        """Return False: the engine folds such graphs itself."""
         return False
 
     def constant_meta(self, payload: object) -> object:
-        """What its data say."""
+        """Return what its data say."""
         if not isinstance(payload, ir.ConstantData):
             raise TypeError(
                 f"a constant of a C++ program's graph is an ir.ConstantData, got {payload!r}"

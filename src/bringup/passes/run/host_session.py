@@ -14,23 +14,13 @@ from bringup.passes.run.controls import Controls
 from bringup.passes.run.host_dialect import HostDialect
 from bringup.passes.run.session import Session
 
-__all__ = [
-    "close_session",
-    "make_data",
-    "make_desc",
-    "make_object",
-    "make_symbol",
-    "open_session",
-    "use_time_limit",
-]
-
 _LOG = settings.logger("passes")
 _LIMIT = "time_limit"
 _default_limit = 0.0
 
 
 def use_time_limit(seconds: float) -> None:
-    """How long a pass may take on a graph whose run names no `time_limit` itself; 0: any time."""
+    """Limit passes on graphs whose run names no `time_limit` itself; 0: any time."""
     global _default_limit
     _default_limit = seconds
 
@@ -45,12 +35,12 @@ class HostObject:
 def make_desc(
     sizes: tuple[ir.Dim, ...], dtype: str, strides: tuple[ir.Dim, ...], device: str
 ) -> ir.TensorDesc:
-    """What a value looks like."""
+    """Return what a value looks like."""
     return ir.TensorDesc(ir.Shape(sizes), dtype, strides, device)
 
 
 def make_data(dtype: str, sizes: tuple[int, ...], buffer: object) -> ir.ConstantData:
-    """The data of a constant, which stay where the program has them."""
+    """Return the data of a constant, which stay where the program has them."""
     return ir.ConstantData(dtype, sizes, memoryview(buffer))  # type: ignore[arg-type]
 
 
@@ -72,7 +62,7 @@ class HostSession(Session):
         return super().classify_error(error)
 
     def commit(self) -> None:
-        """Refuses a graph with subgraphs: a program would lose them without a word."""
+        """Refuse a graph with subgraphs: a program would lose them without a word."""
         added = self.graph.get_all_subgraphs()
         if added:
             raise PassError(
@@ -82,7 +72,7 @@ class HostSession(Session):
         super().commit()
 
     def close(self) -> None:
-        """The pass may keep what it was given: from here on it raises `ExpiredHandleError`."""
+        """Let all that the pass was given raise `ExpiredHandleError` from here on."""
         if self.watch is not None:
             self.watch.end()
         self.graph.expire()
@@ -98,7 +88,7 @@ def open_session(
     options: Mapping[str, object],
     operators: HostOperators,
 ) -> HostSession:
-    """The session of a pass on the graph of this core. Called on the thread that will run it."""
+    """Open the session of a pass on the graph of this core, on the thread that will run it."""
     (descriptor,) = descriptors_of([registration])
     given = dict(options)
     seconds = given.get(_LIMIT, _default_limit)

@@ -12,8 +12,6 @@ from bringup import ir
 from bringup.passes.patterns.elements import AnyValue, Constant
 from bringup.passes.patterns.pattern import Pattern, Variadic
 
-__all__ = ["LibraryHost"]
-
 
 class LibraryHost:
     """Answers about the graph that is being rewritten, and makes graphs and patterns of Python from
@@ -33,7 +31,7 @@ class LibraryHost:
     # Questions about the graph that is being rewritten
 
     def bind(self, op_type: str, arguments: tuple[object, ...]) -> tuple[ir.Operator, Any]:
-        """The operator and all its arguments in schema order."""
+        """Return the operator and all its arguments in schema order."""
         if self._dialect is None:
             return ir.Operator(op_type), arguments
         return self._dialect.bind(op_type, arguments, {})

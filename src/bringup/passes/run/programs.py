@@ -8,8 +8,6 @@ from bringup.passes.definition.base import PatternFusionPass, pattern_methods
 from bringup.passes.definition.expressions import configure, pattern_of
 from bringup.passes.patterns.pattern import Pattern
 
-__all__ = ["patterns_of"]
-
 
 def patterns_of(graph: ir.Graph, instance: PatternFusionPass) -> list[Pattern]:
     """Return the patterns of an instance of a pass, ready to be found in `graph`.

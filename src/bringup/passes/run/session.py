@@ -36,8 +36,6 @@ from bringup.passes.run.library_host import LibraryHost
 from bringup.passes.run.programs import patterns_of
 from bringup.passes.run.verify import Verifier
 
-__all__ = ["Session", "result_of"]
-
 _LOG = settings.logger("passes")
 _STATUSES = range(-(2**63), 2**63)
 _SKIP, _FAILURE, _WRONG, _FATAL = range(4)  # as the engine's Verdict counts them
@@ -304,8 +302,8 @@ class Session:
         return replacement.core
 
     def _around_target(self) -> tuple[Sequence[ir.Value | None], Sequence[ir.Value]]:
-        """What the replacement's inputs (None where an optional part is absent) and outputs stand
-        for.
+        """Return what the replacement's inputs (None where an optional part is absent) and outputs
+        stand for.
         """
         if self._match is not None:
             return self._match.inputs, self._match.outputs
@@ -314,7 +312,7 @@ class Session:
 
     @property
     def _names(self) -> list[str]:
-        """What the nodes are called, or were before they were replaced."""
+        """Return what the nodes are called, or were before they were replaced."""
         return [node._name for node in self._nodes]
 
     # What happens
@@ -335,7 +333,7 @@ class Session:
         )
 
     def classify_error(self, error: BaseException) -> tuple[int, int, str]:
-        """What an exception means, its status, and its text; raises what is no failure."""
+        """Return what an exception means, its status, and its text; raises what is no failure."""
         if not isinstance(error, Exception):
             self._context.expire()
             raise error
@@ -377,7 +375,7 @@ class Session:
         self._refusals.append(NearMiss(self._context.get_pass_name(), node, f"skipped: {reason}"))
 
     def _rewrites_variant(self, variant: ir.Graph) -> bool:
-        """Whether this pass also rewrites another graph, which it then has."""
+        """Return whether this pass also rewrites another graph, which it then has."""
         quiet = Controls(quiet=True)
         session = Session(variant, self._descriptor, self.options, quiet, None)
         result = result_of(native.run_session(session, self._descriptor), variant)
@@ -415,7 +413,7 @@ class Session:
 
 
 def result_of(facts: dict[str, Any], graph: ir.Graph) -> PassResult:
-    """A result from its fields as the engine gives them."""
+    """Return a result from its fields as the engine gives them."""
     facts["graph"] = graph.name
     facts["stage"] = PassStage(facts["stage"]).name
     facts["status"] = PassStatus(facts["status"])
@@ -433,7 +431,7 @@ def _undo(edited: AbstractContextManager[object]) -> None:
 
 
 def _status(returned: object, name: str) -> int:
-    """None, True and 0 are success; bool is looked at before int, of which it is one."""
+    """Return a status: 0 for None, True and 0; bool is looked at before int, of which it is one."""
     if returned is None or returned is True:
         return 0
     if returned is False:

@@ -9,8 +9,6 @@ from bringup import ir
 from bringup.errors import PassError, WrongRewriteError
 from bringup.ir.node import map_argument
 
-__all__ = ["Verifier", "evaluate"]
-
 _DRAWS = 3
 _MOST_REASONS = 5
 _VARIANTS: tuple[tuple[str | None, int], ...] = (("float64", 0), ("bfloat16", 0), (None, 1))
@@ -90,7 +88,7 @@ class Verifier:
         self._sweep(where, nodes, free, outputs)
 
     def snapshot(self, graph: ir.Graph) -> list[tuple[object, ...]] | None:
-        """The results of a whole graph on random inputs; None (and a reason) when it cannot run."""
+        """Return the results of a graph on random inputs; None, and a reason, if it cannot run."""
         if all(_is_empty(value) for value in graph.outputs):
             self._unverified(f"graph {graph.name}: the results have no elements")
             return None
@@ -127,7 +125,7 @@ class Verifier:
         return data
 
     def _sizes(self, replacement: ir.Graph, draw: int) -> Data:
-        """The symbolic sizes that a replacement computes with, as they are in this draw."""
+        """Return the symbolic sizes that a replacement computes with, as they are in this draw."""
         sizes = {size for node in replacement.nodes for size in ir.sizes_in(node.arguments)}
         return {size: self._dialect.sample(size, 0, draw) for size in sizes}
 
@@ -161,7 +159,7 @@ class Verifier:
         free: Sequence[ir.Value],
         outputs: Sequence[ir.Value],
     ) -> None:
-        """The same match in other dtypes and sizes, where the pass takes it there too."""
+        """Check the match in other dtypes and sizes, where the pass takes it there too."""
         signature = (
             *(node.op_type for node in nodes),
             *(desc.dtype for value in free if (desc := value.known_desc) is not None),
@@ -191,8 +189,8 @@ class Verifier:
         dtype: str | None,
         more: int,
     ) -> ir.Graph | None:
-        """The matched nodes as a graph of their own with other inputs; None where that changes
-        nothing, or is none that could be computed.
+        """Return the matched nodes as a graph of their own with other inputs; None where that
+        changes nothing, or is none that could be computed.
         """
         graph = ir.Graph("variant", self._dialect)
         copies: dict[ir.Value, object] = {}
@@ -237,7 +235,7 @@ def evaluate(
     data: Data,
     outputs: Sequence[ir.Value],
 ) -> tuple[object, ...]:
-    """The data of `outputs` when `nodes` run in order on `data`."""
+    """Return the data of `outputs` when `nodes` run in order on `data`."""
     for node in nodes:
         if node.op_type in (ir.INPUT, ir.OUTPUT) or (node.outputs and node.output in data):
             continue
@@ -258,7 +256,7 @@ def evaluate(
 def _read_outside(
     nodes: Sequence[ir.Node], inputs: Sequence[ir.Value | None], replacement: ir.Graph
 ) -> list[ir.Value]:
-    """The values of the graph that the old or the new nodes read: the inputs first, each once."""
+    """Return what the old or the new nodes read of the graph: the inputs first, each once."""
     inside = set(nodes)
     read = [value for node in nodes for value in node.inputs if value.node not in inside]
     new = [
