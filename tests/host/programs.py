@@ -92,7 +92,7 @@ def output(program: Path, does: str, code: int = 0, **more: str) -> str:
         env=environment(**more),
         capture_output=True,
         text=True,
-        timeout=40,
+        timeout=240,
         check=False,
     )
     assert done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"

@@ -43,7 +43,7 @@ def model(tmp_path: Path) -> Path:
 
 def bringupc(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [BRINGUPC, *map(str, arguments)], capture_output=True, text=True, timeout=60, check=False
+        [BRINGUPC, *map(str, arguments)], capture_output=True, text=True, timeout=240, check=False
     )
 
 

@@ -63,7 +63,7 @@ def bringupc(
         env={"PATH": "/nowhere", "HOME": str(folder), **(variables or {})},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 

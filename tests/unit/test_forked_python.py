@@ -91,7 +91,7 @@ def test_what_one_program_does_is_not_seen_by_the_next() -> None:
 
 def test_a_program_that_takes_too_long_is_killed_with_what_it_started() -> None:
     with pytest.raises(subprocess.TimeoutExpired) as expired:
-        run_forked(GRANDCHILD, timeout=0.5)
+        run_forked(GRANDCHILD, timeout=3)  # by then it has printed, on a loaded machine too
     assert isinstance(expired.value.output, str)
     with contextlib.suppress(ProcessLookupError):  # it may be gone altogether
         grandchild = os.pidfd_open(int(expired.value.output))

@@ -19,7 +19,7 @@ def run_python(program: str, *flags: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, *flags, "-c", program],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
 

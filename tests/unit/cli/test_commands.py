@@ -32,7 +32,7 @@ def test_python_dash_m_bringup_is_the_command() -> None:
         [sys.executable, "-m", "bringup", "config", "--includes"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -77,7 +77,7 @@ def test_config_cmake_serves_find_package(
         ["cmake", "-S", str(tmp_path), "-B", str(tmp_path / "build"), f"-Dbringup_DIR={folder}"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -469,7 +469,7 @@ def test_inductor_without_an_answer_in_time_is_given_up_with_all_that_it_started
     script = f"tail -f /dev/null & echo $! > {fifo}; wait"
     with pytest.raises(inductor.InductorError, match="Inductor had not compiled it after 60 s"):
         inductor.compile_within(60, "a:b", command=["sh", "-c", script])
-    _, alive = psutil.wait_procs(started, timeout=60)
+    _, alive = psutil.wait_procs(started, timeout=240)
     assert [one for one in alive if one.status() != psutil.STATUS_ZOMBIE] == []
 
 

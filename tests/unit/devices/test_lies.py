@@ -70,7 +70,7 @@ def test_a_call_that_does_not_return_is_told(
     code = f"import os; os.dup2(1, 2)\n{CODE}"
     driver = str(build_driver("LIE_HANG"))
     said = fresh_python(code, driver, BRINGUP_WAIT_TIMEOUT="0.5", **UNPROBED)
-    assert "bringup: the driver's copy_async has not returned for 0." in said
+    assert "bringup: the driver's copy_async has not returned for " in said
     assert said.splitlines()[-1] == "believed"
 
 

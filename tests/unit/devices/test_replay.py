@@ -47,7 +47,7 @@ class Script:
         self.lines += [begin | {"arguments": given}, end]
         return self.number
 
-    def replayed(self, driver: str | Path = "sim", timeout: float = 20.0) -> devices.ReplayReport:
+    def replayed(self, driver: str | Path = "sim", timeout: float = 120.0) -> devices.ReplayReport:
         self.file.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
         Path(f"{self.file}.payload").write_bytes(self.payload)
         return devices.replay_trace(self.file, driver, timeout)

@@ -156,14 +156,14 @@ def test_modules_called_on_another_thread_give_no_scope() -> None:
 
     def wait(*_: Any) -> None:
         entered.set()
-        leave.wait(10)
+        leave.wait(240)
 
     other[0].register_forward_hook(wait)
     thread = threading.Thread(target=lambda: other(torch.ones(1, 2)))
     graph = graphs.CapturedGraph()
     with torch.no_grad(), graphs.capture(graph):
         thread.start()
-        assert entered.wait(10)
+        assert entered.wait(240)
         with graphs.scope("mine"):
             y = kernels.mean_pool(layer(x).unsqueeze(0), [1])
         leave.set()

@@ -32,7 +32,7 @@ class Gate:
         self.within()
         if self.closed:
             self.reached.set()
-            assert self.opened.wait(timeout=60)
+            assert self.opened.wait(timeout=240)
 
 
 _gate = Gate()
@@ -61,14 +61,14 @@ def test_two_bare_replays_at_once_raise_in_both_threads(gate: Gate) -> None:
     gate.closed = True
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(graph.replay)
-        assert gate.reached.wait(timeout=60)
+        assert gate.reached.wait(timeout=240)
         with pytest.raises(CaptureError, match=AT_ONCE):
             graph.replay()
         with pytest.raises(CaptureError, match=AT_ONCE):
             graph.replay()
         gate.opened.set()
         with pytest.raises(CaptureError, match=AT_ONCE):
-            first.result(timeout=60)
+            first.result(timeout=240)
     gate.closed = False
     x.fill_(4)
     graph.replay()
@@ -121,9 +121,9 @@ def test_launches_from_several_threads_on_the_npu_are_no_conflict_while_the_devi
     graph, output = captured(lambda: gated(x))
     gate.closed = True
     graph.replay()
-    assert gate.reached.wait(timeout=60)  # the device is in the middle of it
+    assert gate.reached.wait(timeout=240)  # the device is in the middle of it
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(graph.replay).result(timeout=60)
+        pool.submit(graph.replay).result(timeout=240)
     gate.closed = False
     gate.opened.set()
     torch.npu.synchronize()
@@ -143,12 +143,12 @@ def test_a_replay_during_a_run_raises_in_both_threads(gate: Gate) -> None:
     gate.closed = True
     with ThreadPoolExecutor(1) as pool:
         run = pool.submit(graph.run, torch.ones(2))
-        assert gate.reached.wait(timeout=60)
+        assert gate.reached.wait(timeout=240)
         with pytest.raises(CaptureError, match=AT_ONCE):
             graph.replay()
         gate.opened.set()
         with pytest.raises(CaptureError, match=r"called replay\(\) while CapturedGraph\.run was"):
-            run.result(timeout=60)
+            run.result(timeout=240)
     gate.closed = False
     assert graph.run(torch.ones(2)).tolist() == [2, 2]
 
@@ -158,12 +158,12 @@ def test_a_run_during_a_replay_raises_in_both_threads(gate: Gate) -> None:
     gate.closed = True
     with ThreadPoolExecutor(1) as pool:
         replay = pool.submit(graph.replay)
-        assert gate.reached.wait(timeout=60)
+        assert gate.reached.wait(timeout=240)
         with pytest.raises(CaptureError, match=AT_ONCE):
             graph.run(torch.ones(2))
         gate.opened.set()
         with pytest.raises(CaptureError, match=AT_ONCE):
-            replay.result(timeout=60)
+            replay.result(timeout=240)
     gate.closed = False
     assert graph.run(torch.ones(2)).tolist() == [2, 2]
 
@@ -173,12 +173,12 @@ def test_runs_wait_for_one_another(gate: Gate) -> None:
     gate.closed = True
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(graph.run, torch.ones(2))
-        assert gate.reached.wait(timeout=60)
+        assert gate.reached.wait(timeout=240)
         others = [pool.submit(graph.run, torch.full((2,), float(n))) for n in (5, 6)]
         gate.closed = False
         gate.opened.set()
-        assert first.result(timeout=60).tolist() == [2, 2]
-        assert [other.result(timeout=60).tolist() for other in others] == [[6, 6], [7, 7]]
+        assert first.result(timeout=240).tolist() == [2, 2]
+        assert [other.result(timeout=240).tolist() for other in others] == [[6, 6], [7, 7]]
 
 
 def test_graph_that_runs_itself_is_refused(gate: Gate) -> None:

@@ -54,11 +54,11 @@ class Gate:
         self.opened.clear()
 
     def wait_until_reached(self) -> None:
-        assert self.reached.wait(timeout=60)
+        assert self.reached.wait(timeout=240)
 
     def pass_through(self) -> None:
         self.reached.set()
-        assert self.opened.wait(timeout=60)
+        assert self.opened.wait(timeout=240)
 
 
 _gate = Gate()
@@ -123,7 +123,7 @@ def test_update_during_a_replay_is_for_the_next_one(
         assert graph.slots[f"digit_{device}.0.n"].value == 3
         assert not gate.opened.is_set()
         gate.opened.set()
-        replay.result(timeout=60)
+        replay.result(timeout=240)
     graph.replay()
     graph.replay()
     assert total.cpu().item() == 133
@@ -178,7 +178,7 @@ def test_the_65th_launch_with_new_values_for_the_host_waits_for_those_before(
         time.sleep(0.2)
         waits = not next_one.done()
         gate.opened.set()
-        next_one.result(timeout=60)
+        next_one.result(timeout=240)
     assert waits
     assert total.cpu().item() == expected
 
@@ -247,7 +247,7 @@ def test_update_is_checked_against_what_the_next_replay_sees(
                 graph.update({"**.n": 2})  # four values with what the running replay has
             assert graph.update({"**.n": 1, "**.m": 3}).changed == ("add.0.n", "add.0.m")
             gate.opened.set()
-            replay.result(timeout=60)
+            replay.result(timeout=240)
             assert y.tolist() == [22] * 4
         graph.replay()
         assert y.tolist() == [13] * 4
@@ -302,7 +302,7 @@ def test_replays_beside_a_thread_that_updates_see_no_half_of_an_update(
                 assert total.cpu().item() == 2664
         finally:
             stop.set()
-        assert min(one.result(timeout=60) for one in updates) > 10
+        assert min(one.result(timeout=240) for one in updates) > 10
 
 
 @pytest.mark.parametrize("device", ["cpu", "npu"])

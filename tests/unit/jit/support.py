@@ -191,6 +191,6 @@ def new_process(source: jit.Source, **variables: str) -> subprocess.Popen[str]:
 
 
 def output_of(process: subprocess.Popen[str]) -> str:
-    output, errors = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     return output.strip()

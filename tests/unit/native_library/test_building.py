@@ -315,7 +315,7 @@ def test_a_killed_build_takes_its_compilers_along(recipe: Recipe, how: signal.Si
     finally:
         builder.kill()
         builder.wait()
-    gone, alive = psutil.wait_procs([compiler], timeout=60)
+    gone, alive = psutil.wait_procs([compiler], timeout=240)
     for process in alive:
         process.kill()
     assert gone == [compiler]

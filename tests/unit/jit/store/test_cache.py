@@ -293,7 +293,7 @@ def test_threads_build_once_and_other_keys_do_not_wait(
         assert found == []
         opened.write("go\n")
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=240)
     assert len(found) == 4
     assert len(set(found)) == 1
     assert len(notes.read_text().splitlines()) == 1
@@ -313,7 +313,7 @@ def test_a_build_that_was_killed_does_not_hinder_the_next(
     process = new_process(source)
     with gate.open("w"):  # returns once the build waits at the gate
         process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=60)
+        process.communicate(timeout=240)
         wrapper.write_text('#!/bin/sh\nexec c++ "$@"\n')
         assert jit.compile(source).path.is_file()
     (left,) = (root / "v1" / ".staging").iterdir()
@@ -333,8 +333,8 @@ def test_a_compiler_that_hangs_is_stopped_with_its_children(
     )
     wrapper.chmod(0o755)
     monkeypatch.setenv("BRINGUP_JIT_CXX", str(wrapper))
-    monkeypatch.setenv("BRINGUP_JIT_TIMEOUT", "1")
-    with pytest.raises(CompileError, match="the compiler was stopped: it ran for 1 s"):
+    monkeypatch.setenv("BRINGUP_JIT_TIMEOUT", "3")
+    with pytest.raises(CompileError, match="the compiler was stopped: it ran for 3 s"):
         jit.compile(jit.Source(text=ADD))
     pid = int(child.read_text())
     status = Path(f"/proc/{pid}/status")

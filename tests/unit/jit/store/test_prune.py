@@ -187,7 +187,7 @@ def test_what_another_process_has_loaded_stays_until_it_is_gone(
     assert jit.cache().clear().in_use == (entry.key,)
     assert keys() == {entry.key}
     process.send_signal(signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=240)
     assert jit.cache().clear().removed == (entry.key,)
     assert list((root / "v1" / ".inuse").iterdir()) == []
 
@@ -215,9 +215,9 @@ def test_a_forked_child_holds_what_its_parent_has_loaded(root: Path, tmp_path: P
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "child\n"
-    process.wait(timeout=60)
+    process.wait(timeout=240)
     assert len(jit.cache().prune(max_entries=0).in_use) == 1
-    process.communicate(timeout=60)
+    process.communicate(timeout=240)
 
 
 def test_a_pruned_kernel_is_built_again(root: Path, source: jit.Source) -> None:

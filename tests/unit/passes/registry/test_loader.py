@@ -268,7 +268,7 @@ def test_thread_that_imports_a_plugin_while_it_is_loaded_does_not_hang(tmp_path,
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(240)
     assert [thread.is_alive() for thread in threads] == [False, False]
     assert registered_names() == ["Vendor"]
     sys.modules.pop("vendor_passes", None)

@@ -462,7 +462,7 @@ def test_graph_of_a_builder_is_not_edited_outside_of_a_transaction_by_savepoints
 
 def test_sessions_of_two_graphs_run_in_parallel():
     """Two callbacks wait for each other: no lock is held while a pass runs."""
-    both = threading.Barrier(2, timeout=20)
+    both = threading.Barrier(2, timeout=240)
     seen = []
 
     @passes.register_custom_pass(name="P", stage=STAGE)
@@ -476,7 +476,7 @@ def test_sessions_of_two_graphs_run_in_parallel():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(240)
     assert sorted(name for name, _ in seen) == ["g", "h"]
     assert len({number for _, number in seen}) == 2
 
