@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import sys
@@ -92,6 +93,12 @@ def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         environment.setenv("BRINGUP_JIT_AUTOTUNE", "0")
         environment.setenv("BRINGUP_JIT_PROGRESS", "0")  # a slow machine would say more on stderr
         yield folder
+
+
+@pytest.fixture
+def settled() -> None:
+    """Collect what former tests left: it would give memory back while a test counts it."""
+    gc.collect()
 
 
 @pytest.fixture

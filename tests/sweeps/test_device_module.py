@@ -367,6 +367,7 @@ def check__lazy_init() -> None:  # read by torch's C++: torch/csrc/utils/device_
 
 
 @pytest.mark.parametrize("name", sorted(MEANINGS))
+@pytest.mark.usefixtures("settled")
 def test_attribute_means_what_torch_takes_it_for(name: str) -> None:
     MEANINGS[name]()
 

@@ -143,6 +143,7 @@ def test_memory_of_a_pending_stream_is_not_given_away(sizes: list[int], data: An
     assert all(bool((copy == 7).all()) for copy in copies)
 
 
+@pytest.mark.usefixtures("settled")
 def test_a_large_block_that_is_free_does_not_stay_for_small_requests() -> None:
     torch.npu.empty_cache()
     reserved, allocated = torch.npu.memory_reserved(), torch.npu.memory_allocated()

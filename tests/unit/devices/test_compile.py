@@ -80,6 +80,7 @@ def test_a_module_is_compiled_with_its_parameters() -> None:
     torch.testing.assert_close(got, model.weight.grad)
 
 
+@pytest.mark.usefixtures("settled")
 def test_fake_tensors_have_the_device_and_no_memory() -> None:
     before = torch.npu.memory_allocated()
     with FakeTensorMode():

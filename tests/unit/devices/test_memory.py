@@ -8,6 +8,7 @@ import pytest
 import torch
 
 
+@pytest.mark.usefixtures("settled")
 def test_statistics_count_what_tensors_hold() -> None:
     torch.npu.reset_peak_memory_stats()
     before = torch.npu.memory_allocated()
@@ -23,6 +24,7 @@ def test_statistics_count_what_tensors_hold() -> None:
     assert stats["allocated_bytes.all.current"] == before
 
 
+@pytest.mark.usefixtures("settled")
 def test_empty_cache_gives_memory_back_to_the_driver() -> None:
     x = torch.empty(64 << 20, dtype=torch.uint8, device="npu")
     free, total = torch.npu.mem_get_info()
@@ -33,6 +35,7 @@ def test_empty_cache_gives_memory_back_to_the_driver() -> None:
     assert torch.npu.mem_get_info()[1] == total
 
 
+@pytest.mark.usefixtures("settled")
 def test_thousand_rounds_of_training_do_not_grow() -> None:
     w = torch.randn(32, 32, device="npu", requires_grad=True)
     used = []
@@ -54,6 +57,7 @@ def test_running_out_of_memory_is_torchs_error_and_leaves_the_device_usable() ->
     assert torch.ones(3, device="npu").sum().item() == 3
 
 
+@pytest.mark.usefixtures("settled")
 def test_cached_memory_is_given_back_before_giving_up() -> None:
     total = torch.npu.mem_get_info()[1]
     big = torch.empty(total // 8 * 5, dtype=torch.uint8, device="npu")

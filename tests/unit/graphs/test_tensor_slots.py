@@ -94,6 +94,7 @@ def test_a_replay_reads_the_tensor_of_the_last_update(row: tuple[str, Any]) -> N
     assert y.tolist() == [3] * 3
 
 
+@pytest.mark.usefixtures("settled")
 def test_memory_lives_as_long_as_a_replay_may_read_it(row: tuple[str, Any]) -> None:
     device, operator = row
     x = torch.ones(1000, device=device)

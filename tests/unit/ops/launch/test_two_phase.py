@@ -151,6 +151,7 @@ def test_runs_behind_what_the_stream_still_has_to_do(launcher: ops.TwoPhaseLaunc
     assert torch.equal(x.cpu(), torch.full((1 << 16,), 20.0))
 
 
+@pytest.mark.usefixtures("settled")
 def test_workspace_is_given_back(launcher: ops.TwoPhaseLauncher) -> None:
     x = torch.zeros(1 << 16, device="npu")
     torch.npu.synchronize()
