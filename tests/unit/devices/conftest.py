@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from tests.forked_python import output_of
+from tests.unit.devices.gate import HELD, Gate
 
-from bringup import _native, devices
+from bringup import _native, devices, jit, ops
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -42,3 +44,20 @@ def build_driver(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path
 def fresh_python() -> Callable[..., str]:
     """Runs code in a process that has loaded torch and nothing else; its output, stripped."""
     return output_of
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    gate = Gate()
+    yield gate
+    gate.release()
+    torch.npu.synchronize()
+
+
+@pytest.fixture(scope="session")
+def held_write() -> Callable[[torch.Tensor, int], None]:
+    """Returns an operator that writes 1 into a tensor once the gate at an address is open."""
+    return ops.kernel_op(
+        "test_devices::held_write(Tensor(a!) x, int gate) -> ()",
+        source=jit.Source(text=HELD, name="held.c"),
+    )

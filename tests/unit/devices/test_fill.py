@@ -3,59 +3,21 @@ copies of rows by the driver."""
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 from tests.unit.devices import fills
+from tests.unit.devices.gate import Gate
 
-from bringup import devices, graphs, jit, ops
+from bringup import devices, graphs
 
 OUT_OF_REACH = """
 from bringup import devices
 devices.load_driver("sim")
 from tests.unit.devices import fills
+from tests.unit.devices.gate import Gate
 """
-# Keeps its stream busy until the host says so, then writes.
-HELD = """
-#include <stdatomic.h>
-#include "bringup/kernel.h"
-int32_t run(void** args, int32_t n, const bringup_ctx* ctx) {
-  const atomic_int* open = (const atomic_int*)*(const int64_t*)args[1];
-  while (!atomic_load(open)) {
-  }
-  ((float*)((const DLTensor*)args[0])->data)[0] = 1;
-  return 0;
-}
-"""
-
-
-class Gate:
-    """What the kernel waits for."""
-
-    def __init__(self) -> None:
-        self._open = ctypes.c_int(0)
-        self.address = ctypes.addressof(self._open)
-
-    def release(self) -> None:
-        self._open.value = 1
-
-
-@pytest.fixture
-def gate() -> Iterator[Gate]:
-    gate = Gate()
-    yield gate
-    gate.release()
-    torch.npu.synchronize()
-
-
-@pytest.fixture(scope="module")
-def held_write() -> Callable[[torch.Tensor, int], None]:
-    return ops.kernel_op(
-        "test_fill::held_write(Tensor(a!) x, int gate) -> ()",
-        source=jit.Source(text=HELD, name="held.c"),
-    )
 
 
 @pytest.fixture

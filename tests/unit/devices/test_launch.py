@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.unit.devices.gate import Gate
 
 from bringup import _native, devices, jit, ops
 from bringup.errors import KernelError
@@ -82,16 +83,21 @@ def test_a_kernel_that_needs_a_library_beside_it_is_loaded_by_its_path(tmp_path:
 
 
 def test_kernel_runs_after_the_work_before_it_in_its_stream(
-    scale: Scale, side_stream: torch.Stream
+    scale: Scale,
+    side_stream: torch.Stream,
+    held_write: Callable[[torch.Tensor, int], None],
+    gate: Gate,
 ) -> None:
-    source = torch.ones(1 << 24, device="npu")
-    target = torch.zeros(1 << 24, device="npu")
+    source = torch.ones(1 << 16, device="npu")
+    target = torch.zeros(1 << 16, device="npu")
+    held_write(source, gate.address)
     for _ in range(4):
         target.copy_(source)
     result = scale(target, 3.0)
     assert not side_stream.query()
     del target
-    assert result.sum().item() == 3 * (1 << 24)
+    gate.release()
+    assert result.sum().item() == 3 * (1 << 16)
 
 
 def test_failure_is_raised_by_synchronize_with_operator_device_and_stream(scale: Scale) -> None:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
+
 import pytest
 import torch
+from tests.unit.devices.gate import Gate
+
+HeldWrite = Callable[[torch.Tensor, int], None]
 
 
 def keep_busy(megabytes: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
@@ -15,34 +21,34 @@ def keep_busy(megabytes: int = 64) -> tuple[torch.Tensor, torch.Tensor]:
     return source, target
 
 
-def test_work_is_asynchronous_and_synchronize_waits() -> None:
+def test_work_is_asynchronous_and_synchronize_waits(held_write: HeldWrite, gate: Gate) -> None:
     stream = torch.npu.Stream()
     with torch.npu.stream(stream):
-        kept = keep_busy()
+        held_write(torch.empty(1, device="npu"), gate.address)
         assert not stream.query()
+        threading.Timer(0.05, gate.release).start()
         stream.synchronize()
         assert stream.query()
-    del kept
 
 
-def test_a_stream_waits_for_an_event_of_another() -> None:
+def test_a_stream_waits_for_an_event_of_another(held_write: HeldWrite, gate: Gate) -> None:
     first, second = torch.npu.Stream(), torch.npu.Stream()
     source = torch.arange(16.0).pin_memory()
     value, copied = torch.zeros(16, device="npu"), torch.zeros(16, device="npu")
     torch.npu.synchronize()
     event = torch.npu.Event()
     with torch.npu.stream(first):
-        kept = keep_busy()
+        held_write(torch.empty(1, device="npu"), gate.address)
         value.copy_(source, non_blocking=True)
         event.record()
     second.wait_event(event)
     with torch.npu.stream(second):
         copied.copy_(value)
         assert not event.query()
+    gate.release()
     second.synchronize()
     assert event.query()
     assert torch.equal(copied.cpu(), torch.arange(16.0))
-    del kept
 
 
 def test_events_measure_time_between_them() -> None:
