@@ -23,16 +23,36 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-@pytest.fixture
-def counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """A compiler that notes each build; how many there were so far."""
-    notes = tmp_path / "builds"
-    wrapper = tmp_path / "counting-c++"
+@pytest.fixture(scope="session")
+def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a compiler that does what the file beside it says before it builds.
+
+    It is one for all tests: a process asks each compiler what it is, in a dozen starts.
+    """
+    wrapper = tmp_path_factory.mktemp("compiler") / "stand-in-c++"
     wrapper.write_text(
-        f'#!/bin/sh\ncase " $* " in *" -o "*) echo build >> {notes};; esac\nexec c++ "$@"\n'
+        f'#!/bin/sh\ncase " $* " in *" -o "*) . {wrapper.parent}/before.sh;; esac\nexec c++ "$@"\n'
     )
     wrapper.chmod(0o755)
-    monkeypatch.setenv("BRINGUP_JIT_CXX", str(wrapper))
+    return wrapper
+
+
+@pytest.fixture
+def before_builds(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Compile with a compiler that does this, in a shell, before each build."""
+
+    def do(script: str) -> None:
+        stand_in.with_name("before.sh").write_text(f"{script}\n")
+        monkeypatch.setenv("BRINGUP_JIT_CXX", str(stand_in))
+
+    return do
+
+
+@pytest.fixture
+def counted(tmp_path: Path, before_builds: Callable[[str], None]) -> Callable[[], int]:
+    """Compile with a compiler that notes each build; return what says how many there were."""
+    notes = tmp_path / "builds"
+    before_builds(f"echo build >> {notes}")
     return lambda: len(notes.read_text().splitlines()) if notes.exists() else 0
 
 

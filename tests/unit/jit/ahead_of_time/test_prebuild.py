@@ -69,17 +69,13 @@ def test_what_is_missing_is_built_and_what_is_there_is_a_hit() -> None:
 
 
 def test_two_compilers_run_at_a_time_when_two_workers_are_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, before_builds: Callable[[str], None]
 ) -> None:
-    wrapper = tmp_path / "meeting-c++"
     # Each build waits until the other one is there: alone, it would never end.
-    wrapper.write_text(
-        f'#!/bin/sh\ncase " $* " in *" -o "*) touch {tmp_path}/at.$$;\n'
-        f"while [ $(ls {tmp_path}/at.* | wc -l) -lt 2 ]; do sleep 0.01; done;; esac\n"
-        'exec c++ "$@"\n'
+    before_builds(
+        f"touch {tmp_path}/at.$$\n"
+        f"while [ $(ls {tmp_path}/at.* | wc -l) -lt 2 ]; do sleep 0.01; done"
     )
-    wrapper.chmod(0o755)
-    monkeypatch.setenv("BRINGUP_JIT_CXX", str(wrapper))
     assert len(jit.prebuild(ADDERS[:2], workers=2).built) == 2
 
 
@@ -259,21 +255,15 @@ def test_workers_that_die_fail_their_specs_and_nothing_else() -> None:
 
 
 def test_prebuild_and_a_program_that_needs_the_kernel_build_it_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    counted: Callable[[], int],
 ) -> None:
-    notes, wrapper = tmp_path / "builds", tmp_path / "counting-c++"
-    wrapper.write_text(
-        f'#!/bin/sh\ncase " $* " in *" -o "*) echo build >> {notes};; esac\nexec c++ "$@"\n'
-    )
-    wrapper.chmod(0o755)
-    monkeypatch.setenv("BRINGUP_JIT_CXX", str(wrapper))
     threads = [threading.Thread(target=jit.prebuild, args=(ADDERS[:1],)) for _ in range(3)]
     for thread in threads:
         thread.start()
     jit.compile(ADDERS[0].source, macros={"N": 1})
     for thread in threads:
         thread.join()
-    assert len(notes.read_text().splitlines()) == 1
+    assert counted() == 1
 
 
 def test_a_prebuild_that_is_interrupted_starts_nothing_more(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,21 +21,14 @@ jit.compile(jit.Source(text="int run(void) { return 0; }", name="k.c"))
 """
 
 
-def compiler(folder: Path, monkeypatch: pytest.MonkeyPatch, when_building: str) -> None:
-    path = folder / "a-compiler"
-    path.write_text(f'#!/bin/sh\ncase " $* " in *" -o "*) {when_building};; esac\nexec c++ "$@"\n')
-    path.chmod(0o755)
-    monkeypatch.setenv("BRINGUP_JIT_CXX", str(path))
-
-
 def test_a_killed_process_takes_its_compiler_along(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, tmp_path: Path, before_builds: Callable[[str], None]
 ) -> None:
     runs, never = tmp_path / "runs", tmp_path / "never"
     os.mkfifo(runs)
     os.mkfifo(never)
     # The compiler holds one end of a pipe, and so does the child that it waits for.
-    compiler(tmp_path, monkeypatch, f"exec 9> {runs}; echo started >&9; cat {never}")
+    before_builds(f"exec 9> {runs}; echo started >&9; cat {never}")
     process = subprocess.Popen([sys.executable, "-c", COMPILE], stderr=subprocess.DEVNULL)
     with runs.open() as pipe:
         assert pipe.readline() == "started\n"
@@ -44,22 +38,25 @@ def test_a_killed_process_takes_its_compiler_along(
 
 
 def test_a_compiler_has_a_limit_on_its_time_that_needs_nobody(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    before_builds: Callable[[str], None],
+    root: Path,
 ) -> None:
     monkeypatch.setenv("BRINGUP_JIT_TIMEOUT", "77")
     # Read once: the limit is there before the compiler begins.
-    compiler(tmp_path, monkeypatch, f"ulimit -t > {tmp_path}/limit")
+    before_builds(f"ulimit -t > {tmp_path}/limit")
     jit.compile(jit.Source(text="int run(void) { return 0; }", name="k.c"))
     assert (tmp_path / "limit").read_text() == "82\n"
 
 
 def test_a_log_without_end_is_kept_in_part(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, before_builds: Callable[[str], None]
 ) -> None:
     noise = (
         "echo k.c:1:1: error: the first; yes many words | head -c 3000000; echo the last; exit 1"
     )
-    compiler(tmp_path, monkeypatch, noise)
+    before_builds(noise)
     with pytest.raises(CompileError, match="the first") as failed:
         jit.compile(jit.Source(text="int run(void) { return 0; }", name="k.c"))
     assert "bytes left out" in failed.value.log

@@ -37,7 +37,7 @@ def test_a_compiler_may_not_take_all_memory(monkeypatch: pytest.MonkeyPatch) -> 
         jit.compile(jit.Source(text=f"char big[] = {{ {'1,' * 3_000_000} }};\n{ADD}"))
 
 
-def test_a_compiler_may_not_fill_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_may_not_fill_the_disk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRINGUP_JIT_FILE_SIZE", "1M")
     big = jit.Source(text=f"extern const char big[4 << 20] = {{1}};\n{ADD}")
     with pytest.raises(CompileError, match=r"hint: .*larger than BRINGUP_JIT_FILE_SIZE allows"):
@@ -83,7 +83,9 @@ def test_no_shell_reads_the_command(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("gotcha"))
 
 
-def test_an_interrupt_ends_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_ends_the_compiler(
+    before_builds: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ctrl-C does not leave a compiler behind."""
     import subprocess
 
@@ -92,15 +94,12 @@ def test_an_interrupt_ends_the_compiler(tmp_path: Path, monkeypatch: pytest.Monk
 
     def interrupted(process: subprocess.Popen[bytes], **arguments: object) -> object:
         command = [str(word) for word in list(process.args)]  # type: ignore[arg-type]
-        if "timeout" in arguments and any(word.endswith("slow-c++") for word in command):
+        if "timeout" in arguments and any(word.endswith("stand-in-c++") for word in command):
             pids.append(process.pid)
             raise KeyboardInterrupt
         return real(process, **arguments)
 
-    wrapper = tmp_path / "slow-c++"
-    wrapper.write_text('#!/bin/sh\ncase " $* " in *" -o "*) exec sleep 600;; esac\nexec c++ "$@"\n')
-    wrapper.chmod(0o755)
-    monkeypatch.setenv("BRINGUP_JIT_CXX", str(wrapper))
+    before_builds("exec sleep 600")
     jit.toolchain("cpu")  # asked before anything is interrupted
     monkeypatch.setattr(subprocess.Popen, "communicate", interrupted)
     with pytest.raises(KeyboardInterrupt):

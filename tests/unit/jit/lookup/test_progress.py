@@ -9,7 +9,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -63,15 +63,11 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A compiler that builds only while somebody writes to this pipe."""
-    gate, wrapper = tmp_path / "gate", tmp_path / "gated-c++"
+def gate(tmp_path: Path, before_builds: Callable[[str], None]) -> Path:
+    """A compiler that builds only while this pipe is written to."""
+    gate = tmp_path / "gate"
     os.mkfifo(gate)
-    wrapper.write_text(
-        f'#!/bin/sh\ncase " $* " in *" -o "*) read x < {gate};; esac\nexec c++ "$@"\n'
-    )
-    wrapper.chmod(0o755)
-    monkeypatch.setenv("BRINGUP_JIT_CXX", str(wrapper))
+    before_builds(f"read x < {gate}")
     return gate
 
 

@@ -300,21 +300,16 @@ def test_threads_build_once_and_other_keys_do_not_wait(
 
 
 def test_a_build_that_was_killed_does_not_hinder_the_next(
-    root: Path, source: jit.Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    root: Path, source: jit.Source, tmp_path: Path, before_builds: Callable[[str], None]
 ) -> None:
     gate = tmp_path / "gate"
     os.mkfifo(gate)
-    wrapper = tmp_path / "stuck-c++"
-    wrapper.write_text(
-        f'#!/bin/sh\ncase " $* " in *" -o "*) read x < {gate};; esac\nexec c++ "$@"\n'
-    )
-    wrapper.chmod(0o755)
-    monkeypatch.setenv("BRINGUP_JIT_CXX", str(wrapper))
+    before_builds(f"read x < {gate}")
     process = new_process(source)
     with gate.open("w"):  # returns once the build waits at the gate
         process.send_signal(signal.SIGKILL)
         process.communicate(timeout=240)
-        wrapper.write_text('#!/bin/sh\nexec c++ "$@"\n')
+        before_builds("")
         assert jit.compile(source).path.is_file()
     (left,) = (root / "v1" / ".staging").iterdir()
     old = time.time() - 7200
@@ -324,15 +319,13 @@ def test_a_build_that_was_killed_does_not_hinder_the_next(
 
 
 def test_a_compiler_that_hangs_is_stopped_with_its_children(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    before_builds: Callable[[str], None],
+    root: Path,
 ) -> None:
-    wrapper, child = tmp_path / "hanging-c++", tmp_path / "child"
-    wrapper.write_text(
-        '#!/bin/sh\ncase " $* " in *" -o "*) '
-        f'sleep 600 & echo $! > {child}; wait;; esac\nexec c++ "$@"\n'
-    )
-    wrapper.chmod(0o755)
-    monkeypatch.setenv("BRINGUP_JIT_CXX", str(wrapper))
+    child = tmp_path / "child"
+    before_builds(f"sleep 600 & echo $! > {child}; wait")
     monkeypatch.setenv("BRINGUP_JIT_TIMEOUT", "3")
     with pytest.raises(CompileError, match="the compiler was stopped: it ran for 3 s"):
         jit.compile(jit.Source(text=ADD))
