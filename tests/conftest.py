@@ -72,12 +72,15 @@ def _shuffle(items: list[pytest.Item], seed: str) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _no_passes_are_left() -> Iterator[None]:
-    """A file's passes would run in whatever another file compiles in this process."""
+def _nothing_is_left() -> Iterator[None]:
+    """A file's passes would run in whatever another file compiles in this process, and what it
+    compiled counts where dynamo limits how often code is compiled.
+    """
     yield
-    passes = sys.modules.get("bringup.passes")
-    if passes is not None:
+    if passes := sys.modules.get("bringup.passes"):
         passes.clear_registered_passes()
+    if dynamo := sys.modules.get("torch._dynamo"):
+        dynamo.reset()
 
 
 @pytest.fixture(scope="session", autouse=True)
