@@ -9,7 +9,12 @@ BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
-# Where ccache is installed, what one checkout compiled serves another.
+# Where ccache is installed, what one checkout compiled serves another, and one run of the tests
+# the next: of the projects that they build, too.
+ifneq ($(shell command -v ccache),)
+export CMAKE_C_COMPILER_LAUNCHER := ccache
+export CMAKE_CXX_COMPILER_LAUNCHER := ccache
+endif
 export CCACHE_BASEDIR := $(CURDIR)
 export CCACHE_NOHASHDIR := 1
 export HF_HUB_OFFLINE := 1

@@ -14,8 +14,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 DYNAMO = ("torch", "torch._dynamo")
 """What a server imports for programs that compile."""
@@ -46,28 +47,63 @@ def run_forked(
         subprocess.TimeoutExpired: it takes longer than `timeout` seconds. It is killed, and so are
             the processes that it has started.
     """
-    server = _server(preload)
     variables = dict(os.environ if environment is None else environment)
-    _check(variables)
+    check(variables)
+    request = request_for(program, arguments, variables, folder or Path.cwd())
+    with (
+        Path(os.devnull).open() as nothing,
+        tempfile.TemporaryFile() as out,
+        tempfile.TemporaryFile() as err,
+    ):
+        streams = nothing.fileno(), out.fileno(), err.fileno()
+        status = ask(server(preload).control, request, streams, timeout)
+        told = [_text(stream.fileno()) for stream in (out, err)]
+    if status is None:
+        raise subprocess.TimeoutExpired(request["argv"], timeout, *told)
+    return subprocess.CompletedProcess(request["argv"], status, *told)
+
+
+def request_for(
+    program: str | Path, arguments: Sequence[str], variables: Mapping[str, str], folder: Path
+) -> dict[str, Any]:
+    """Return what the server is asked to run."""
     is_file = isinstance(program, Path)
-    request = {
+    return {
         "code": "" if is_file else program,
         "file": str(program) if is_file else "",
         "argv": [str(program) if is_file else "-c", *arguments],
-        "environment": variables,
-        "folder": str(folder or Path.cwd()),
+        "environment": dict(variables),
+        "folder": str(folder),
         "path": [
             str(program.parent) if isinstance(program, Path) else "",
             *filter(None, variables.get("PYTHONPATH", "").split(os.pathsep)),
             *sys.path,
         ],
     }
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        status = server.run(json.dumps(request), out.fileno(), err.fileno(), timeout)
-        told = [_text(stream.fileno()) for stream in (out, err)]
-    if status is None:
-        raise subprocess.TimeoutExpired(request["argv"], timeout, *told)
-    return subprocess.CompletedProcess(request["argv"], status, *told)
+
+
+def ask(
+    control: socket.socket,
+    request: Mapping[str, Any],
+    streams: Sequence[int],
+    seconds: float | None,
+) -> int | None:
+    """Run a request on the server of `control`; return its exit status, None if time is up."""
+    connection, theirs = socket.socketpair()
+    with connection:
+        with theirs:
+            socket.send_fds(control, [b"1"], [theirs.fileno(), *streams])
+        connection.sendall(json.dumps(request).encode() + b"\n")
+        connection.settimeout(seconds)
+        try:
+            status = connection.recv(16)
+        except TimeoutError:
+            connection.shutdown(socket.SHUT_WR)
+            connection.settimeout(None)
+            connection.recv(16)  # until the program has ended
+            return None
+    assert status, "the fork server has ended"
+    return int(status)
 
 
 def output_of(code: str, *arguments: str, **variables: str) -> str:
@@ -109,12 +145,14 @@ def output_of_start(code: str, *arguments: str, **variables: str) -> str:
     return done.stdout.strip()
 
 
-class _Server:
+class Server:
+    """A process that forks: where it is asked to, and itself."""
+
     def __init__(self, preload: tuple[str, ...]) -> None:
-        self._control, theirs = socket.socketpair()
+        self.control, theirs = socket.socketpair()
         path = {"PYTHONPATH": os.pathsep.join(sys.path), "OPENBLAS_NUM_THREADS": "1"}
         with theirs:
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [sys.executable, str(_SERVER), str(theirs.fileno()), *preload],
                 env=_AT_THE_BEGINNING | path,
                 pass_fds=[theirs.fileno()],
@@ -122,30 +160,11 @@ class _Server:
                 start_new_session=True,  # what a terminal's Ctrl-C ends is not the server
             )
 
-    def run(self, request: str, out: int, err: int, timeout: float) -> int | None:
-        """Return the exit status, None where the time was not enough."""
-        connection, theirs = socket.socketpair()
-        with connection, Path(os.devnull).open() as nothing:
-            with theirs:
-                files = [theirs.fileno(), nothing.fileno(), out, err]
-                socket.send_fds(self._control, [b"1"], files)
-            connection.sendall(request.encode() + b"\n")
-            connection.settimeout(timeout)
-            try:
-                status = connection.recv(16)
-            except TimeoutError:
-                connection.shutdown(socket.SHUT_WR)
-                connection.settimeout(None)
-                connection.recv(16)  # until the program has ended
-                return None
-        assert status, "the fork server has ended"
-        return int(status)
 
-
-def _check(variables: Mapping[str, str]) -> None:
-    """Raise for a variable that would be read too late."""
+def check(variables: Mapping[str, str], begun_with: Mapping[str, str] = _AT_THE_BEGINNING) -> None:
+    """Raise ValueError for a variable that would be read too late by a server that has others."""
     for name, value in variables.items():
-        entry, had = f"{name}=", _AT_THE_BEGINNING.get(name)
+        entry, had = f"{name}=", begun_with.get(name)
         late = entry.startswith(_READ_AT_THE_START) and not entry.startswith(_READ_LATER)
         if late and value != had:
             words = f"{name} is read when a process starts or imports torch"
@@ -155,8 +174,9 @@ def _check(variables: Mapping[str, str]) -> None:
 
 
 @functools.cache
-def _server(preload: tuple[str, ...]) -> _Server:
-    return _Server(preload)
+def server(preload: tuple[str, ...]) -> Server:
+    """Return this process's server that has imported these modules."""
+    return Server(preload)
 
 
 def _text(file: int) -> str:

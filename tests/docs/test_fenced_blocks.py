@@ -2,9 +2,9 @@
 
 The blocks of one document run in order, each in a process of its own, in one temporary folder that
 they share (so a block may write a file that the next one uses). `python` and `bash` blocks are run,
-`c` and `cpp` blocks are compiled against bringup's headers, `text` and `mermaid` blocks are
-pictures (test_pages.py reads the latter). Any other language is a failure: nothing is skipped
-silently.
+and what is Python in them is forked from a server; `c` and `cpp` blocks are compiled against
+bringup's headers, `text` and `mermaid` blocks are pictures (test_pages.py reads the latter). Any
+other language is a failure: nothing is skipped silently.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.forked_commands import stand_ins
 from tests.forked_python import DYNAMO, run_forked
 
 from bringup import _native
@@ -54,16 +54,21 @@ def command(language: str, text: str, folder: Path) -> list[str]:
     raise AssertionError(f"a fenced block is in {language!r}: use {known}")
 
 
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], int]:
+    """Return the variables and the open file of shells whose Python commands are forks."""
+    return stand_ins(tmp_path_factory.mktemp("commands"))
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: str(d.relative_to(ROOT)))
-def test_every_fenced_block_of_the_document_runs(document: Path, tmp_path: Path) -> None:
-    environment = os.environ | {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "BRINGUP_SOURCE": str(ROOT),
-    }
+def test_every_fenced_block_of_the_document_runs(
+    document: Path, tmp_path: Path, shell: tuple[dict[str, str], int]
+) -> None:
+    environment = os.environ | shell[0] | {"BRINGUP_SOURCE": str(ROOT)}
     for line, language, text in blocks(document):
         if language in {"text", "mermaid"}:
             continue
-        done = run_block(language, text, tmp_path, environment)
+        done = run_block(language, text, tmp_path, environment, shell[1])
         where = f"{document.relative_to(ROOT)}:{line} ({language})"
         assert done.returncode == 0, (
             f"{where}:\n{text}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
@@ -71,7 +76,7 @@ def test_every_fenced_block_of_the_document_runs(document: Path, tmp_path: Path)
 
 
 def run_block(
-    language: str, text: str, folder: Path, environment: dict[str, str]
+    language: str, text: str, folder: Path, environment: dict[str, str], server: int
 ) -> subprocess.CompletedProcess[str]:
     """Runs one block in a process of its own."""
     if language == "python":
@@ -87,6 +92,7 @@ def run_block(
         command(language, text, folder),
         cwd=folder,
         env=environment,
+        pass_fds=[server],
         capture_output=True,
         text=True,
         timeout=TIME_LIMIT_S,
