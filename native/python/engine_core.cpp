@@ -119,7 +119,7 @@ int ObjectTable::traverse(visitproc visit, void* arg) const {
   return 0;
 }
 
-// Only the references go: numbers stay valid for whoever still prints a node.
+// Only the references go: numbers stay valid, so that a node can still be printed.
 void ObjectTable::clear() {
   index_ = Ref();
   numbers_.clear();
@@ -199,7 +199,7 @@ Ref GraphCore::node_meta_entry(en::NodeId node, PyObject* key) {
   return Ref(Py_XNewRef(entry));
 }
 
-// The names of torch.fx are unique, so what nobody asked for before need not be learnt; only the
+// The names of torch.fx are unique, so what was not asked for before need not be learnt; only the
 // output node is called otherwise here.
 Ref GraphCore::name(en::NodeId node) const {
   static PyObject* const key = PyUnicode_InternFromString("name");

@@ -13,8 +13,8 @@ namespace bringup::python {
 //   fold(fx_node, operator) -> (Operator, metas or None)   of a call with several outputs: the meta
 //       of each when the node is only ever indexed, else what to take the whole call for
 //   raise_mismatch(fx_node)   raises why the arguments do not match the schema
-//   meta(fx_node)   the description of a value, asked when somebody looks at it
-// `inherited` are keys of fx_node.meta that `Node.meta` takes over, when somebody looks at it.
+//   meta(fx_node)   the description of a value, asked on demand
+// `inherited` are keys of fx_node.meta that `Node.meta` takes over, on demand.
 void read_fx(GraphCore& core, PyObject* fx_graph, PyObject* node_type, PyObject* getitem,
              PyObject* reader, PyObject* inherited);
 

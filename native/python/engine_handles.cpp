@@ -330,7 +330,7 @@ PyGetSetDef node_getters[] = {
     {"is_erased", node_is_erased, nullptr, "Whether the node is in its graph no more.", nullptr},
     {"_name", node_raw_name, nullptr, "The name, also of an erased node.", nullptr},
     {"_wanted_name", node_wanted_name, nullptr,
-     "The name if somebody asked for it, else what it would be made from.", nullptr},
+     "The name if it was asked for, else what it would be made from.", nullptr},
     {"_operator", node_raw_operator, nullptr, "The operator, also of an erased node.", nullptr},
     {"_outputs", node_raw_outputs, nullptr, "The values, also of an erased node.", nullptr},
     {"meta", node_meta, nullptr,

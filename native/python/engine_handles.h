@@ -1,4 +1,4 @@
-// Node and Value: what Python holds of a graph. Made when somebody asks, one object a node or value
+// Node and Value: what Python holds of a graph. Made on demand, one object a node or value
 // while it is alive; they expire with an exception.
 #pragma once
 

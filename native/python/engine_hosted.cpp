@@ -36,7 +36,7 @@ nb::object python_option(const en::OptionValue& value) {
       value);
 }
 
-// One thread state for a whole session, with the lock only where somebody takes it: with one for
+// One thread state for a whole session, with the lock only where it is taken: with one for
 // each step, what Python keeps by thread and context would not last from one to the next.
 class ThreadState {
  public:

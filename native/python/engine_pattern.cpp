@@ -14,7 +14,7 @@ en::StringId text_of(nb::handle text) { return string_of(text.ptr()); }
 
 nb::tuple fields(nb::handle given) { return nb::cast<nb::tuple>(given); }
 
-// The graph of a core, which lives as long as somebody has it.
+// The graph of a core, which keeps it alive.
 std::shared_ptr<const en::Graph> shared_graph(GraphCore& core) {
   PyObject* held = Py_NewRef(core.self);
   return std::shared_ptr<const en::Graph>(&core.graph, [held](const en::Graph*) {

@@ -22,7 +22,7 @@ std::unique_ptr<en::Pass> create_python_pass() {
   return std::make_unique<PythonPass>(nb::borrow(pass_class)());
 }
 
-// Keeps a class; whoever drops it last need not hold the GIL.
+// Keeps a class; it may be dropped without the GIL.
 std::shared_ptr<void> kept(nb::object pass_class) {
   return {pass_class.release().ptr(), [](void* object) {
             if (!Py_IsInitialized()) return;

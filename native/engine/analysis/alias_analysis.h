@@ -16,7 +16,7 @@ class AliasAnalysis {
   // `track_views`: know the storages of a graph without writers too.
   explicit AliasAnalysis(const Graph& graph, bool track_views = false);
 
-  // Whether nothing in the graph writes memory, as far as anybody knows.
+  // Whether nothing in the graph is known to write memory.
   bool quiet() const { return quiet_; }
   // The node that stands for the storage of `value`, if views are tracked or not quiet.
   NodeId root(ValueId value) const { return find(value.node); }

@@ -41,7 +41,7 @@ struct Placement {
   std::vector<NodeId> hoist;
 };
 
-// Why there is no such place. The words are made when somebody reads them.
+// Why there is no such place. The words are made on demand.
 struct PlacementRefusal {
   enum class Why : uint8_t {
     kNoOperator,
@@ -69,7 +69,7 @@ struct PlacementRefusal {
 std::optional<PlacementRefusal> why_not_operators(const Graph& graph, const ReplacedPart& part);
 // Whether what is used outside is an output, and no input is computed inside.
 std::optional<PlacementRefusal> why_not_closed(const Graph& graph, const ReplacedPart& part);
-// Whether nobody writes the memory of an output.
+// Whether the memory of no output is written.
 std::optional<PlacementRefusal> why_not_unwritten(const Graph& graph, const ReplacedPart& part,
                                                   const AliasAnalysis& aliases);
 // The place: behind all that is read, in front of all that read, with no write of what the nodes

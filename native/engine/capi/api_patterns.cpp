@@ -244,7 +244,7 @@ int32_t pattern_one_of(bringup_ir_graph graph, const bringup_argument* alternati
   });
 }
 
-// What stands in the place of an absent value unless somebody says.
+// What stands in the place of an absent value by default.
 bringup_argument usual_otherwise(const GraphEntry& entry, ValueId present) {
   bringup_argument argument{BRINGUP_ARGUMENT_NONE, 0, {}};
   if (&entry.graph->op(present.node) == Operators::input()) return argument;

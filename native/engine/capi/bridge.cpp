@@ -46,7 +46,7 @@ std::string default_path() {
   return std::filesystem::absolute(info.dli_fname).replace_filename("libbringup_bridge.so");
 }
 
-// RTLD_LOCAL: nobody links the bridge, and its names are no one's. What must be global is
+// RTLD_LOCAL: nothing links the bridge or uses its names. What must be global is
 // libpython, whose symbols extension modules do not link; the bridge sees to that.
 std::shared_ptr<const OpenBridge> open_bridge(const char* given) {
   const std::string path = given != nullptr ? given : default_path();

@@ -120,7 +120,7 @@ std::vector<RegistrationPtr> PluginLoader::load(const std::string& given) {
   }
 }
 
-// Waits until nobody loads `path`; false when this thread itself does.
+// Waits until no thread loads `path`; false when this thread itself does.
 bool PluginLoader::wait_for(std::unique_lock<std::mutex>& lock, const std::string& path) {
   const std::thread::id self = std::this_thread::get_id();
   while (true) {

@@ -83,7 +83,7 @@ void Graph::learn_names() const {
   }
 }
 
-// The host is asked without a lock: it may wait for one that somebody holds who waits for this one.
+// The host is asked without a lock: it may wait for one whose owner waits for this one.
 void Graph::name_node(NodeId node) const {
   if (is_named(node)) return;
   const Node& unnamed = nodes_[node];

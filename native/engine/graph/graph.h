@@ -2,7 +2,7 @@
 //
 // Every change is one of the edits of edit.h, journalled while a transaction is open: so a failed
 // pass is undone, and a successful one can be repeated on the graph that this one mirrors. One
-// thread writes; while nobody writes, any number may call the const functions.
+// thread writes; while it does not, any number may call the const functions.
 #pragma once
 
 #include <atomic>
@@ -80,16 +80,16 @@ class Graph : public std::enable_shared_from_this<Graph> {
     return known != kNoString ? known : learn_name(node);
   }
   std::string_view name_text(NodeId node) const { return Strings::text(name(node)); }
-  // Whether anybody asked for the name of a node yet, or it was made when the node was.
+  // Whether the name of a node was asked for yet, or made when the node was.
   bool is_named(NodeId node) const {
     return name_of(at(node)).load(std::memory_order_acquire) != kNoString;
   }
-  // What a node is to be called by whoever makes the like of it: its name if somebody asked for it
+  // What a copy of a node is to be called: its name if it was asked for
   // already, else what it was given to be made unique.
   StringId wanted_name(NodeId node) const;
   // The pass that made the node; kNoString: none did.
   StringId rule(NodeId node) const { return at(node).rule; }
-  // Whether some call writes memory, or does what nobody knows.
+  // Whether some call writes memory, or its effects are unknown.
   bool has_effects() const { return effects_ > 0; }
   // Whether the call only computes its outputs, asking the host about a random operator.
   bool pure(NodeId node) const;
@@ -162,11 +162,11 @@ class Graph : public std::enable_shared_from_this<Graph> {
   NodeId insert(const Operator* op, StringId base, const Call& call, uint32_t output_count,
                 NodeId before);
   // A new node at the end, for a host that mirrors a graph of its own. What is read must be there
-  // already. The host is asked for its name when somebody wants to know it; while there are nodes
-  // whose names are unknown, those of new ones are made when somebody asks, too.
+  // already. The host is asked for its name on demand; while there are nodes
+  // whose names are unknown, those of new ones are made on demand, too.
   NodeId append(const Operator* op, const Call& call, uint32_t output_count);
   // The same in two steps, for a host that needs the call to work out its outputs: a draft can be
-  // read but stands nowhere, and nobody can read its values.
+  // read but stands nowhere, and its values cannot be read.
   NodeId draft(const Operator* op, StringId base, const Call& call);
   void insert_draft(NodeId node, uint32_t output_count, NodeId before);
   void discard_draft(NodeId node);
@@ -176,7 +176,7 @@ class Graph : public std::enable_shared_from_this<Graph> {
   void replace_all_uses(ValueId old, ValueId now);
   // What the graph returns.
   void set_outputs(const Call& call) { rewire(kOutput, call); }
-  // Refused while somebody reads the node or must run after it.
+  // Refused while a node reads it or must run after it.
   void erase(NodeId node);
   // Those of `candidates`, and what only they read, that are pure and unread.
   void erase_dead(std::span<const NodeId> candidates);
@@ -196,7 +196,7 @@ class Graph : public std::enable_shared_from_this<Graph> {
   // Another operator and arguments for a node; not within a transaction.
   void set_operator(NodeId node, const Operator* op, const Call& call);
 
-  // Transactions. One at a time; `rule` is stamped on the nodes made meanwhile.
+  // Transactions. One at a time; `rule` is stamped on the nodes that are made.
 
   void begin(StringId rule);
   bool in_transaction() const { return open_; }
@@ -221,7 +221,7 @@ class Graph : public std::enable_shared_from_this<Graph> {
   struct Node {
     const Operator* op = nullptr;
     int64_t order = 0;
-    mutable StringId name = kEmptyString;  // kNoString: nobody asked yet; see name_of
+    mutable StringId name = kEmptyString;  // kNoString: not asked for; see name_of
     StringId base = kNoString;             // what the name is made from; kNoString: the host's
     StringId rule = kNoString;
     NodeId previous = kNoNode;

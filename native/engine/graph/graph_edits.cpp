@@ -320,7 +320,7 @@ void Graph::attach(NodeId node, NodeId before, const ArgumentRange& arguments) {
   nodes_[node].arguments = arguments;
   ++alive_;
   link(node, before);
-  if (is_named(node)) {  // meanwhile another may be called so
+  if (is_named(node)) {  // another may be called so by now
     nodes_[node].name = names_.unique(nodes_[node].name);
     names_.add(nodes_[node].name, node);
   } else {

@@ -13,7 +13,7 @@ namespace bringup::engine {
 class Graph;
 
 // Any thread may call anything; an implementation takes the locks it needs (a Python one the GIL).
-// The engine holds no lock meanwhile.
+// The engine holds no lock then.
 class Host {
  public:
   virtual ~Host() = default;

@@ -1,4 +1,4 @@
-// Nodes that the engine makes for somebody: their names, descriptions and data.
+// Nodes that the engine makes: their names, descriptions and data.
 #pragma once
 
 #include "engine/graph/graph.h"

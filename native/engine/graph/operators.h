@@ -32,7 +32,7 @@ struct Operator {
   int32_t commutes_if_one = kAlwaysCommutes;  // ... if this argument is the number 1
   uint32_t number = 0;                        // dense, given by Operators::intern
 
-  // A call writes memory, or does what nobody knows.
+  // A call writes memory, or its effects are unknown.
   bool has_effects() const { return !mutates.empty() || opaque; }
   // A call only computes its outputs: it may be moved, merged, folded or dropped.
   bool pure() const { return mutates.empty() && !random && !kept && !opaque; }

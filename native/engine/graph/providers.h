@@ -20,7 +20,7 @@ struct TensorDesc;
 // Why a value of description `now` cannot stand where one of `old` did: shape, dtype or device.
 std::optional<std::string> difference_of(const TensorDesc& old, const TensorDesc& now);
 
-// One kind of question: its name, for the error when nobody answers it, and who does.
+// One kind of question: its name, for the error when it has no answer, and the answer.
 template <class Signature>
 class Provider;
 
@@ -89,7 +89,7 @@ struct Providers {
       carry_over;
   // A new value in front of `before` with the elements of `value` and memory of its own.
   std::function<ValueId(Graph& graph, ValueId value, NodeId before)> copy_of;
-  // Hears of a value that stays, because somebody else reads it, though `now` stands for it.
+  // Hears of a value that stays, because another node reads it, though `now` stands for it.
   std::function<void(Graph& graph, ValueId old, ValueId now)> stays;
   // Completes a constant that a pass made: the host's own payload and description of it.
   std::function<void(Graph& graph, NodeId node, const ConstantData& data)> constant_made;

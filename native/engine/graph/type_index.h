@@ -1,4 +1,4 @@
-// The nodes of each type, in graph order when somebody asks, and what their calls are given.
+// The nodes of each type, in graph order on demand, and what their calls are given.
 #pragma once
 
 #include <atomic>
@@ -20,7 +20,7 @@ struct ArgumentForms {
   bool others = false;           // a value or a nest stands there in one of them
 };
 
-// Written by the graph's one writer; `find` may be called from several threads meanwhile nobody
+// Written by the graph's one writer; `find` may be called from several threads while nothing
 // writes, and sorts what was changed since the last call.
 class TypeIndex {
  public:

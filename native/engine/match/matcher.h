@@ -39,7 +39,7 @@ class Matcher {
 
   const Program& program() const { return *program_; }
   // The next match among the nodes that could compute the first output when the matcher was made,
-  // in the order of the anchor's types, then of the graph; nodes erased meanwhile are passed over.
+  // in the order of the anchor's types, then of the graph; nodes that were erased are passed over.
   std::optional<Candidate> next();
   // The first match whose first output is computed by `target`.
   std::optional<Candidate> match_at(NodeId target);

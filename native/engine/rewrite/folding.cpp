@@ -73,7 +73,7 @@ class Folding {
     return &graph_.op(value.node) == Operators::constant() && steps_.has_data(value.node);
   }
 
-  // Whether nobody else sees the memory of its outputs.
+  // Whether nothing else sees the memory of its outputs.
   bool is_free(NodeId node) const {
     for (uint32_t index = 0; index < graph_.output_count(node); ++index) {
       const ValueId value{node, index};

@@ -37,7 +37,7 @@ uint64_t infer_shapes(Graph& graph, const Providers& providers);
 
 uint64_t fold_constants(Graph& graph, const Providers& providers, const Commit& commit);
 
-// Removes pure nodes that nobody reads.
+// Removes pure nodes that are not read.
 uint64_t remove_unread(Graph& graph, const Commit& commit);
 
 }  // namespace bringup::engine

@@ -22,9 +22,9 @@ struct Site {
 };
 
 // Copies `replacement` in front of `site.before`, lets its outputs stand for the site's, and takes
-// out the site's nodes where nobody else reads them. An output of the replacement may be one of its
-// inputs; a replacement may have no node at all. New nodes take over the attributes of what they
-// replace, and their description comes from the providers. Returns the new nodes in order.
+// out the site's nodes where nothing else reads them. An output of the replacement may be one of
+// its inputs; a replacement may have no node at all. New nodes take over the attributes of what
+// they replace, and their description comes from the providers. Returns the new nodes in order.
 //
 // EngineError (inside of a transaction, which the caller rolls back) when the numbers of inputs or
 // outputs do not fit, an output differs in shape, dtype or device from what it replaces, the

@@ -27,7 +27,7 @@ using RegistrationPtr = std::shared_ptr<const Registration>;
 // The registration that the creator running on this thread is for; EngineError outside of one.
 const Registration& creating();
 
-// A fresh instance. Creators may make instances of other passes meanwhile.
+// A fresh instance. Creators may make instances of other passes.
 std::unique_ptr<Pass> make_instance(const Registration& registration);
 
 // Where what is registered on this thread comes from: set while a plugin is loaded.

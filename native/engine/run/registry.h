@@ -54,7 +54,7 @@ class Registry {
 };
 
 // Collects what this thread registers, and makes it visible all at once or, without commit, not at
-// all. No lock is held meanwhile. Batches nest; each stands for itself.
+// all. No lock is held. Batches nest; each stands for itself.
 class Batch {
  public:
   explicit Batch(Registry& registry);
@@ -63,7 +63,7 @@ class Batch {
   Batch& operator=(const Batch&) = delete;
 
   // Registers all; returns those that are new. EngineError(kDuplicate), and none is registered,
-  // when another thread took a name meanwhile.
+  // when another thread took a name.
   std::vector<RegistrationPtr> commit();
 
  private:

@@ -180,7 +180,7 @@ class Session {
     if (was_edited) aliases_.emplace(graph_);
   }
 
-  // Why the match cannot stay without a copy that nobody makes; a copy is made once all is settled.
+  // Why the match cannot stay where the host cannot copy; a copy is made once all is settled.
   std::optional<std::string> reason_to_copy() {
     if (host_.can_copy()) return std::nullopt;
     std::optional<NewlyShared> found = newly_shared(graph_, shared_);

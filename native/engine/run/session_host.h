@@ -39,7 +39,7 @@ class SessionHost {
   virtual ~SessionHost() = default;
 
   virtual Graph& graph() = 0;
-  // What hooks are told and may ask.
+  // What hooks may read and ask.
   virtual const Options& options() const = 0;
   virtual const Providers& providers() const = 0;
 

@@ -14,7 +14,7 @@ enum class ErrorCode {
   kPass,        // an edit that a pass must not make
   kExpired,     // a node that was erased
   kDuplicate,   // a name and version that are taken
-  kNoProvider,  // nobody answers what is asked; the message names the provider
+  kNoProvider,  // the host lacks a provider; the message names it
   kSchema,      // arguments that do not fit their operator
   kFailed,      // a pass, a provider or a library failed
   kInternal,

@@ -17,7 +17,7 @@ class Strings {
  public:
   // The id of `text`; the same for equal texts. Throws std::bad_alloc.
   static StringId intern(std::string_view text);
-  // The id of `text` if anybody interned it.
+  // The id of `text` if it was interned.
   static std::optional<StringId> find(std::string_view text);
   // The text of an id that `intern` gave out (of kNoString: ""). A NUL follows it.
   static std::string_view text(StringId id) noexcept;

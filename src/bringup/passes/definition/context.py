@@ -1,4 +1,4 @@
-"""What a pass is told about its run, and what it tells back. Valid only while the pass runs."""
+"""What a pass knows about its run, and what it reports. Valid only while the pass runs."""
 
 from __future__ import annotations
 

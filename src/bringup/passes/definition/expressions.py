@@ -58,7 +58,7 @@ def configure(
 
 
 def uses_instance(method: object) -> bool:
-    """Return whether a method may do anything with its `self`; True where that cannot be told."""
+    """Return whether a method may do anything with its `self`; True where that is unknown."""
     if not isinstance(method, FunctionType) or method.__code__.co_argcount == 0:
         return True
     code = method.__code__

@@ -75,7 +75,7 @@ class NativeMatcher:
 
 
 class FoundMatch(MatchResult):
-    """A match of the engine. What its pieces stand for is asked when somebody looks inside.
+    """A match of the engine. What its pieces stand for is asked on demand.
 
     Attributes:
         graph: that is being rewritten.

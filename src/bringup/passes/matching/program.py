@@ -39,7 +39,7 @@ class Program:
 
 
 def program_of(pattern: Pattern) -> Program:
-    """Return the program of a pattern; made again only if the pattern was changed meanwhile.
+    """Return the program of a pattern; made again only if the pattern was changed.
 
     Raises `PassError` when the engine cannot take it as a pattern.
     """

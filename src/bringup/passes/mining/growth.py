@@ -287,7 +287,7 @@ def _may_be_replaced(node: ir.Node) -> bool:
 
 
 def _classes(labels: Sequence[object], edges: Sequence[_Edge]) -> list[list[int]]:
-    """Return classes, in order, of positions that cannot be told apart by what surrounds them."""
+    """Return classes, in order, of positions whose surroundings are alike."""
     names = [repr(label) for label in labels]
     colours = [sorted(set(names)).index(name) for name in names]
     while True:

@@ -140,7 +140,7 @@ def _interfaces(
             continue
         nodes = sorted((links.nodes[number] for number in place), key=lambda node: node.order)
         if not all(node.users for node in nodes):
-            continue  # a node that nobody reads is no part of a pattern
+            continue  # a node that is not read is no part of a pattern
         mined = MinedPattern(nodes)
         if mined.inputs and 0 < len(mined.outputs) <= max_outputs:
             seen.setdefault(mined.interface(), []).append(mined)

@@ -114,7 +114,7 @@ def collecting() -> Iterator[list[PassRegistration]]:
     """Collect what is registered in this block by this thread, and make it visible at its end, all
     at once; an exception leaves nothing of it.
 
-    No lock is held meanwhile: the block may import modules that register passes themselves.
+    No lock is held: the block may import modules that register passes themselves.
     """
     noted: list[PassRegistration] = []
     token = _NOTED.set(noted)

@@ -118,7 +118,7 @@ def check_node_support(node: ir.Node) -> tuple[bool, str]:
     dialect = node.graph.dialect
     if dialect is None:
         raise PassError(
-            f"graph {node.graph.name!r} has no dialect, so nobody knows whether {node.name!r} "
+            f"graph {node.graph.name!r} has no dialect, so it is unknown whether {node.name!r} "
             f"({node.op_type}) is supported: bind the graph to one"
         )
     return dialect.supports(node)

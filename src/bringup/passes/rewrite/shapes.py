@@ -16,8 +16,8 @@ def infer_shape(replacement: ir.Graph, source: MatchResult | ir.Node | SubgraphB
         source: what it will replace: a match, a node (its inputs each once), or a boundary.
 
     Raises `TypeError` for other kinds (and then changes nothing) and `PassError` when the
-    replacement is empty, has more inputs than its source, an operator refuses its inputs, or nobody
-    knows shapes: `ir.aten_schemas()` knows schemas only.
+    replacement is empty, has more inputs than its source, an operator refuses its inputs, or no
+    dialect knows shapes: `ir.aten_schemas()` knows schemas only.
     """
     if not isinstance(replacement, ir.Graph):
         raise TypeError(f"infer_shape takes an ir.Graph, got {type(replacement).__name__}")

@@ -96,7 +96,7 @@ class Controls:
         verify: whether every rewrite is run against what it replaces.
         dump: the folder for the graphs before and after every pass that changed one.
         limit: how many rewrites may happen.
-        quiet: whether nobody is told: for trying a pass out.
+        quiet: whether nothing is reported: for trying a pass out.
     """
 
     verify: bool = False

@@ -1,7 +1,7 @@
 """What happens while passes run, as structured events: for logs, tools and profilers.
 
 `BRINGUP_LOG=passes:json` prints every event as one line of JSON; `subscribe` hands them to a
-function. Whoever has a profiler gives `profile_with` its ranges.
+function. A profiler gives `profile_with` its ranges.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def subscribe(listener: Listener) -> Iterator[None]:
 
 
 def is_wanted() -> bool:
-    """Return whether anybody listens: events need not be made otherwise."""
+    """Return whether there are listeners: events need not be made otherwise."""
     return bool(_LISTENERS) or settings.logger("passes.events").isEnabledFor(logging.INFO)
 
 

@@ -50,7 +50,7 @@ class Session:
         options: what the pass may read.
         controls: what else is asked for.
         commit: handed the edits that stay.
-        has_listeners: whether anybody has subscribed to what happens.
+        has_listeners: whether there are subscribers.
 
     Attributes:
         options: as given.

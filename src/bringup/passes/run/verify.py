@@ -119,7 +119,7 @@ class Verifier:
             if value.node.payload is not None:
                 data[value] = value.node.payload
             elif value.meta is None:
-                raise _NotComparableError(f"nobody knows the shape of {value.name!r}")
+                raise _NotComparableError(f"the shape of {value.name!r} is unknown")
             else:
                 data[value] = self._sample(value, 1000 * draw + number, draw)
         return data

@@ -419,7 +419,7 @@ def test_node_support_is_asked_of_the_dialect():
 
     compiler.apply_passes(traced_linear())
     assert seen == [(True, "")]
-    with pytest.raises(PassError, match="has no dialect, so nobody knows whether 'a'"):
+    with pytest.raises(PassError, match="has no dialect, so it is unknown whether 'a'"):
         passes.check_node_support(node(chain("a"), "a"))
     with pytest.raises(TypeError, match=r"expected an ir\.Node"):
         passes.check_node_support("a")
