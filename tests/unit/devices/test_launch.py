@@ -178,7 +178,7 @@ scale = ops.kernel_op("demo::scale(Tensor x, float factor) -> Tensor",
                       outputs=ops.empty_like("x"))
 scale(torch.ones(2, device="npu"), -1.0)
 """
-    assert "work on device 'npu:0' failed and nobody asked" in fresh_python(code)
+    assert "work on device 'npu:0' failed and its result was not read" in fresh_python(code)
 
 
 def test_failing_host_entry_raises_kernel_error_at_the_call(
