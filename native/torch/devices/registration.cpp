@@ -35,7 +35,7 @@ constexpr std::string_view kFolder = kFile.substr(0, kFile.rfind('/') + 1);
 constexpr std::string_view kRegisteredAt = "registered at ";
 
 bool is_of_the_kit(std::string_view told) {
-  return told.ends_with(" by devices.kernel") ||
+  return told == kKernelOpDebug || told.ends_with(" by devices.kernel") ||
          (told.starts_with(kRegisteredAt) &&
           told.substr(kRegisteredAt.size()).starts_with(kFolder));
 }

@@ -42,5 +42,7 @@ void restore_kit_kernels();
 // Where the kernel comes from that other code registered for this operator on the device, as
 // the dispatcher tells it; none for the kit's own and those of devices.kernel.
 std::optional<std::string> foreign_kernel(const c10::OperatorHandle& op);
+// What the dispatcher says of a kernel that kernel_op registers.
+inline constexpr char kKernelOpDebug[] = "bringup";
 
 }  // namespace bringup::torch_ext

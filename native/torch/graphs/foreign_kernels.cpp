@@ -7,7 +7,6 @@
 #include "torch/devices/fallback.h"
 #include "torch/devices/registration.h"
 #include "torch/graphs/values.h"
-#include "torch/ops/kernel_record.h"
 
 namespace bringup::torch_ext::graphs {
 namespace {
@@ -25,12 +24,11 @@ bool reads_device(c10::ArrayRef<const c10::IValue> inputs) {
 }  // namespace
 
 std::optional<std::string> foreign_device_kernel(const c10::OperatorHandle& op) {
-  // A kernel of ours starts its work through the kit.
-  if (active_driver() == nullptr || find_kernel(op) != nullptr) return std::nullopt;
+  if (active_driver() == nullptr) return std::nullopt;
   if (auto told = foreign_kernel(op)) return told;
   if (!hands_to_out_form(op)) return std::nullopt;
   const auto out = find_out_form(op);
-  if (!out.has_value() || find_kernel(*out) != nullptr) return std::nullopt;
+  if (!out.has_value()) return std::nullopt;
   return foreign_kernel(*out);
 }
 

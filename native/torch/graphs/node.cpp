@@ -51,7 +51,11 @@ std::string Node::description() const {
 
 KernelNode::KernelNode(std::string op, std::string scope, Call call)
     : Node(std::move(op), std::move(scope), call.schema), call_(std::move(call)) {
-  pack();
+  auto packed = call_.record.pack(call_.inputs, call_.outputs);
+  TORCH_CHECK(packed.has_value(), this->op(), ": its kernel would not run alone; capture it again");
+  packed_ = std::move(*packed);
+  run_ = packed_.kernel->run;
+  take(std::move(packed_.block));
 }
 
 void KernelNode::start_on_device(c10::DeviceIndex device) {
@@ -102,18 +106,14 @@ void KernelNode::check_arguments(const std::vector<c10::IValue>& arguments,
   call_.record.check_captured(arguments, call_.outputs, packed_);
 }
 
-void KernelNode::set_host_value(size_t index, const HostValue& value) {
-  call_.inputs[index] = value;
-  pack();
+void KernelNode::use_values() {
+  take(call_.record.pack_again(call_.inputs, call_.outputs, packed_));
   if (values_launch_.fn != nullptr) lower_values(values_launch_.fn);
 }
 
-// Packs all arguments anew. A driver reads them where they were when it got the launch.
-void KernelNode::pack() {
-  auto packed = call_.record.pack(call_.inputs, call_.outputs);
-  TORCH_CHECK(packed.has_value(), op(), ": its kernel would not run alone; capture it again");
-  packed_ = std::move(*packed);
-  run_ = packed_.kernel->run;
+// A driver reads arguments where they were when it got the launch.
+void KernelNode::take(runtime::LaunchBlock block) {
+  packed_.block = std::move(block);
   args_.assign(packed_.block.args(), packed_.block.args() + packed_.block.size());
   kinds_.assign(packed_.block.kinds(), packed_.block.kinds() + packed_.block.size());
 }

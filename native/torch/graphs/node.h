@@ -98,8 +98,10 @@ class Node {
   // beside a run; one update at a time.
   virtual void check_arguments(const std::vector<c10::IValue>& /*arguments*/,
                                const std::vector<c10::IValue>& /*former*/) const {}
-  // Writes a value of the argument's type. Only for an index that host_value() knows.
+  // Writes a value of the argument's type. Only for an index that host_value() knows. A run reads
+  // it after the next use_values(), since values may fit only all together.
   virtual void set_host_value(size_t /*index*/, const HostValue& /*value*/) {}
+  virtual void use_values() {}
 
   // Every tensor that a run reads or writes; one that is changed in place is visited as both.
   virtual void visit_accesses(const AccessVisitor& visit) const = 0;
@@ -153,10 +155,13 @@ class KernelNode final : public Node {
   c10::ArrayRef<c10::IValue> arguments() const override { return call_.inputs; }
   void check_arguments(const std::vector<c10::IValue>& arguments,
                        const std::vector<c10::IValue>& former) const override;
-  void set_host_value(size_t index, const HostValue& value) override;
+  void set_host_value(size_t index, const HostValue& value) override {
+    call_.inputs[index] = value;
+  }
+  void use_values() override;
 
  private:
-  void pack();
+  void take(runtime::LaunchBlock block);
   void lower_values(bringup_kernel_fn fn);
 
   bringup_kernel_fn run_ = nullptr;

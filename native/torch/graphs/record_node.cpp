@@ -167,6 +167,7 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
   if (on_device) streams_.ran(current_stream(), traits.name);
   auto outputs = outputs_of(traits, args, results, on_device);
   if (!outputs) return nullptr;
+  if (on_device) refuse_foreign(traits.name, traits.foreign);
   if (const KernelRecord* kernel = kernel_that_ran(op, args, *outputs, on_device)) {
     args = fixed_arguments(traits, args, *outputs, true);
     auto node = std::make_unique<KernelNode>(
@@ -175,7 +176,6 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
     if (on_device) node->start_on_device(*device_);
     return node;
   }
-  if (on_device) refuse_foreign(traits.name, traits.foreign);
   args = fixed_arguments(traits, args, *outputs, false);
   if (auto copy = make_copy_node(traits, args, *outputs)) return copy;
   std::optional<NodeRandom> random;

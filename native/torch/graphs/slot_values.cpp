@@ -79,19 +79,27 @@ void SlotValues::apply(const Change& change) {
   node.set_host_value(change.argument, change.value);
 }
 
+void SlotValues::begin(StagedChanges& staged, uint64_t launch, std::set<size_t>& changed) {
+  staged.begin(launch, [&](const Change& change) {
+    apply(change);
+    changed.insert(change.node);
+  });
+  for (const size_t node : changed) nodes_[node]->use_values();
+}
+
 std::optional<uint64_t> SlotValues::begin_launch() {
   const std::lock_guard lock(mutex_);
-  copied_.begin(copied_.launch(), [this](const Change& change) {
-    apply(change);
-    stale_.insert(change.node);
-  });
+  std::set<size_t> changed;
+  begin(copied_, copied_.launch(), changed);
+  stale_.merge(changed);
   if (staged_.empty()) return std::nullopt;
   return staged_.launch();
 }
 
 void SlotValues::latch(uint64_t launch) {
   const std::lock_guard lock(mutex_);
-  staged_.begin(launch, [this](const Change& change) { apply(change); });
+  std::set<size_t> changed;
+  begin(staged_, launch, changed);
 }
 
 std::optional<uint64_t> SlotValues::full() const {

@@ -61,6 +61,8 @@ class SlotValues {
   bool has_locked(const Change& value) const;
   void stage_locked(const Change& change, HostValue as_read);
   void apply(const Change& change);
+  // What belongs to launches up to this one reaches the nodes, which are put into `changed`.
+  void begin(StagedChanges& staged, uint64_t launch, std::set<size_t>& changed);
   void retire(const c10::IValue& value);
 
   mutable std::mutex mutex_;

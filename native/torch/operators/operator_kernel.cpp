@@ -304,8 +304,16 @@ std::optional<PackedCall> OperatorKernel::pack(c10::ArrayRef<c10::IValue> inputs
 void OperatorKernel::check_captured(c10::ArrayRef<c10::IValue> inputs,
                                     c10::ArrayRef<at::Tensor> outputs,
                                     const PackedCall& captured) const {
-  const auto call = pack(inputs, outputs);
-  if (call && call->kernel == captured.kernel && call->grid == captured.grid) return;
+  pack_again(inputs, outputs, captured);
+}
+
+runtime::LaunchBlock OperatorKernel::pack_again(c10::ArrayRef<c10::IValue> inputs,
+                                                c10::ArrayRef<at::Tensor> outputs,
+                                                const PackedCall& captured) const {
+  auto call = pack(inputs, outputs);
+  if (call && call->kernel == captured.kernel && call->grid == captured.grid) {
+    return std::move(call->block);
+  }
   raise_error(ErrorClass::kContract,
               name +
                   ": it would not run the same binary as in the captured graph: a dtype, a layout, "

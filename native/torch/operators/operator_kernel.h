@@ -52,6 +52,9 @@ struct OperatorKernel final : KernelRecord {
   bool takes_layout(size_t argument, const at::Tensor& tensor) const override;
   std::optional<PackedCall> pack(c10::ArrayRef<c10::IValue> inputs,
                                  c10::ArrayRef<at::Tensor> outputs) const override;
+  runtime::LaunchBlock pack_again(c10::ArrayRef<c10::IValue> inputs,
+                                  c10::ArrayRef<at::Tensor> outputs,
+                                  const PackedCall& captured) const override;
   void check_captured(c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<at::Tensor> outputs,
                       const PackedCall& captured) const override;
   // Whether it is passed as it lies in memory, however that is.

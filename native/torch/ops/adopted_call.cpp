@@ -32,7 +32,12 @@ bool is_wrapped(const c10::Type& type) {
   if (const auto* optional = type.castRaw<c10::OptionalType>()) {
     return is_wrapped(*optional->getElementType());
   }
-  switch (element_kind(kind_of(type))) {
+  if (const auto* list = type.castRaw<c10::ListType>()) return is_wrapped(*list->getElementType());
+  const bool is_symbolic = type.kind() == c10::TypeKind::SymIntType ||
+                           type.kind() == c10::TypeKind::SymFloatType ||
+                           type.kind() == c10::TypeKind::SymBoolType;
+  if (is_symbolic) return false;
+  switch (kind_of(type)) {
     case ArgumentKind::kTensor:
     case ArgumentKind::kInt:
     case ArgumentKind::kFloat:

@@ -9,6 +9,7 @@
 #include <torch/csrc/MemoryFormat.h>
 
 #include "torch/common/errors.h"
+#include "torch/devices/registration.h"
 #include "torch/module.h"
 #include "torch/ops/adopted_call.h"
 #include "torch/ops/autograd.h"
@@ -120,7 +121,7 @@ void register_kernels(KernelOp& op) {
   auto& dispatcher = c10::Dispatcher::singleton();
   const auto put = [&](c10::DispatchKey key, c10::KernelFunction kernel) {
     op.registrations.push_back(dispatcher.registerImpl(
-        op.handle.operator_name(), key, std::move(kernel), std::nullopt, nullptr, "bringup"));
+        op.handle.operator_name(), key, std::move(kernel), std::nullopt, nullptr, kKernelOpDebug));
   };
   op.backend_trampoline = backend_kernel(op);
   op.autograd_trampoline = autograd_kernel(op);

@@ -180,6 +180,11 @@ bool KernelOp::takes_layout(size_t argument, const at::Tensor& tensor) const {
   return takes_layout_inline(*this, argument, tensor);
 }
 
+bool KernelOp::runs_on(c10::DeviceType device) const {
+  const auto key = device == c10::kCPU ? c10::DispatchKey::CPU : c10::DispatchKey::PrivateUse1;
+  return entry.lookup(c10::DispatchKeySet(key))._equalsBoxedAndUnboxed(backend_trampoline);
+}
+
 std::optional<PackedCall> KernelOp::pack(c10::ArrayRef<c10::IValue> inputs,
                                          c10::ArrayRef<at::Tensor> outputs) const {
   CallFrame frame(*this);
@@ -189,6 +194,17 @@ std::optional<PackedCall> KernelOp::pack(c10::ArrayRef<c10::IValue> inputs,
   for (const at::Tensor& output : outputs) frame.add_output(output);
   frame.describe();
   return PackedCall{variant.kernel, frame.pack(), grid_of(frame)};
+}
+
+runtime::LaunchBlock KernelOp::pack_again(c10::ArrayRef<c10::IValue> inputs,
+                                          c10::ArrayRef<at::Tensor> outputs,
+                                          const PackedCall&) const {
+  CallFrame frame(*this);
+  frame.load(inputs);
+  frame.look();
+  for (const at::Tensor& output : outputs) frame.add_output(output);
+  frame.describe();
+  return frame.pack();
 }
 
 void KernelOp::check_captured(c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<at::Tensor> given,

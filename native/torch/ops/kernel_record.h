@@ -55,6 +55,11 @@ struct KernelRecord {
   // kernel is compiled now if this is its first use. None where it does not run the kernel alone.
   virtual std::optional<PackedCall> pack(c10::ArrayRef<c10::IValue> inputs,
                                          c10::ArrayRef<at::Tensor> outputs) const = 0;
+  // The arguments of a call that check_captured let pass, for the kernel and blocks of `captured`:
+  // nothing is chosen or computed anew.
+  virtual runtime::LaunchBlock pack_again(c10::ArrayRef<c10::IValue> inputs,
+                                          c10::ArrayRef<at::Tensor> outputs,
+                                          const PackedCall& captured) const = 0;
   // Raises ContractError when a call with these inputs breaks the input contract, or would run
   // another kernel, give fresh outputs of other shapes or start another number of blocks: a
   // captured call cannot follow there.

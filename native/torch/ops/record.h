@@ -35,10 +35,14 @@ struct Route {
 struct KernelOp final : KernelRecord {
   using KernelRecord::KernelRecord;
 
-  bool runs_on(c10::DeviceType) const override { return true; }
+  // Unless its kernel was overridden there.
+  bool runs_on(c10::DeviceType device) const override;
   bool takes_layout(size_t argument, const at::Tensor& tensor) const override;
   std::optional<PackedCall> pack(c10::ArrayRef<c10::IValue> inputs,
                                  c10::ArrayRef<at::Tensor> outputs) const override;
+  runtime::LaunchBlock pack_again(c10::ArrayRef<c10::IValue> inputs,
+                                  c10::ArrayRef<at::Tensor> outputs,
+                                  const PackedCall& captured) const override;
   void check_captured(c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<at::Tensor> outputs,
                       const PackedCall& captured) const override;
 
