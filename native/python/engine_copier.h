@@ -25,6 +25,7 @@ class Copier {
   en::ValueId copy_of(en::ValueId value, en::NodeId before);
   std::optional<std::string> difference(en::ValueId old, en::ValueId now);
   void stays(en::ValueId old, en::ValueId now);
+  void forget() { inherited_ = Ref(); }
 
  private:
   en::NodeId copy_constant(const en::CopiedNode& copied);

@@ -19,6 +19,8 @@ class Answers {
   Answers(GraphCore& core, nanobind::object answers);
 
   const en::Providers& providers() const { return providers_; }
+  // Attributes of nodes may have changed since the hook before.
+  void forget() { copier_.forget(); }
 
  private:
   const en::Operator* bind(en::StringId type, en::ArgumentList& arguments);

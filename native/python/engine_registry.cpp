@@ -127,9 +127,8 @@ nb::list load_library(const std::string& path) {
 
 }  // namespace
 
-PassRegistration registration_of(nb::handle given) {
-  auto made = std::make_shared<en::Registration>();
-  en::PassDescriptor& descriptor = made->descriptor;
+en::PassDescriptor descriptor_of(nb::handle given) {
+  en::PassDescriptor descriptor;
   descriptor.pass_name = text(given.attr("pass_name"));
   descriptor.kind = en::kind_named(text(given.attr("kind")));
   descriptor.stage = en::stage_named(text(given.attr("stage").attr("value")));
@@ -147,6 +146,12 @@ PassRegistration registration_of(nb::handle given) {
   descriptor.requires_all = texts(given.attr("requires"));
   descriptor.after = texts(given.attr("after"));
   descriptor.digest = text(given.attr("source_digest"));
+  return descriptor;
+}
+
+PassRegistration registration_of(nb::handle given) {
+  auto made = std::make_shared<en::Registration>();
+  made->descriptor = descriptor_of(given);
   made->create = create_python_pass;
   made->definition = kept(given.attr("pass_class"));
   made->of_host = true;

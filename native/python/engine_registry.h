@@ -37,7 +37,9 @@ struct PassRegistration {
   engine::RegistrationPtr registration;
 };
 
-// From a bringup.passes.PassDescriptor: its creator makes an instance of `pass_class`.
+// Of a bringup.passes.PassDescriptor.
+engine::PassDescriptor descriptor_of(nanobind::handle descriptor);
+// The same, and its creator makes an instance of `pass_class`.
 PassRegistration registration_of(nanobind::handle descriptor);
 nanobind::list as_list(std::vector<engine::RegistrationPtr> registrations);
 

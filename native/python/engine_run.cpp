@@ -43,11 +43,16 @@ nb::object exception_of(std::exception_ptr error) {
 
 en::Graph& graph_of(nb::handle graph) { return nb::cast<GraphCore&>(graph.attr("core")).graph; }
 
-// What a descriptor runs; it may not be registered.
+// What a descriptor runs; it may not be registered. A pass of a library runs as its descriptor
+// says.
 en::RegistrationPtr pass_of(nb::handle descriptor) {
   const nb::object registered = descriptor.attr("registration");
   if (registered.is_none()) return registration_of(descriptor).registration;
-  return nb::cast<PassRegistration&>(registered).registration;
+  const en::RegistrationPtr& known = nb::cast<PassRegistration&>(registered).registration;
+  if (known->of_host) return known;
+  auto pass = std::make_shared<en::Registration>(*known);
+  pass->descriptor = descriptor_of(descriptor);
+  return pass;
 }
 
 // Fields as those of bringup.passes.NearMiss.
@@ -150,12 +155,25 @@ void PythonSession::open(nb::object session, const en::RegistrationPtr& pass) {
   is_verified_ = nb::cast<bool>(session.attr("is_verified"));
   can_copy_ = nb::cast<bool>(session.attr("can_copy"));
   if (!pass->of_host) {
-    const nb::object answers = session.attr("library_host")();
-    options_ = options_of(nb::cast<nb::dict>(session.attr("options")));
-    answers_.emplace(*core_, answers);
-    library_host_ = answers;
+    library_host_ = session.attr("library_host")();
+    answers_.emplace(*core_, library_host_);
   }
   session_ = std::move(session);
+}
+
+// The match that was offered last has to go before the matcher goes on.
+void PythonSession::end_match() {
+  if (bound_ == nullptr) return;
+  *bound_ = nullptr;
+  bound_.reset();
+  call<void>("end_match");
+}
+
+void PythonSession::rollback() {
+  with_gil([&] {
+    end_match();
+    call<void>("rollback");
+  });
 }
 
 void PythonSession::close() {
@@ -177,6 +195,7 @@ void PythonSession::copy_outputs(const std::vector<uint32_t>& outputs) {
 std::unique_ptr<en::Pass> PythonSession::make_instance(const en::Registration& pass) {
   return with_gil([&]() -> std::unique_ptr<en::Pass> {
     if (!pass.of_host) {
+      options_ = options_of(nb::dict(call<nb::dict>("library_options")));
       call<void>("take_instance", nb::none());
       return library_pass(pass, *core_, session_, library_host_);
     }
@@ -209,7 +228,7 @@ void PythonSession::roll_back_to(const en::Graph::Savepoint& savepoint) {
 
 void PythonSession::search(const std::function<void()>& work) {
   with_gil([&] {
-    if (bound_ != nullptr) *bound_ = nullptr;
+    end_match();
     const Searching searching(*core_);
     const nb::gil_scoped_release released;
     work();
@@ -218,7 +237,11 @@ void PythonSession::search(const std::function<void()>& work) {
 
 void PythonSession::offer(en::Target* target) {
   with_gil([&] {
-    if (target == nullptr) return call<void>("end_search");
+    if (answers_) answers_->forget();
+    if (target == nullptr) {
+      if (bound_ != nullptr) *bound_ = nullptr;
+      return call<void>("end_search");
+    }
     if (!target->is_match()) {
       return call<void>("take_node", take(node_handle(*core_, target->node())));
     }

@@ -31,7 +31,7 @@ class PythonSession : public en::SessionHost {
   bool can_copy() const override { return can_copy_; }
   void copy_outputs(const std::vector<uint32_t>& outputs) override;
   void commit() override { step<void>("commit"); }
-  void rollback() override { step<void>("rollback"); }
+  void rollback() override;
   en::Graph::Savepoint savepoint() override;
   void roll_back_to(const en::Graph::Savepoint& savepoint) override;
 
@@ -61,6 +61,8 @@ class PythonSession : public en::SessionHost {
   void close();
 
  private:
+  void end_match();
+
   template <class Result, class... Arguments>
   Result call(const char* method, Arguments&&... arguments) const {
     const nanobind::object result = session_.attr(method)(std::forward<Arguments>(arguments)...);

@@ -62,7 +62,6 @@ class Noted : public Script, public SessionHost {
   bool can_copy() const override { return copier; }
   Graph::Savepoint savepoint() override { return note("savepoint"), Graph::Savepoint(); }
   void roll_back_to(const Graph::Savepoint&) override { note("undo"); }
-  void search(const std::function<void()>& work) override { note("search"), work(); }
   void offer(Target* target) override { note(target == nullptr ? "end" : "offer"); }
   std::vector<NodeId> replace(const Graph&, const Target&, AliasAnalysis&) override {
     note("replace");
@@ -102,8 +101,8 @@ TEST(candidates_are_rewritten_one_after_the_other_each_behind_a_savepoint) {
   Noted steps(2);
   const PassResult result = run_session(decompose_pass(), steps, {});
   CHECK_EQ(steps.steps,
-           "begin search offer savepoint meets make replace report search offer savepoint meets "
-           "make replace report search end commit ");
+           "begin offer savepoint meets make replace report offer savepoint meets "
+           "make replace report end commit ");
   CHECK_EQ(result.matches, 2u);
 }
 
@@ -111,7 +110,7 @@ TEST(candidate_that_a_hook_refuses_is_undone_and_reported_to_the_search) {
   Noted steps(1);
   steps.met = false;
   const PassResult result = run_session(decompose_pass(), steps, {});
-  CHECK_EQ(steps.steps, "begin search offer savepoint meets undo search end commit ");
+  CHECK_EQ(steps.steps, "begin offer savepoint meets undo end commit ");
   CHECK_EQ(result.near_misses.front().reason, "meet_requirements returned False");
   CHECK_EQ(result.refused, 1u);
   CHECK(result.outcome == Outcome::kUnchanged);
@@ -122,7 +121,7 @@ TEST(result_that_would_be_an_input_is_left_to_who_can_copy_it_and_refused_otherw
   refused.returns_input = true;
   const PassResult result = run_session(decompose_pass(), refused, {});
   CHECK_EQ(result.refused, 1u);
-  CHECK(refused.steps.find("replace undo search") != std::string::npos);
+  CHECK(refused.steps.find("replace undo end") != std::string::npos);
   CHECK(result.near_misses.front().reason.starts_with(
       "result 0 of the graph would share memory with 'x'"));
   Noted copied(1);
@@ -137,7 +136,7 @@ TEST(policy_skip_undoes_the_candidate_that_failed_alone) {
   const PassResult result = run_session(decompose_pass(Policy::kSkip), steps, {});
   CHECK_EQ(result.failures, 2u);
   CHECK_EQ(result.refused, 2u);
-  CHECK(steps.steps.find("replace undo search") != std::string::npos);
+  CHECK(steps.steps.find("replace undo offer") != std::string::npos);
   CHECK_EQ(result.near_misses.front().reason, "failed: no luck");
   CHECK(steps.steps.find("rollback") == std::string::npos);
 }
@@ -150,7 +149,7 @@ TEST(wrong_rewrite_is_tolerated_by_no_policy) {
     const PassResult result = run_session(decompose_pass(policy), steps, {});
     CHECK(result.failed());
     CHECK(!result.fatal);
-    CHECK_EQ(steps.steps, "begin search offer savepoint meets make replace undo rollback ");
+    CHECK_EQ(steps.steps, "begin offer savepoint meets make replace undo rollback ");
     CHECK_EQ(result.message, "no luck");
   }
 }
@@ -161,7 +160,7 @@ TEST(what_is_no_failure_of_the_pass_goes_through_after_the_edits_were_undone) {
   steps.interrupted = true;
   CHECK_THROWS(run_session(decompose_pass(Policy::kSkip), steps, {}), std::runtime_error,
                "no luck");
-  CHECK_EQ(steps.steps, "begin search offer savepoint meets undo rollback ");
+  CHECK_EQ(steps.steps, "begin offer savepoint meets undo rollback ");
 }
 
 TEST(failure_of_the_last_step_undoes_the_session) {

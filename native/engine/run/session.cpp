@@ -132,7 +132,11 @@ class Session {
   }
 
   bool next() {
-    host_.search([this] { target_ = targets_->next(); });
+    if (descriptor_.kind == PassKind::kDecompose) {
+      target_ = targets_->next();
+    } else {
+      host_.search([this] { target_ = targets_->next(); });
+    }
     return target_ != nullptr;
   }
 

@@ -67,7 +67,7 @@ class SessionHost {
   virtual void after_run() {}
   virtual uint64_t fusions() const { return 0; }
 
-  // Runs a search over the graph, which may ask the host.
+  // Runs a search for a match, which may ask the host.
   virtual void search(const std::function<void()>& work) { work(); }
   // A candidate is about to be offered to the hooks; null: the search is over.
   virtual void offer(Target* /*target*/) {}

@@ -92,10 +92,6 @@ Argument::Argument(const c10::Argument& declared)
       mutated(writes(declared)),
       is_out(declared.is_out()) {
   if (interned_name == nullptr) raise_current_python_error();
-  // torch keeps the default of "float a=1" as it was written.
-  if (kind == ArgumentKind::kFloat && default_value && default_value->isInt()) {
-    default_value = static_cast<double>(default_value->toInt());
-  }
 }
 
 std::vector<Argument> arguments_of(const c10::FunctionSchema& schema) {

@@ -131,6 +131,8 @@ void register_kernels(KernelOp& op) {
   put(c10::DispatchKey::Autograd, op.autograd_trampoline);
   if (op.mutates) put(c10::DispatchKey::ADInplaceOrView, op.inplace_trampoline);
   put(c10::DispatchKey::ZeroTensor, zero_tensor_kernel(op));
+  put(c10::DispatchKey::Negative, lazy_bits_kernel(op));
+  put(c10::DispatchKey::Conjugate, lazy_bits_kernel(op));
 }
 
 // The schema is already defined in the dispatcher under `name`. `grid`: none for 1.

@@ -207,6 +207,41 @@ class ZeroTensorKernel final : public c10::OperatorKernel {
   const KernelOp& op_;
 };
 
+// Computes what is lazily conjugated or negated, and writes it back where the operator writes it:
+// torch's fallback takes what is written from the results, which not every operator has.
+class LazyBitsKernel final : public c10::OperatorKernel {
+ public:
+  explicit LazyBitsKernel(const KernelOp& op) : op_(op) {}
+
+  void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, c10::Stack* stack) {
+    std::vector<std::pair<at::Tensor, at::Tensor>> written;  // and what stands for it
+    const size_t first = stack->size() - op_.arguments.size();
+    for (const int32_t i : op_.tensor_arguments) {
+      c10::IValue& value = (*stack)[first + static_cast<size_t>(i)];
+      value = map_tensors(value, [&](const at::Tensor& tensor) {
+        const at::Tensor computed = tensor.resolve_conj().resolve_neg();
+        if (op_.arguments[i].mutated && !computed.is_same(tensor)) {
+          written.emplace_back(tensor, computed);
+        }
+        return computed;
+      });
+    }
+    constexpr c10::DispatchKeySet below(c10::DispatchKeySet::FULL_AFTER,
+                                        c10::DispatchKey::Conjugate);
+    handle.redispatchBoxed(keys & below, stack);
+    for (const auto& [tensor, computed] : written) {
+      tensor.copy_(computed);
+      for (size_t i = stack->size() - op_.returns.size(); i < stack->size(); ++i) {
+        c10::IValue& result = (*stack)[i];
+        if (result.isTensor() && result.toTensor().is_same(computed)) result = tensor;
+      }
+    }
+  }
+
+ private:
+  const KernelOp& op_;
+};
+
 class BackendKernel final : public c10::OperatorKernel {
  public:
   explicit BackendKernel(const KernelOp& op) : op_(op) {}
@@ -255,6 +290,10 @@ c10::KernelFunction autograd_kernel(const KernelOp& op) {
 
 c10::KernelFunction inplace_kernel(const KernelOp& op) {
   return c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<InplaceKernel>(op));
+}
+
+c10::KernelFunction lazy_bits_kernel(const KernelOp& op) {
+  return c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<LazyBitsKernel>(op));
 }
 
 c10::KernelFunction zero_tensor_kernel(const KernelOp& op) {

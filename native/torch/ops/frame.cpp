@@ -94,13 +94,14 @@ void CallFrame::load(int i, const c10::IValue& value) {
   switch (op_.arguments[i].kind) {
     case ArgumentKind::kTensor:
       return load_tensor(i, value.toTensor());
+    // torch keeps defaults as they are written: "float? a=1", "int a=True", "int a=1e3".
     case ArgumentKind::kInt:
     case ArgumentKind::kDtype:
-      return set_int(i, value.toInt());
+      return set_int(i, value.toScalar().toLong());
     case ArgumentKind::kBool:
       return set_int(i, value.toBool() ? 1 : 0);
     case ArgumentKind::kFloat:
-      return set_float(i, value.toDouble());
+      return set_float(i, value.toScalar().toDouble());
     case ArgumentKind::kString:
       return load_string(i, value.toStringRef());
     default:

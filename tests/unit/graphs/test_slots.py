@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from tests.unit.graphs.support import captured
+from tests.unit.ops.support import each
 from torch import Tensor, nn
 
 from bringup import graphs, ops
@@ -436,3 +437,39 @@ def test_conversion_that_raises_is_raised_as_it_is(model_graph: ModelGraph) -> N
 
     with pytest.raises(OSError, match="no number today"):
         graph.update({"layers.0.affine.shift": Meddling(1, fail)})
+
+
+def test_values_that_fit_only_together_are_written_together() -> None:
+    shifted = ops.kernel_op(
+        "graphs_test::shifted(Tensor x, int n, int m) -> Tensor",
+        source=each("DATA(3)[i] = DATA(0)[i] * INT(1) + INT(2);"),
+        outputs=ops.empty_like("x"),
+        dtypes={"T": "x"},
+        kind="device",
+        grid="n - m",
+    )
+    graph, y = captured(lambda x: shifted(x, 12, 11), torch.ones(3))
+    n, m = (next(slot for slot in graph.slots if slot.endswith(f".{name}")) for name in "nm")
+    for values in ((2, 1), (31, 30)):
+        graph.update(dict(zip((n, m), values, strict=True)))
+        graph.replay()
+        assert y.tolist() == [sum(values)] * 3
+
+
+def test_a_capture_runs_what_replaced_our_kernel() -> None:
+    doubled = ops.kernel_op(
+        "graphs_test::doubled(Tensor x) -> Tensor",
+        source=each("DATA(1)[i] = DATA(0)[i] * 2;"),
+        outputs=ops.empty_like("x"),
+        dtypes={"T": "x"},
+    )
+    library = torch.library.Library("graphs_test", "IMPL")
+    try:
+        library.impl("doubled", lambda x: x * 3, "CPU", allow_override=True)
+        x = torch.zeros(3)
+        graph, y = captured(doubled, x)
+        x.fill_(1)
+        graph.replay()
+        assert y.tolist() == doubled(x).tolist() == [3, 3, 3]
+    finally:
+        library._destroy()

@@ -165,7 +165,7 @@ class Session:
         transaction, self._transaction = self._transaction, None
         if transaction is not None:
             _undo(transaction)
-        self._end_match()
+        self.end_match()
         self._around.close()
 
     def finish(self, result: PassResult) -> None:
@@ -186,6 +186,10 @@ class Session:
         if not self._controls.quiet:
             _LOG.info("%s", result)
         self._context.expire()
+
+    def library_options(self) -> dict[str, object]:
+        """Return what hooks of a library may read."""
+        return dict(self.options)
 
     def library_host(self) -> LibraryHost:
         """Return what hooks of a library may ask about this graph."""
@@ -246,7 +250,7 @@ class Session:
         outputs: tuple[ir.Value, ...],
     ) -> None:
         """Offer a match of pattern number `search` to the hooks; the one before expires."""
-        self._end_match()
+        self.end_match()
         match = FoundMatch(self._programs[search], core, self.graph, nodes, inputs, outputs)
         self._subject = self._match = match
         self._pattern, self._nodes = match.pattern_name, nodes
@@ -260,10 +264,11 @@ class Session:
         self._emit_matched()
 
     def end_search(self) -> None:
-        """Let the match expire that was offered last."""
-        self._end_match()
+        """Let the last match of a search expire."""
+        self.end_match()
 
-    def _end_match(self) -> None:
+    def end_match(self) -> None:
+        """Let the match expire that was offered last."""
         if self._match is not None:
             self._match.expire()
         self._match = None

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from bringup import ops
 from bringup.errors import ExpiredHandleError
@@ -382,3 +383,26 @@ def test_any_arguments_have_the_overloads_outcome(
     ours = outcome(operator, args, kwargs)
     theirs = outcome(operator.overload, args, kwargs)
     assert facts(ours, True) == facts(theirs, True)
+
+
+@pytest.mark.parametrize("returns", ["SymInt", "SymInt[]"])
+def test_symbolic_results_are_given(returns: str) -> None:
+    name = "counts" if returns.endswith("]") else "count"
+    library = torch.library.Library("adopt_symbolic", "FRAGMENT")
+    try:
+        library.define(f"{name}(Tensor x) -> {returns}")
+        library.impl(name, lambda x: [3] if name == "counts" else 3, "CPU")
+
+        def fake(x: torch.Tensor) -> Any:
+            size = torch.library.get_ctx().new_dynamic_size()
+            return [size] if name == "counts" else size
+
+        torch.library.register_fake(f"adopt_symbolic::{name}", fake, lib=library)
+        op = ops.adopt(f"adopt_symbolic::{name}")
+        x = torch.ones(3)
+        with FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True):
+            result = op(x)
+        (size,) = result if name == "counts" else [result]
+        assert isinstance(size, torch.SymInt)
+    finally:
+        library._destroy()

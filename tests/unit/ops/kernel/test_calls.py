@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.unit.ops.conftest import Define
-from tests.unit.ops.support import ADD, ADD_INPLACE, SCALE, kernel, variant_count
+from tests.unit.ops.support import ADD, ADD_INPLACE, SCALE, each, kernel, variant_count
 
 from bringup import jit, ops
 from bringup.errors import CompileError, ContractError, KernelError
@@ -330,3 +330,41 @@ def test_device_code_on_cpu_is_a_plain_call(define: Define) -> None:
         macros={"T": "int64_t"},
     )
     assert blocks(torch.ones(5)).item() == 1
+
+
+@pytest.mark.parametrize("returns", ["()", "Tensor(a!)"])
+@pytest.mark.parametrize("call", ["fast", "torch.ops"])
+def test_a_lazily_negated_tensor_is_written(returns: str, call: str) -> None:
+    name = f"lazy{len(returns)}{call[0]}"
+    op = ops.kernel_op(
+        f"calls_test::{name}(Tensor(a!) x, Tensor y) -> {returns}",
+        source=ADD_INPLACE,
+        dtypes={"T": "x"},
+        checks=[ops.same_shape("x", "y"), ops.same_dtype("x", "y")],
+    )
+    run = op if call == "fast" else getattr(torch.ops.calls_test, name)
+    y = torch.ones(2)
+    for _ in range(50):
+        x = torch._neg_view(torch.tensor([2.0, 4.0]))
+        result = run(x, y)
+        assert x.tolist() == [-1, -3]
+        assert result is None or result.tolist() == [-1, -3]
+    x = torch.zeros(2)
+    run(x, torch._neg_view(y))
+    assert x.tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize(
+    ("name", "default", "wanted"),
+    [("real", "float? a=1", 1.0), ("truth", "int a=True", 1), ("whole", "int a=1e3", 1000)],
+)
+def test_a_default_is_taken_however_it_is_written(name: str, default: str, wanted: float) -> None:
+    read = "DOUBLE(1)" if default.startswith("float") else "INT(1)"
+    op = ops.kernel_op(
+        f"calls_test::{name}(Tensor x, {default}) -> Tensor",
+        source=each(f"DATA(2)[i] = {read};"),
+        outputs=ops.empty_like("x"),
+        dtypes={"T": "x"},
+    )
+    for call in (op, getattr(torch.ops.calls_test, name)):
+        assert call(torch.zeros(2)).tolist() == [wanted] * 2

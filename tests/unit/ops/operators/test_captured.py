@@ -9,7 +9,7 @@ import torch
 from tests.unit.ops.operators import kernels
 
 from bringup import devices, graphs
-from bringup.errors import UpdateError
+from bringup.errors import CaptureError, UpdateError
 
 Declare = Callable[..., devices.OperatorKernel]
 DOUBLE = "template <class T> T gelu(T x, const char*) { return x + x; }"  # not what cpu computes
@@ -180,3 +180,20 @@ template <class T> struct half {  // not what cpu computes
     x[0].fill_(2)
     graph.replay()
     assert [norm.item() for norm in norms] == [8, 1]
+
+
+def test_a_kernel_that_replaced_ours_is_refused_in_a_capture(declare: Declare) -> None:
+    declare("aten::gelu", kernels.GELU)
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        library.impl(
+            "gelu", lambda x, approximate="none": torch.relu(x), "PrivateUse1", allow_override=True
+        )
+        x = torch.zeros(4, device="npu")
+        with (
+            pytest.raises(CaptureError, match="starts its own work"),
+            graphs.capture(graphs.CapturedGraph()),
+        ):
+            torch.nn.functional.gelu(x)
+    finally:
+        library._destroy()

@@ -3,9 +3,11 @@
 Failures, duplicate names and repeated loads are treated as those of Python passes.
 """
 
+import dataclasses
 import os
 import shutil
 import threading
+from types import MappingProxyType
 
 import pytest
 import torch
@@ -398,3 +400,26 @@ def test_many_threads_load_a_library_once(folder):
         thread.join()
     assert all(not report.errors for report in reports)
     assert registered_names() == ["CountInC", "TanhInC"]
+
+
+@pytest.mark.usefixtures("both")
+def test_options_of_a_run_may_be_any_mapping(traced):
+    passes.load_pass_plugins()
+    module = traced(lambda x: torch.nn.functional.silu(x), X)
+    options = MappingProxyType({"unknown": 1})
+    compiler.apply_passes(module, options=options, passes=["SiluToSigmoid"])
+    assert "aten.silu.default" not in operators(module)
+
+
+@pytest.mark.usefixtures("both")
+def test_a_run_takes_what_its_descriptor_says():
+    passes.load_pass_plugins()
+    (descriptor,) = [
+        item for item in passes.get_registered_passes() if item.pass_name == "SiluToSigmoid"
+    ]
+    builder = ir.GraphBuilder("g")
+    once = builder.op("aten::silu", builder.create_input())
+    graph = builder.build_and_reset(builder.op("aten::silu", once))
+    limited = dataclasses.replace(descriptor, max_rewrites=1)
+    (result,) = passes.run_passes(graph, [limited]).results
+    assert result.matches == 1
