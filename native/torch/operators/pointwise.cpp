@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "torch/common/values.h"
 #include "torch/devices/allocator.h"
 #include "torch/devices/state.h"
 #include "torch/operators/operator_kernel.h"
@@ -93,6 +94,19 @@ void prepare_alike(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> argu
   launch.grid = grid_of(elements);
 }
 
+// The arguments, those operands copied that `result` overlaps now; empty where none does.
+std::vector<c10::IValue> apart_from(const at::Tensor& result, const OperatorKernel& kernel,
+                                    c10::ArrayRef<c10::IValue> arguments, OperatorLaunch& launch) {
+  std::vector<c10::IValue> apart = arguments.vec();
+  bool copied = false;
+  for (size_t i = 0; i < apart.size(); ++i) {
+    if (!is_operand(kernel, arguments, i) || !overlap(result, arguments[i].toTensor())) continue;
+    apart[i] = launch.held.emplace_back(arguments[i].toTensor().clone());
+    copied = true;
+  }
+  return copied ? apart : std::vector<c10::IValue>();
+}
+
 }  // namespace
 
 void prepare_pointwise(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
@@ -104,6 +118,7 @@ void prepare_pointwise(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> 
   at::Tensor result = !results.empty()  ? results.front()
                       : kernel.out >= 0 ? arguments[static_cast<size_t>(kernel.out)].toTensor()
                                         : at::Tensor();
+  const int64_t former = result.defined() ? result.numel() : -1;
   at::TensorIteratorConfig config;
   config.check_all_same_dtype(false)
       .declare_static_dtype_and_device(launch.variant->results.front(),
@@ -114,6 +129,11 @@ void prepare_pointwise(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> 
     if (is_operand(kernel, arguments, i)) config.add_const_input(arguments[i].toTensor());
   }
   const at::TensorIterator iterator = config.build();
+  if (former >= 0 && former != iterator.numel()) {
+    // The iterator refuses memory that overlaps before it makes the result larger.
+    auto apart = apart_from(result, kernel, arguments, launch);
+    if (!apart.empty()) return prepare_pointwise(kernel, apart, results, launch);
+  }
   if (!result.defined()) result = iterator.output();
   launch.results.push_back(std::move(result));
   launch.empty = iterator.numel() == 0;

@@ -315,3 +315,16 @@ def test_an_overload_that_is_named_leaves_those_of_numbers_alone(declare: Declar
 
 
 LERP = "template <class T> T lerp(T a, T b, T weight) { return a + weight * (b - a); }"
+
+
+def test_a_result_that_grows_over_the_input_is_computed_from_what_was_there(
+    declare: Declare,
+) -> None:
+    declare("aten::gelu", kernels.GELU)
+    for shift in (0, 1, 3):
+        base = torch.arange(1.0, 41.0, device="npu")
+        x, wanted = base[8:28], torch.nn.functional.gelu(base[8:28].cpu())
+        torch._C._nn.gelu(x, out=base[8 + shift : 8 + shift])
+        after = torch.arange(1.0, 41.0)
+        after[8 + shift : 28 + shift] = wanted
+        torch.testing.assert_close(base.cpu(), after)
