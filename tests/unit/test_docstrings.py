@@ -228,20 +228,6 @@ def test_public_docstrings_begin_with_a_verb(package: str) -> None:
 
 SOURCES = Path(bringup.__file__).parent
 
-# Modules with functions, private ones too, whose docstring begins otherwise. It only shrinks.
-MODULES_WITHOUT_VERBS = frozenset(
-    (
-        "ops/kernel/autotune.py",
-        "ops/kernel/backward.py",
-        "ops/kernel/c_function.py",
-        "ops/kernel/dynamo.py",
-        "ops/kernel/kernel_op.py",
-        "ops/kernel/kernel_source.py",
-        "ops/kernel/methods.py",
-        "ops/kernel/variants.py",
-    )
-)
-
 
 def first_words(path: Path) -> Iterator[tuple[str, str]]:
     """Yield the name of each function of a file and the first word of its docstring."""
@@ -257,6 +243,4 @@ def test_all_docstrings_of_functions_begin_with_a_verb() -> None:
         for name, word in first_words(path)
         if NO_VERB.fullmatch(word)
     }
-    new = {path: name for path, name in found.items() if path not in MODULES_WITHOUT_VERBS}
-    assert not new
-    assert not MODULES_WITHOUT_VERBS - found.keys(), "take them out of MODULES_WITHOUT_VERBS"
+    assert not found

@@ -321,7 +321,7 @@ std::optional<uint64_t> Graph::stage_for_launch() {
   return values_.begin_launch();
 }
 
-// What the driver refuses is told to it again before the next launch.
+// What the driver refuses is handed to it again before the next launch.
 void Graph::update_device() {
   while (const auto node = values_.stale()) {
     device_graph_->update(*node);
@@ -446,7 +446,7 @@ void Graph::write(Changes& changes) {
   for (const Change& change : changes) {
     if (by_run) {
       former_.push_back({change.node, change.argument, *host_value(change.node, change.argument)});
-    } else {  // by another thread meanwhile: it stays
+    } else {  // by another thread: it stays
       std::erase_if(former_, [&](const Change& former) {
         return former.node == change.node && former.argument == change.argument;
       });

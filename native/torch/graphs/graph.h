@@ -42,7 +42,7 @@ class Graph {
   // Raises CaptureFailure when something that the capture took as given is different now. With the
   // GIL. Returns the gradients that a replay has to find first.
   Gradients::Moved check_given();
-  // What whoever replays calls, with the GIL: checks, and runs `body` without it between bringing
+  // What a replay calls, with the GIL: checks, and runs `body` without it between bringing
   // gradients to where nodes read them and leaving them as the captured code does.
   template <class Body>
   void with_given(Body&& body) {
@@ -67,8 +67,8 @@ class Graph {
 
   // The same with copies: inputs in before it, `results` out after it, which are returned. Runs of
   // this graph and of those that share a lock come one after the other, on a device the
-  // copies too, in whatever streams; no replay() gets through meanwhile. CaptureFailure also when a
-  // replay() was refused meanwhile, whose caller may have written the inputs, and for a run of this
+  // copies too, in whatever streams; no replay() gets through. CaptureFailure also when a
+  // replay() was refused, whose caller may have written the inputs, and for a run of this
   // graph inside of a run. `before` may write slots: when the run fails before its nodes start,
   // they are as they were.
   std::vector<at::Tensor> run(const RunLocks& run_locks, std::vector<InputCopy> inputs,
@@ -82,7 +82,7 @@ class Graph {
   std::vector<NodeTime> replay_timed();
   // All that run() may be given to copy into, also where it has nothing to copy.
   void set_run_inputs(std::vector<at::Tensor> inputs) { run_inputs_ = std::move(inputs); }
-  // A replay for whoever made the graph: nobody else has it.
+  // A replay for the thread that made the graph and alone has it.
   void replay_alone() { run_all(false); }
 
   // Whether a node writes memory of the tensor's storage, and whether nodes or the pool know it.
@@ -122,7 +122,7 @@ class Graph {
   size_t reserved_bytes() const { return pool_->bytes(); }
   const std::shared_ptr<MemoryPool>& memory_pool() const { return pool_->shared_memory(); }
   struct MemoryUse {
-    size_t results;  // of tensors of the capture that somebody still has
+    size_t results;  // of tensors of the capture that are still held
     size_t intermediates;
     size_t constants;
     size_t inputs;  // from before the capture; the graph keeps it
@@ -163,14 +163,14 @@ class Graph {
   std::shared_ptr<Pool> pool_;
   std::vector<std::unique_ptr<Node>> nodes_;
   SlotValues values_;
-  c10::SmallVector<c10::Stream, 2> streams_;  // of launches; of whoever has mutex_
+  c10::SmallVector<c10::Stream, 2> streams_;  // of launches; with mutex_
   std::vector<Change> former_;  // what slots were that run() has written, until its nodes start
   std::shared_ptr<Watch> watch_;
   Gradients gradients_;
   WrittenVersions versions_;
   GraphRandom random_;
   Replay replay_;
-  bool shares_host_memory_ = false;            // a device graph: whoever replays waits
+  bool shares_host_memory_ = false;            // a device graph: a replay waits
   std::unique_ptr<DeviceGraph> device_graph_;  // goes first: it waits for what uses the rest
 };
 

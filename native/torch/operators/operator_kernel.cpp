@@ -406,10 +406,10 @@ runtime::TensorDesc describe(const at::Tensor& tensor, c10::IntArrayRef sizes,
 OperatorKernel& register_operator_kernel(std::unique_ptr<OperatorKernel> made) {
   OperatorKernel& kernel = *made;
   const c10::OperatorName& op = kernel.handle.operator_name();
-  // Where somebody else has a kernel the fallback stays withdrawn: put back it would win over it.
+  // Where another library has a kernel the fallback stays withdrawn: put back it would win over it.
   withdraw_fallback(op);
   TORCH_CHECK(!kernel.handle.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1), kernel.name,
-              " has a kernel for the device already, which somebody else registered "
+              " has a kernel for the device already, which another library registered "
               "(TORCH_LIBRARY_IMPL or torch.library): take that one out first");
   kernel.registrations.push_back(c10::Dispatcher::singleton().registerImpl(
       op, c10::DispatchKey::PrivateUse1,

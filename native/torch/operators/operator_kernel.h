@@ -108,7 +108,8 @@ runtime::TensorDesc describe(const at::Tensor& tensor, c10::IntArrayRef sizes,
 // Raises for a given result that would have to be resized.
 void check_fits(const OperatorKernel& kernel, const at::Tensor& result, c10::IntArrayRef sizes);
 
-// Puts a kernel into the dispatcher, before the kit's fallback. Raises where somebody else has one.
+// Puts a kernel into the dispatcher, before the kit's fallback. Raises where another library has
+// one.
 OperatorKernel& register_operator_kernel(std::unique_ptr<OperatorKernel> kernel);
 // Takes it out again; the fallback is there as before. Nothing if it was taken out already.
 void remove_operator_kernel(OperatorKernel& kernel);

@@ -52,8 +52,8 @@ bool is_wrapped(const c10::Type& type) {
 // --- An operator as its handle calls it.
 
 struct AdoptedOp {
-  // The dispatcher keeps an operator's entry as long as anybody has registered something of that
-  // name, so `handle` stays valid when the operator goes.
+  // The dispatcher keeps an operator's entry as long as anything of its name is registered,
+  // so `handle` stays valid when the operator goes.
   explicit AdoptedOp(const c10::OperatorHandle& found)
       : handle(found),
         name(c10::toString(found.operator_name())),

@@ -15,7 +15,7 @@ c10::KernelFunction autograd_kernel(const KernelOp& op);
 c10::KernelFunction inplace_kernel(const KernelOp& op);
 c10::KernelFunction zero_tensor_kernel(const KernelOp& op);
 c10::KernelFunction lazy_bits_kernel(const KernelOp& op);
-// Calls `op`, whoever's it is, and drops what it returns: the one kernel of an operator with the
+// Calls `op`, of any library, and drops what it returns: the one kernel of an operator with the
 // same arguments and no returns.
 c10::KernelFunction kernel_without_returns(const c10::OperatorHandle& op);
 

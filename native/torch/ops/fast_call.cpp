@@ -128,7 +128,7 @@ bool is_ours(const KernelOp& op, const Route& route) {
          is_ours(route.backend, op.backend_trampoline);
 }
 
-// False: somebody else's kernel stands on the way.
+// False: another library's kernel stands on the way.
 bool find_route(const KernelOp& op, c10::DispatchKeySet keys, Route& route) {
   route = {keys};
   if (keys.highestFunctionalityKey() >= c10::DispatchKey::AutogradOther) {

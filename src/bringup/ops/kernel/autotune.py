@@ -19,8 +19,6 @@ from bringup.ops.kernel.kernel_op import definition_of
 if TYPE_CHECKING:
     from bringup.ops.kernel.kernel_op import _Definition
 
-__all__ = ["autotune"]
-
 
 @contextlib.contextmanager
 def autotune() -> Iterator[None]:
@@ -45,7 +43,7 @@ class _Measuring(TorchDispatchMode):  # type: ignore[misc]
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Measures what has to be measured, then calls the operator."""
+        """Measure what has to be measured, then calls the operator."""
         kwargs = kwargs or {}
         definition = definition_of(func.name())
         if definition is not None and len(definition.template.tiles) > 1:
@@ -84,6 +82,6 @@ def _tune(definition: _Definition, values: Sequence[Any]) -> None:
 
 
 def _own(definition: _Definition, index: int, value: Any) -> Any:
-    """The argument, or a copy of one that the operator writes."""
+    """Return the argument, or a copy of one that the operator writes."""
     written = definition.schema.arguments[index].mutated
     return value.clone() if written and isinstance(value, torch.Tensor) else value

@@ -55,7 +55,7 @@ def match(
     gradients: Sequence[str] | None,
     non_differentiable: Sequence[str] = (),
 ) -> BackwardPlan:
-    """Matches `operator` to `forward`. Raises `SchemaError` naming both where they do not fit."""
+    """Match `operator` to `forward`. Raises `SchemaError` naming both where they do not fit."""
     matcher = _Matcher(forward, outputs, operator, tuple(save), tuple(non_differentiable))
     matcher.require_tensors()
     backward = matcher.find_backward()
@@ -71,8 +71,8 @@ def match(
 def formula_of(
     forward: Schema, plan: BackwardPlan
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The plan as `backward(ctx, *grads)` and `setup_context(ctx, inputs, output)` in Python, for a
-    call that also has tangents.
+    """Return the plan as `backward(ctx, *grads)` and `setup_context(ctx, inputs, output)` in
+    Python, for a call that also has tangents.
     """
     tensors = (SourceKind.INPUT, SourceKind.OUTPUT)
 
@@ -121,7 +121,7 @@ def formula_of(
 
 
 def keep_inputs(ctx: Any, inputs: Sequence[Any], *rest: Any) -> None:
-    """The setup_context of an operator without a backward: lets a jvp read `ctx.inputs`."""
+    """Keep `ctx.inputs` for a jvp: the setup_context of an operator without a backward."""
     ctx.inputs = (*inputs, *(rest[0].values() if len(rest) > 1 else ()))
 
 
@@ -130,7 +130,9 @@ def _items(value: Any) -> Sequence[Any]:
 
 
 def _gradient(ctx: Any, grads: Sequence[Any], written: int, number: int, optional: bool) -> Any:
-    """The gradient of a result: of one of the `written` arguments, or of an output after them."""
+    """Return the gradient of a result: of one of the `written` arguments, or of an output after
+    them.
+    """
     gradient = ctx.written_gradients[number] if number < written else grads[number - written]
     if gradient is None and not optional:
         shape, dtype, device = ctx.results[number]
@@ -180,7 +182,7 @@ class _Matcher:
         )
 
     def require_tensors(self) -> None:
-        """A gradient needs a tensor as its place, not a list that the operator makes or writes."""
+        """Refuse a gradient for a list that the operator makes or writes."""
         if any(self._forward.return_lists):
             raise self.error("the operator returns a list of tensors, which has no gradient here")
         for index in self._forward.written:

@@ -21,8 +21,6 @@ from bringup.ops.contract.expressions import parse_dimension
 from bringup.ops.contract.outputs import BoundOutput
 from bringup.ops.schema.schema import Schema
 
-__all__ = ["CFunction", "GridSize", "implied_ranks", "with_dtypes"]
-
 _TVM_FFI = "tvm_ffi:"
 _DTYPES = (Opcode.DTYPE, Opcode.DTYPE_CODE, Opcode.DTYPE_BITS)
 
@@ -37,7 +35,7 @@ class CFunction:
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """The options by name."""
+        """Return the options by name."""
         return {"entry": self.entry, "args": self.args, "returns": self.returns}
 
     def of(self, source: jit.Source) -> jit.Source:
@@ -75,7 +73,7 @@ class GridSize:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What a template with plain arguments has of them; nothing for other kernels."""
+        """Return what a template with plain arguments has of them; nothing for other kernels."""
         if self.block is None:
             return {}
         grid = 1 if self.grid is None else self.grid
@@ -112,7 +110,7 @@ def with_dtypes(
     outputs: Sequence[BoundOutput],
     checks: Sequence[BoundConstraint],
 ) -> tuple[BoundConstraint, ...]:
-    """The contract with a check for each dtype that the function's parameters tell.
+    """Return the contract with a check for each dtype that the function's parameters tell.
 
     Raises `SchemaError` for a tensor whose address is passed while nothing says which dtype it must
     have, and for an output that is allocated with another one.
@@ -131,7 +129,9 @@ def with_dtypes(
 def _required(
     schema: Schema, bound: jit.BoundTemplate, outputs: Sequence[BoundOutput]
 ) -> dict[int, torch.dtype]:
-    """The dtypes of inputs that parameters tell, also through an output that takes after one."""
+    """Return the dtypes of inputs that parameters tell, also through an output that takes after
+    one.
+    """
     found: dict[int, torch.dtype] = {}
     inputs = len(schema.arguments)
     for parameter in bound.parameters:
@@ -201,9 +201,9 @@ def implied_ranks(
     outputs: Sequence[BoundOutput],
     checks: Sequence[BoundConstraint],
 ) -> tuple[BoundConstraint, ...]:
-    """A check for each shape whose sizes the function gets one by one, and behind one of whose
-    addresses it reads or writes: it knows of no more dimensions than `args=` names, and would leave
-    out what lies in another.
+    """Return a check for each shape whose sizes the function gets one by one, and behind one of
+    whose addresses it reads or writes: it knows of no more dimensions than `args=` names, and would
+    leave out what lies in another.
 
     None where a check says the shape or the rank, or where the function gets `numel` or `ndim` of
     a tensor of that shape. Raises `SchemaError` where the named axes are not all that there are:
@@ -254,14 +254,14 @@ def _not_all(schema: Schema, name: str, named: set[int], allocated: int) -> str:
 
 
 def _rank_of(axes: set[int]) -> int:
-    """How many dimensions there are when these are all; 0 where they may be some of more."""
+    """Return how many dimensions there are when these are all; 0 where they may be some of more."""
     front, back = sum(axis >= 0 for axis in axes), sum(axis < 0 for axis in axes)
     complete = axes == {*range(front), *range(-back, 0)}
     return front + back if front > 0 and complete else 0
 
 
 def _spread(known: set[int], groups: Sequence[Sequence[int]]) -> None:
-    """Makes every member of a group known of which one is."""
+    """Make every member of a group known of which one is."""
     for _ in groups:
         for group in groups:
             if known.intersection(group):

@@ -10,11 +10,9 @@ from typing import Any
 
 from bringup._after_import import after_import
 
-__all__ = ["substitute"]
-
 
 def substitute(function: Any) -> None:
-    """Makes Dynamo take the callable `function` for `function.overload`, wherever it comes across
+    """Make Dynamo take the callable `function` for `function.overload`, wherever it comes across
     it: called, handed to `torch.vmap`, asked for attributes. Now, or once Dynamo is imported.
     """
     after_import("torch._dynamo", functools.partial(_install, function))
@@ -42,12 +40,12 @@ class _RuleMap:
         return rules
 
     def add(self, function: Any) -> None:
-        """Adds a callable, for good."""
+        """Add a callable, for good."""
         self._functions.append(function)
         self()[function] = _variable()
 
     def cache_clear(self) -> None:
-        """What torch calls to forget."""
+        """Do what torch calls to forget."""
         self._of_torch.cache_clear()
 
 
@@ -62,7 +60,7 @@ def _rule_map() -> _RuleMap:
 
 @functools.cache
 def _variable() -> Any:
-    """What a callable is while Dynamo traces."""
+    """Return what a callable is while Dynamo traces."""
     from torch._dynamo.exc import raise_observed_exception
     from torch._dynamo.source import AttrSource
     from torch._dynamo.variables import ConstantVariable, TorchInGraphFunctionVariable

@@ -106,7 +106,7 @@ class _Definition:
     thread: Any = field(default_factory=lambda: weakref.ref(threading.current_thread()), repr=False)
 
     def register(self) -> KernelOperator:
-        """Puts the operator into the dispatcher, so that it is found; leaves no trace when that
+        """Put the operator into the dispatcher, so that it is found; leaves no trace when that
         fails.
         """
         self._register()
@@ -119,8 +119,8 @@ class _Definition:
         return operator
 
     def register_instead_of(self, known: _Definition) -> KernelOperator:
-        """The same, instead of `known`. It is registered under another name first: what fails does
-        so while `known` is still there, which torch cannot have twice.
+        """Register it instead of `known`, under another name first: what fails does so while
+        `known` is still there, which torch cannot have twice.
         """
         name = self.schema.qualified_name
         text = rehearsed(name) + self.schema.text[self.schema.text.index("(") :]
@@ -136,7 +136,7 @@ class _Definition:
         return self.register()
 
     def call_successor(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the same definition that another thread has put in the place of this one."""
+        """Call the same definition that another thread has put in the place of this one."""
         name = self.schema.qualified_name
         with defining(name):
             found = definitions_by_name.get(name)
@@ -145,7 +145,7 @@ class _Definition:
         return found.function(*args, **kwargs)
 
     def defined(self, redefine: bool) -> KernelOperator:
-        """Registers it, in the place of an earlier definition where it may have that."""
+        """Register it, in the place of an earlier definition where it may have that."""
         name = self.schema.qualified_name
         with defining(name):
             known = definitions_by_name.get(name)
@@ -177,11 +177,11 @@ class _Definition:
             raise
 
     def replaces(self, known: _Definition) -> bool:
-        """Whether it is the definition of `known` run again, as a notebook does."""
+        """Return whether it is the definition of `known` run again, as a notebook does."""
         return self._declared() == known._declared()
 
     def _declared(self) -> tuple[object, ...]:
-        """What decides what a call computes and refuses, to compare; what is in a file may
+        """Return what decides what a call computes and refuses, to compare; what is in a file may
         differ.
         """
         template = repr(self.template)  # which tells macros of 1 and True apart
@@ -236,7 +236,9 @@ class _Definition:
             setattr(self.function, method, getattr(self.methods, method))
 
     def compile(self, device: str, values: Sequence[Any]) -> int:
-        """The kernel's number for a device type and what a call's key holds. Called natively."""
+        """Return the kernel's number for a device type and what a call's key holds. Called
+        natively.
+        """
         name = self.schema.qualified_name
         tuning = self.tuning(device)
         params = jit.tuned(self.variants.params_of_key(values), **tuning)
@@ -249,8 +251,8 @@ class _Definition:
             ) from None
 
     def tuning(self, device: str) -> dict[str, Any]:
-        """What measured tile sizes are kept under besides a call's parameter set: the arguments of
-        `jit.tune`.
+        """Return what measured tile sizes are kept under besides a call's parameter set: the
+        arguments of `jit.tune`.
         """
         arch = ""
         if device != "cpu" and devices.loaded() is not None:
@@ -263,7 +265,7 @@ class _Definition:
         }
 
     def candidate(self, tile: int) -> KernelOperator:
-        """An operator of its own that does the same with this one set of tile sizes."""
+        """Return an operator of its own that does the same with this one set of tile sizes."""
         schema = self.schema
         name = f"bringup_tune::{schema.qualified_name.replace('::', '_').replace('.', '_')}"
         text = f"{name}_{next(_candidates)}{schema.text[schema.text.index('(') :]}"
@@ -281,7 +283,7 @@ class _Definition:
             raise ContractError(f"{self.schema.qualified_name}: {error}") from None
 
     def _target(self, device: str) -> str:
-        """What jit builds for: device code for the family of the device ("sim" of "sim-1")."""
+        """Return what jit builds for: "cpu", or the family of the device ("sim" of "sim-1")."""
         if device == "cpu":
             return "cpu"
         if devices.loaded() is None:
@@ -295,7 +297,7 @@ class _Definition:
         return str(properties.arch).partition("-")[0]
 
     def fake(self, *args: Any, **kwargs: Any) -> Any:
-        """The operator on fake or meta tensors: same contract, same outputs, nothing computed."""
+        """Make the outputs on fake or meta tensors, under the same contract; compute nothing."""
         values = self.schema.bind(args, kwargs)
         arguments = self.schema.arguments
         try:
@@ -314,7 +316,7 @@ class _Definition:
         return results[0] if len(results) == 1 else results
 
     def verify(self, values: Sequence[Any]) -> Any:
-        """Checks the input contract; the one device of all tensors. Raises `ContractError` without
+        """Check the input contract; the one device of all tensors. Raises `ContractError` without
         the operator's name.
         """
         arguments = self.schema.arguments
@@ -331,7 +333,7 @@ class _Definition:
         self.remove(expired(self.schema.qualified_name, UNDEFINED))
 
     def remove(self, instead: Callable[..., Any]) -> None:
-        """Removes the operator; what it and torch.ops gave out calls `instead` from then on."""
+        """Remove the operator; what it and torch.ops gave out calls `instead` from then on."""
         name = self.schema.qualified_name
         with defining(name):
             if definitions_by_name.get(name) is self:
@@ -361,7 +363,7 @@ def _callable_of(name: str) -> KernelOperator | None:
 
 
 def _reduce(function: Any) -> tuple[Any, ...]:
-    """How a callable is pickled and copied; its type is native."""
+    """Return how a callable is pickled and copied; its type is native."""
     name = function.qualified_name
     return reduced(name, definition.module if (definition := definitions_by_name.get(name)) else "")
 
@@ -370,7 +372,7 @@ find_operator_by(_callable_of)
 
 
 def definition_of(qualified_name: str) -> _Definition | None:
-    """The definition of a kernel operator, or None when it is another library's."""
+    """Return the definition of a kernel operator, or None when it is another library's."""
     return definitions_by_name.get(qualified_name)
 
 
@@ -488,7 +490,9 @@ def kernel_op(
 def bound_outputs(
     schema: Schema, outputs: OutputRule | Iterable[OutputRule]
 ) -> tuple[BoundOutput, ...]:
-    """The output rules of a definition. Raises `SchemaError` for what does not fit the schema."""
+    """Return the output rules of a definition. Raises `SchemaError` for what does not fit the
+    schema.
+    """
     name = schema.qualified_name
     rules = _listed(outputs, OutputRule)
     if not all(isinstance(rule, OutputRule) for rule in rules):
@@ -511,7 +515,7 @@ def bound_outputs(
 
 
 def _listed(given: Any, kind: type) -> tuple[Any, ...]:
-    """One thing or several; whether they are of `kind` is for the caller to say."""
+    """Return a list of one thing or several; their kind is for the caller to check."""
     several = isinstance(given, Iterable) and not isinstance(given, (kind, str))
     return tuple(given) if several else (given,)
 
@@ -519,7 +523,9 @@ def _listed(given: Any, kind: type) -> tuple[Any, ...]:
 def bound_constraints(
     schema: Schema, checks: InputConstraint | Iterable[InputConstraint]
 ) -> tuple[BoundConstraint, ...]:
-    """The input contract of a definition. Raises `SchemaError` for what does not fit the schema."""
+    """Return the input contract of a definition. Raises `SchemaError` for what does not fit the
+    schema.
+    """
     name = schema.qualified_name
     contract = _listed(checks, InputConstraint)
     if not all(isinstance(check, InputConstraint) for check in contract):
@@ -542,7 +548,7 @@ def _contract(
     outputs: Sequence[BoundOutput],
     checks: Sequence[BoundConstraint],
 ) -> tuple[BoundConstraint, ...]:
-    """What is declared, and what the schema and the function's parameters imply."""
+    """Return what is declared, and what the schema and the function's parameters imply."""
     implied = implied_ranks(schema, variants.bound, outputs, checks)
     complete = (*fixed_lengths(schema), *implied, *checks)
     return with_dtypes(schema, variants.bound, outputs, complete)

@@ -15,8 +15,6 @@ from bringup.ops.kernel.c_function import CFunction, GridSize
 from bringup.ops.kernel.variants import output_names, template_of
 from bringup.ops.schema.schema import Schema
 
-__all__ = ["locate", "template_for"]
-
 
 def template_for(
     schema: Schema,
@@ -29,7 +27,7 @@ def template_for(
     function: CFunction,
     size: GridSize,
 ) -> jit.Template:
-    """The template behind the operator: the given one, or one around the given source.
+    """Return the template behind the operator: the given one, or one around the given source.
 
     Raises `SchemaError` for what does not fit together, `FileNotFoundError` for a missing file.
     """
@@ -93,7 +91,7 @@ def _source(
 
 
 def locate(name: str, path: Path, caller: FrameType) -> Path:
-    """The file `path`, looked up beside the calling file, then in the current folder."""
+    """Return the file `path`, looked up beside the calling file, then in the current folder."""
     if path.is_absolute():
         candidates = [path]
     else:

@@ -20,8 +20,6 @@ from bringup.ops.registration.autograd import autograd_kernel, node_class
 from bringup.ops.registration.methods import RegistrationMethods
 from bringup.ops.schema.schema import Schema
 
-__all__ = ["KernelMethods", "KernelOperator"]
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -48,7 +46,7 @@ class KernelOperator(Protocol):
     overload: Any
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the operator."""
+        """Run the operator."""
 
     register_kernel: Any
     register_fake: Any
@@ -167,7 +165,7 @@ class KernelMethods(RegistrationMethods):
         return jvp
 
     def _install_forward_rule(self) -> None:
-        """Defines the operator to which the native autograd kernel hands calls with tangents."""
+        """Define the operator to which the native autograd kernel hands calls with tangents."""
         name = f"{self._bare.replace('.', '_')}_forward_mode"
         signature = self._schema.text[self._schema.text.index("(") :]
         self._autograd_library.define(name + signature)
@@ -187,6 +185,6 @@ class KernelMethods(RegistrationMethods):
         super().register_autograd(backward, setup_context=setup_context)
 
     def destroy(self) -> None:
-        """Removes all that was registered after the definition."""
+        """Remove all that was registered after the definition."""
         self._functionalized = None
         self._autograd_library._destroy()

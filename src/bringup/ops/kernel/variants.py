@@ -24,8 +24,6 @@ from bringup.errors import ContractError, SchemaError
 from bringup.ops.contract.outputs import BoundOutput
 from bringup.ops.schema.schema import Schema
 
-__all__ = ["KeyField", "Variants", "output_names", "template_of"]
-
 
 class KeyField(NamedTuple):
     """One declared property of a call that chooses the binary.
@@ -50,8 +48,8 @@ class KeyField(NamedTuple):
 
 
 def output_names(schema: Schema) -> tuple[str, ...]:
-    """The names of fresh outputs: those of the returns, otherwise `out`, or `out0`, `out1`, ...
-    where there are several or an argument is called `out`.
+    """Return the names of fresh outputs: those of the returns, otherwise `out`, or `out0`, `out1`,
+    ... where there are several or an argument is called `out`.
     """
     if schema.fresh_outputs == 0:
         return ()
@@ -62,7 +60,7 @@ def output_names(schema: Schema) -> tuple[str, ...]:
 
 
 def signature_of_schema(schema: Schema, counts: bool = False) -> tuple[jit.Argument, ...]:
-    """The arguments of a schema's kernel."""
+    """Return the arguments of a schema's kernel."""
     inputs = [jit.Argument(a.name, a.type, a.optional, a.mutated) for a in schema.arguments]
     outputs = [
         jit.Argument(name, "Tensor[]" if is_list else "Tensor", written=True)
@@ -109,7 +107,7 @@ class Variants:
             seen.add(choice.argument)
 
     def fields(self) -> list[KeyField]:
-        """The fields of a variant's key, in the order in which they lie in it."""
+        """Return the fields of a variant's key, in the order in which they lie in it."""
         fields = [KeyField(KeyFieldKind.DTYPE, i, DTYPE_BITS) for _, i in self.bound.dtypes]
         for layout in self.bound.layouts:
             mask = sum(1 << one for one in layout.allowed)
@@ -124,8 +122,8 @@ class Variants:
         return fields
 
     def params_of_key(self, values: Sequence[Any]) -> jit.Params:
-        """The parameter set for the fields of a key. Raises `ContractError` for a dtype without a C
-        type.
+        """Return the parameter set for the fields of a key. Raises `ContractError` for a dtype
+        without a C type.
         """
         rest = iter(values)
         parts = [
@@ -145,9 +143,9 @@ class Variants:
     def params_of_call(
         self, values: Sequence[Any], outputs: Sequence[BoundOutput], strided: Sequence[int]
     ) -> jit.Params:
-        """The parameter set of a call with these values in schema order; `strided` are the
-        arguments that the kernel takes in any layout. Raises `ContractError`
-        (without the operator's name) for values that no binary can be for.
+        """Return the parameter set of a call with these values in schema order; `strided` are the
+        arguments that the kernel takes in any layout. Raises `ContractError` (without the
+        operator's name) for values that no binary can be for.
         """
         self.verify(values)
         try:
@@ -158,7 +156,7 @@ class Variants:
     def _as_passed(
         self, values: Sequence[Any], outputs: Sequence[BoundOutput], strided: Sequence[int]
     ) -> list[Any]:
-        """What the kernel gets: without memory where an argument is copied, and for outputs."""
+        """Return what the kernel gets; what is copied, and outputs, without memory."""
         arguments = self._schema.arguments
         results = [rule.fake(i, values, arguments, "meta") for i, rule in enumerate(outputs)]
 
@@ -170,14 +168,14 @@ class Variants:
         return [*(as_passed(i, value) for i, value in enumerate(values)), *results]
 
     def takes(self, index: int, tensor: torch.Tensor, strided: Sequence[int]) -> bool:
-        """Whether the kernel takes a tensor as it lies in memory; those in `strided` it does."""
+        """Return whether the kernel takes a tensor as it lies in memory; those in `strided` it
+        does.
+        """
         layouts = {choice.argument: choice.allowed for choice in self.bound.layouts}
         return _taken(tensor, layouts.get(index), index not in strided)
 
     def verify(self, values: Sequence[Any]) -> None:
-        """Raises `ContractError` (without the operator's name) for a value that no choice
-        allows.
-        """
+        """Raise `ContractError` (without the operator's name) for a value that no choice allows."""
         for choice in self.bound.choices:
             name = self._schema.arguments[choice.argument].name
             try:
@@ -187,7 +185,7 @@ class Variants:
 
 
 def _taken(tensor: torch.Tensor, allowed: Sequence[jit.Layout] | None, contiguous: bool) -> bool:
-    """Whether a kernel takes the tensor as it lies in memory (takes_layout of record.h)."""
+    """Return whether a kernel takes the tensor as it lies in memory (takes_layout of record.h)."""
     if allowed is None:
         return not contiguous or tensor.is_contiguous()
     everything = [one for one in jit.Layout if one is not jit.Layout.NZ or one in allowed]
@@ -203,9 +201,8 @@ def template_of(
     returns: Literal["status", "void"] | None = None,
     **size: Any,
 ) -> jit.Template:
-    """A plain source as a template; `size` are `grid`, `block` and `shared` of device code with
-    plain arguments. Raises `TypeError` or `ValueError` for macros or flags that
-    cannot be.
+    """Return a plain source as a template; `size` are `grid`, `block` and `shared` of device code
+    with plain arguments. Raises `TypeError` or `ValueError` for macros or flags that cannot be.
     """
     return jit.Template(
         source.path,

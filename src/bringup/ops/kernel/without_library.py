@@ -14,8 +14,6 @@ import torch
 from bringup._native import torch_library
 from bringup.ops.schema.schema import Schema
 
-__all__ = ["UnavailableOperator"]
-
 
 class UnavailableOperator:
     """The callable of such an operator; a type of its own, so that it is pickled by name."""

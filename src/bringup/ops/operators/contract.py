@@ -14,8 +14,6 @@ import torch
 from bringup.errors import SchemaError
 from bringup.ops.operators.family import Kind, Overload, functional_form
 
-__all__ = ["check_declared", "is_number", "refusal"]
-
 _MOST_ELEMENTS = 1 << 16  # of the call's operands and results, for stand-ins of their sizes
 _AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 # The dtypes that every operator takes, where it takes such numbers at all; bools are masks or not.

@@ -14,8 +14,6 @@ from bringup import jit
 from bringup.jit.template.c_code import c_text
 from bringup.jit.template.glue import ENTRY, included
 
-__all__ = ["Operand", "pointwise_entry", "reduction_entry"]
-
 Form = Literal["tensor", "integer", "float", "number", "none", "string"]
 
 

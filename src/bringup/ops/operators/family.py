@@ -13,8 +13,6 @@ import torch
 
 from bringup.errors import SchemaError
 
-__all__ = ["Kind", "Overload", "Parameter", "Role", "family_of", "functional_form"]
-
 Kind = Literal["pointwise", "reduction", "raw"]
 Role = Literal[
     "tensor",

@@ -23,8 +23,6 @@ from bringup.ops.operators.contract import check_declared
 from bringup.ops.operators.family import Kind, Overload, family_of
 from bringup.ops.operators.planning import Declaration, Planner
 
-__all__ = ["OperatorKernel", "kernel"]
-
 _GROUPS: Mapping[str, tuple[torch.dtype, ...]] = {
     "floating": (torch.float16, torch.bfloat16, torch.float32, torch.float64),
     "integral": (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),

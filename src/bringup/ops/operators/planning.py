@@ -24,8 +24,6 @@ from bringup.ops.operators.contract import is_number, refusal
 from bringup.ops.operators.entry import Operand, pointwise_entry, reduction_entry
 from bringup.ops.operators.family import Kind, Overload, functional_form
 
-__all__ = ["Declaration", "Planner"]
-
 # Dtypes of the results, number of the kernel, the dtype that chose it.
 Plan = tuple[tuple[torch.dtype, ...], int, torch.dtype]
 
