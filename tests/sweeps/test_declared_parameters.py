@@ -49,7 +49,12 @@ PARAMETERS = [
     *(f"{const}{kind}*" for const in ("const ", "") for kind in (*WHOLE, *REAL)),
     "float* const", "const void*", "void*", "address", "constant_address", "float**",
 ]  # fmt: skip
-CASES = [*itertools.product(("c", "cpp", "grid"), PARAMETERS)]
+CASES = [
+    (form, kind)
+    for form, kind in itertools.product(("c", "cpp", "grid"), PARAMETERS)
+    # Device code takes a number as it is stated where a header alone declares the parameter.
+    if form != "grid" or not kind.endswith("_far")
+]
 LISTED = [("c", "int64_t"), ("cpp", "int64_t"), ("c", "float*"), ("grid", "double")]
 KNOWN = """#include <stdint.h>
 #include <stddef.h>

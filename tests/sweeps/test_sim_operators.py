@@ -113,7 +113,7 @@ def test_a_kernel_gives_the_cpus_results_and_gradients(
 ) -> None:
     name = str(dtype).removeprefix("torch.")
     failures = list(sweep(op, dtype, sweep_counts, "npu"))
-    found = {(f.operator, name, f.sample, f.phase): f.told for f in failures}
+    found = {(f.operator, name, f.sample, f.phase): f.words for f in failures}
     assert {key: told for key, told in found.items() if key not in KNOWN} == {}
 
 

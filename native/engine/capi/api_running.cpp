@@ -69,7 +69,7 @@ int32_t run_passes_of(bringup_ir_graph graph, const bringup_run_options* given_o
     settings.providers = *entry->providers;
     settings.infer_shapes = options.infer_shapes != 0;
     settings.fold = options.fold != 0;
-    HostUse host;  // before passes are held, which may be Python's objects
+    HostUse host(HostUse::When::kServed);  // before passes are held, which may be Python's objects
     const std::vector<RegistrationPtr> selected = select(options, host);
     if (std::none_of(selected.begin(), selected.end(),
                      [](const RegistrationPtr& pass) { return pass->of_host; })) {

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <mutex>
+#include <utility>
 
 #include "engine/util/error.h"
 
@@ -46,20 +47,21 @@ void set_host_sessions(std::shared_ptr<HostSessions> sessions) {
   state.sessions.swap(sessions);
 }
 
-HostUse::HostUse() {
+HostUse::HostUse(When when) {
   HostState& state = host_state();
   const std::lock_guard lock(state.mutex);
-  if (state.sessions == nullptr) return;
+  if (when == When::kServed && state.sessions == nullptr) return;
   check_not_lost(state);
   if (state.is_paused) {
     throw EngineError(ErrorCode::kFailed, "another thread is shutting Python down");
   }
-  sessions_ = state.sessions;
+  if (when == When::kServed) sessions_ = state.sessions;
   ++state.uses;
+  is_counted_ = true;
 }
 
 void HostUse::end() {
-  if (sessions_ == nullptr) return;
+  if (!std::exchange(is_counted_, false)) return;
   sessions_.reset();  // may call the host, so while the run still counts
   HostState& state = host_state();
   const std::lock_guard lock(state.mutex);

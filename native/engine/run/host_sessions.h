@@ -20,11 +20,13 @@ class HostSessions {
 // Null takes it away: passes of the host are then left out of runs over graphs of the engine.
 void set_host_sessions(std::shared_ptr<HostSessions> sessions);
 
-// Takes the host for one run, which keeps it although it is taken away from later ones, and counts
-// the run. Holds nothing where there is no host; EngineError(kFailed) while it is shut down.
+// Counts what may call the host; EngineError(kFailed) while it is shut down.
 class HostUse {
  public:
-  HostUse();
+  // kServed: for a run, where runs have a host, which this one then keeps although it is taken
+  // away.
+  enum class When : uint8_t { kAlways, kServed };
+  explicit HostUse(When when = When::kAlways);
   ~HostUse() { end(); }
   HostUse(const HostUse&) = delete;
   HostUse& operator=(const HostUse&) = delete;
@@ -34,6 +36,7 @@ class HostUse {
 
  private:
   std::shared_ptr<HostSessions> sessions_;
+  bool is_counted_ = false;
 };
 
 // Keeps new runs away from the host in its life. EngineError(kFailed) while runs use it.

@@ -388,7 +388,7 @@ print(event.query(), injected.count)
 """
     said = fresh_python(code, BRINGUP_WAIT_TIMEOUT="1").splitlines()
     assert said[0] == "False"
-    assert "has not ended after 1 s (BRINGUP_WAIT_TIMEOUT)" in said[1]
+    assert "has not ended after 1.0 s (BRINGUP_WAIT_TIMEOUT)" in said[1]
     assert said[2] == "True 1"
 
 
