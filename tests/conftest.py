@@ -83,6 +83,29 @@ def _nothing_is_left() -> Iterator[None]:
         dynamo.reset()
 
 
+@pytest.fixture(autouse=True)
+def _dispatch_is_as_before() -> Iterator[None]:
+    """Refuse a test that leaves a dispatch key switched for the thread: every test after it would
+    run other kernels.
+    """
+    before = _dispatch_state()
+    yield
+    assert before in (None, _dispatch_state())
+
+
+def _dispatch_state() -> tuple[object, ...] | None:
+    """Return what decides which kernels this thread's operators run, None before torch's import."""
+    if (torch := sys.modules.get("torch")) is None:
+        return None
+    return (
+        str(torch._C._dispatch_tls_local_include_set()),
+        str(torch._C._dispatch_tls_local_exclude_set()),
+        torch._C._functorch.maybe_current_level(),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+    )
+
+
 @pytest.fixture(scope="session", autouse=True)
 def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The session's kernel cache; its workers, and processes that a test starts, share it."""

@@ -9,13 +9,17 @@
 #include <ATen/ops/_sparse_coo_tensor_with_dims_native.h>
 #include <ATen/ops/_to_copy_native.h>
 #include <ATen/ops/_values_native.h>
+#include <ATen/ops/ccol_indices_native.h>
+#include <ATen/ops/col_indices_native.h>
 #include <ATen/ops/copy_native.h>
 #include <ATen/ops/copy_sparse_to_sparse_native.h>
+#include <ATen/ops/crow_indices_native.h>
 #include <ATen/ops/dense_dim_native.h>
 #include <ATen/ops/empty_like_native.h>
 #include <ATen/ops/empty_native.h>
 #include <ATen/ops/indices_native.h>
 #include <ATen/ops/is_coalesced_native.h>
+#include <ATen/ops/row_indices_native.h>
 #include <ATen/ops/sparse_dim_native.h>
 #include <ATen/ops/sparse_resize_and_clear_native.h>
 #include <ATen/ops/sparse_resize_native.h>
@@ -109,6 +113,23 @@ void register_sparse_structure() {
   library->impl("copy_sparse_to_sparse_", &native::copy_sparse_);
 }
 
+// What reads the parts of a compressed tensor, which is how one is printed and copied back: one can
+// be put together on the device though nothing computes with it. An error while torch prints leaves
+// torch.func switched off for as long as the traceback lives.
+void register_compressed_structure() {
+  static auto* library =
+      new KitLibrary("aten", c10::DispatchKey::SparseCsrPrivateUse1, __FILE__, __LINE__);
+  namespace native = at::native;
+  library->impl("_nnz", &native::_nnz_sparse_csr);
+  library->impl("sparse_dim", &native::sparse_dim_sparse_csr);
+  library->impl("dense_dim", &native::dense_dim_sparse_csr);
+  library->impl("values", &native::values_sparse_csr);
+  library->impl("crow_indices", &native::crow_indices_sparse_csr);
+  library->impl("col_indices", &native::col_indices_sparse_csr);
+  library->impl("ccol_indices", &native::ccol_indices_sparse_csr);
+  library->impl("row_indices", &native::row_indices_sparse_csr);
+}
+
 }  // namespace
 
 void refuse_other_layouts(c10::Layout layout) {
@@ -120,6 +141,7 @@ void refuse_other_layouts(c10::Layout layout) {
 
 void register_layouts() {
   register_sparse_structure();
+  register_compressed_structure();
   refuse_everything<&refuse_compressed>(c10::DispatchKey::SparseCsrPrivateUse1);
   refuse_everything<&refuse_quantized>(c10::DispatchKey::QuantizedPrivateUse1);
   refuse_everything<&refuse_nested>(c10::DispatchKey::NestedTensorPrivateUse1);

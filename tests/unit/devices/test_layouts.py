@@ -133,7 +133,7 @@ def test_sparse_operators_are_counted_and_forbidden_as_others_are() -> None:
 
 REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "CSR of dense": (lambda: torch.eye(3, device="npu").to_sparse_csr(), "COO"),
-    "CSR moved": (lambda: repr(torch.eye(3).to_sparse_csr().to("npu")), "COO"),
+    "CSR moved": (lambda: torch.eye(3).to_sparse_csr().to("npu").to_dense(), "COO"),
     "CSC": (lambda: torch.eye(3, device="npu").to_sparse_csc(), "COO"),
     "BSR": (lambda: torch.eye(4, device="npu").to_sparse_bsr((2, 2)), "COO"),
     "quantized": (
@@ -176,7 +176,7 @@ def test_other_layouts_are_refused_with_what_to_do(what: str) -> None:
 
 SENTENCES: dict[str, Callable[[], object]] = {
     "CSR": lambda: torch.eye(3, device="npu").to_sparse_csr(),
-    "CSR moved": lambda: repr(torch.eye(3).to_sparse_csr().to("npu")),
+    "CSR moved": lambda: torch.eye(3).to_sparse_csr().to("npu").to_dense(),
     "BSR": lambda: torch.eye(4, device="npu").to_sparse_bsr((2, 2)),
     "quantized": lambda: torch.quantize_per_tensor(
         torch.ones(3, device="npu"), 0.1, 0, torch.qint8
@@ -194,6 +194,17 @@ def test_the_status_page_has_the_sentence_of_a_refusal(what: str) -> None:
     with pytest.raises(RuntimeError) as raised:  # or its kind NotImplementedError
         SENTENCES[what]()
     assert f"`{raised.value}`" in page
+
+
+@pytest.mark.parametrize("layout", ["csr", "csc", "bsr", "bsc"])
+def test_a_compressed_tensor_that_was_moved_can_be_printed_and_brought_back(layout: str) -> None:
+    """An error in `repr` would leave torch.func switched off while the traceback lives."""
+    matrix = torch.tensor([[0.0, 2, 0, 0], [1, 0, 3, 0]])
+    there = getattr(matrix, f"to_sparse_{layout}")(*[(1, 2)][: layout.startswith("b")])
+    moved = there.to("npu")
+    assert repr(moved).replace(", device='npu:0'", "") == repr(there)
+    assert moved.values().device.type == "npu"
+    assert torch.equal(moved.cpu().to_dense(), matrix)
 
 
 def test_jagged_nested_tensors_work() -> None:
