@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from bringup import jit, report, settings
+from bringup.cli._columns import fixed, numbers, texts
 from bringup.cli._requirements import JsonFile, console_for, say, write_results
 from bringup.jit.store.prune import Pruned
 
@@ -45,32 +46,13 @@ def _size(count: int) -> str:
     return f"{count / 1024:,.1f} KiB"
 
 
-def _row(entry: jit.Entry) -> dict[str, object]:
-    return {
-        "key": entry.key,
-        "name": entry.name,
-        "bytes": entry.bytes,
-        "last_used": entry.last_used,
-        "in_use": entry.in_use,
-        "path": entry.path,
-    }
-
-
 def ls(json_file: JsonFile = None) -> None:
     """List the kernels in the cache."""
     cache = _cache()
     entries = cache.entries()
     total = sum(entry.bytes for entry in entries)
-    table = report.Table(
-        f"Kernels in {cache.root}",
-        [
-            report.Column("key", fixed=True),
-            report.Column("source"),
-            report.Column("size", number=True),
-            report.Column("last used"),
-            report.Column("loaded"),
-        ],
-    )
+    columns = [*fixed("key"), *texts("source"), *numbers("size"), *texts("last used", "loaded")]
+    table = report.Table(f"Kernels in {cache.root}", columns)
     for entry in sorted(entries, key=lambda entry: -entry.last_used):
         loaded = "yes" if entry.in_use else ""
         used = _ago(entry.last_used)
@@ -78,7 +60,7 @@ def ls(json_file: JsonFile = None) -> None:
     table.notes.append(f"{len(entries)} kernels, {_size(total)}")
     console = console_for(json_file)
     report.render(table, console)
-    rows = [_row(entry) for entry in entries]
+    rows = [entry._asdict() for entry in entries]
     write_results(json_file, {"root": cache.root, "bytes": total, "entries": rows}, console)
 
 
@@ -93,9 +75,7 @@ def show(key: Key, json_file: JsonFile = None) -> None:
     """Show one kernel: what it was built from, and how."""
     entry = _cache().find(key)
     meta = entry.meta()
-    table = report.Table(
-        f"{entry.name} {entry.key}", [report.Column("what", fixed=True), report.Column("")]
-    )
+    table = report.Table(f"{entry.name} {entry.key}", [*fixed("what"), *texts("")])
     for field, values in meta["record"].items():
         if field not in ("headers", "inputs"):
             table.add(field, " ".join(values))
@@ -110,7 +90,7 @@ def show(key: Key, json_file: JsonFile = None) -> None:
         ("command", [shlex.join(meta["command"])]),
     ):
         say(json_file, "\n  ".join((f"\n{title}:", *lines)))
-    write_results(json_file, {**_row(entry), "meta": meta}, console)
+    write_results(json_file, {**entry._asdict(), "meta": meta}, console)
 
 
 def why(first: Key, second: Key, json_file: JsonFile = None) -> None:
@@ -131,7 +111,7 @@ def why(first: Key, second: Key, json_file: JsonFile = None) -> None:
         return
     table = report.Table(
         f"{metas[1]['key'][:_SHOWN_DIGITS]} against {metas[0]['key'][:_SHOWN_DIGITS]}",
-        [report.Column("field", fixed=True), report.Column("difference")],
+        [*fixed("field"), *texts("difference")],
     )
     for one in found:
         table.add(one.field, str(one))
@@ -202,5 +182,5 @@ def import_(
 
 
 def _write_entries(json_file: Path | None, path: Path, entries: Sequence[jit.Entry]) -> None:
-    results = {"path": path, "entries": [_row(entry) for entry in entries]}
+    results = {"path": path, "entries": [entry._asdict() for entry in entries]}
     write_results(json_file, results, console_for(json_file))

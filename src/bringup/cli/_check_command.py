@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from bringup._processes import ending, started
+from bringup.cli._columns import fixed, texts
 from bringup.cli._exit_codes import ExitCode
 from bringup.cli._requirements import JsonFile, console_for, require_torch, write_results
 from bringup.errors import first_line
@@ -74,23 +75,13 @@ def check(
         what = first_line(problem)
         typer.echo(f"{what}; `bringup doctor` shows its traceback", err=True)
     result = ops.check(operator, given, skip=skip or (), watch=_writer(progress))
-    columns = [
-        report.Column("check", fixed=True),
-        report.Column("outcome", fixed=True),
-        report.Column("reason"),
-    ]
-    table = report.Table(result.operator, columns)
+    table = report.Table(result.operator, [*fixed("check", "outcome"), *texts("reason")])
     for row in result.rows:
         table.add(row.name, row.outcome.value, row.reason)
     table.notes.append(f"{len(result.failures)} failures; samples: {result.samples}")
     console = console_for(json_file)
     report.render(table, console)
-    rows = [
-        {"name": row.name, "outcome": row.outcome.value, "reason": row.reason}
-        for row in result.rows
-    ]
-    found = {"operator": result.operator, "samples": result.samples, "rows": rows}
-    write_results(json_file, found, console)
+    write_results(json_file, vars(result), console)
     if result.failures:
         raise typer.Exit(ExitCode.FAILED)
 

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from bringup import devices, report, settings
+from bringup.cli._columns import fixed, numbers, texts
 from bringup.cli._exit_codes import ExitCode
 from bringup.cli._requirements import (
     HtmlFile,
@@ -182,13 +183,7 @@ def _one(difference: OperatorDifference | None) -> dict[str, Any] | None:
 
 
 def _differences(found: Comparison) -> report.Table:
-    columns = [
-        report.Column("module"),
-        report.Column("phase", fixed=True),
-        report.Column("what"),
-        report.Column("error", number=True),
-        report.Column("allowed", number=True),
-    ]
+    columns = [*texts("module"), *fixed("phase"), *texts("what"), *numbers("error", "allowed")]
     table = report.Table("Wrong on equal inputs", columns)
     for one in found.watched.differences[:_SHOWN]:
         deviation = one.deviation
@@ -206,11 +201,7 @@ def _differences(found: Comparison) -> report.Table:
 
 
 def _results(found: Comparison) -> report.Table:
-    columns = [
-        report.Column("result"),
-        report.Column("error", number=True),
-        report.Column("what", fixed=True),
-    ]
+    columns = [*texts("result"), *numbers("error"), *fixed("what")]
     table = report.Table("Results of the runs, errors added up", columns)
     far = {result.name for result in found.far}
     by_error = sorted(found.results, key=lambda result: -result.deviation.error)

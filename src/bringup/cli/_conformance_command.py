@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from bringup import report, settings
+from bringup.cli._columns import numbers, texts
 from bringup.cli._compare_command import print_lines
 from bringup.cli._exit_codes import ExitCode
 from bringup.cli._requirements import (
@@ -91,7 +92,7 @@ def conformance(
         if result.outcome not in ("pass", "skipped") or done == of or not done % 100:
             line = f"{done} of {of}: {result.id} {result.outcome}"
             line += f": {result.reason}" if result.outcome != "pass" and result.reason else ""
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
+            print_lines([line], console)
 
     found = suite.run_conformance(
         driver or settings.driver() or "sim",
@@ -121,10 +122,9 @@ def headline(found: Conformance) -> list[str]:
     for name, score in _scores(found).items():
         if score.whole:
             native, total = score.native / score.whole, score.total / score.whole
-            lines.append(
-                f"{name}: {native:.1%} native ({total:.1%} with the host's help), of "
-                f"{_amount(name, score.whole)}"
-            )
+            whole = f"{score.whole:.1f} s" if name == "time" else f"{score.whole:,.0f}"
+            words = f"{native:.1%} native ({total:.1%} with the host's help)"
+            lines.append(f"{name}: {words}, of {whole}")
     return lines
 
 
@@ -135,10 +135,6 @@ def _scores(found: Conformance) -> dict[str, Score]:
         "time": found.seconds(),
         "cases": found.cases(),
     }
-
-
-def _amount(name: str, whole: float) -> str:
-    return f"{whole:.1f} s" if name == "time" else f"{whole:,.0f}"
 
 
 def _show(found: Conformance, baseline: Path | None, console: Console) -> None:
@@ -166,8 +162,7 @@ def as_json(found: Conformance) -> dict[str, object]:
 
 
 def _outcomes(found: Conformance) -> report.Table:
-    columns = [report.Column("cases"), report.Column("native", number=True)]
-    columns += [report.Column(outcome, number=True) for outcome in _OUTCOMES]
+    columns = [*texts("cases"), *numbers("native", *_OUTCOMES)]
     table = report.Table(f"Conformance of {found.facts.get('device', 'the driver')}", columns)
     for kind, name in _KINDS.items():
         ones = [one for one in found.results if one.kind == kind]
@@ -190,8 +185,7 @@ def page(found: Conformance) -> report.Page:
         report.Section("Not passed", tables=[_not_passed(found)]),
     ]
     if found.regressions:
-        table = report.Table("", [report.Column(name) for name in ("case", "then", "now")])
-        table.rows = list(found.regressions)
+        table = report.Table("", texts("case", "then", "now"), list(found.regressions))
         sections.insert(0, report.Section("Worse than in the baseline", tables=[table]))
     device = found.facts.get("device", Path(found.facts["driver"]).name)
     title = f"Conformance of {device}"
@@ -218,11 +212,7 @@ def _families(found: Conformance) -> report.Section:
 
 
 def _fallback_cost(found: Conformance) -> report.Section:
-    columns = [
-        report.Column("operator"),
-        report.Column("calls on the host", number=True),
-        report.Column("ms on the host", number=True),
-    ]
+    columns = [*texts("operator"), *numbers("calls on the host", "ms on the host")]
     table = report.Table("What cost most on the host", columns)
     calls: Counter[str] = Counter()
     seconds: dict[str, float] = {}
@@ -239,13 +229,8 @@ def _fallback_cost(found: Conformance) -> report.Section:
 
 
 def _errors(found: Conformance) -> report.Table:
-    columns = [
-        report.Column("dtype"),
-        report.Column("cases that pass", number=True),
-        report.Column("bit-exact", number=True),
-        report.Column("largest error", number=True),
-        report.Column("of"),
-    ]
+    figures = numbers("cases that pass", "bit-exact", "largest error")
+    columns = [*texts("dtype"), *figures, *texts("of")]
     table = report.Table("Beside the CPU, relative to the largest value", columns)
     by_dtype: dict[str, list[CaseResult]] = {}
     for one in found.tried("op"):
@@ -260,8 +245,5 @@ def _errors(found: Conformance) -> report.Table:
 
 
 def _not_passed(found: Conformance) -> report.Table:
-    columns = [report.Column("case"), report.Column("outcome"), report.Column("reason")]
-    table = report.Table(f"{len(found.not_passed)} cases", columns)
-    for one in found.not_passed:
-        table.add(one.id, one.outcome, one.reason)
-    return table
+    rows: list[tuple[str, ...]] = [(one.id, one.outcome, one.reason) for one in found.not_passed]
+    return report.Table(f"{len(rows)} cases", texts("case", "outcome", "reason"), rows)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bringup import report
+from bringup.cli._columns import fixed, numbers, texts
 from bringup.cli._compare_command import ModelTarget, load_device
 from bringup.cli._exit_codes import ExitCode
 from bringup.cli._requirements import (
@@ -22,6 +23,8 @@ from bringup.cli._requirements import (
 
 if TYPE_CHECKING:
     from bringup.conformance import Coverage, Need
+
+_SHARES = ("operators", "calls", "flops", "bytes")
 
 
 def coverage(
@@ -64,8 +67,7 @@ def coverage(
             optimizer=optimizer,
         )
     found.notes[:0] = subject.notes
-    table = _table(found, rows)
-    report.render(table, console)
+    report.render(_table(found, rows), console)
     report.render(_shares(found), console)
     write_results(json_file, as_json(target, found), console)
     write_page(html_file, _page(target, found), console)
@@ -89,32 +91,19 @@ def as_json(target: str, found: Coverage) -> dict[str, object]:
 def _share_values(found: Coverage) -> dict[str, dict[str, float]]:
     from bringup.conformance import Support
 
-    what = ("operators", "calls", "flops", "bytes")
-    return {s.value: {name: found.share(s, name) for name in what} for s in Support}
+    return {s.value: {name: found.share(s, name) for name in _SHARES} for s in Support}
 
 
 def _shares(found: Coverage) -> report.Table:
-    columns = [report.Column("", fixed=True)]
-    columns += [
-        report.Column(name, number=True) for name in ("operators", "calls", "flops", "bytes")
-    ]
-    table = report.Table("Share of all", columns)
+    table = report.Table("Share of all", [*fixed(""), *numbers(*_SHARES)])
     for name, values in _share_values(found).items():
         table.add(name, *(f"{value:.0%}" for value in values.values()))
     return table
 
 
 def _table(found: Coverage, rows: int) -> report.Table:
-    columns = [
-        report.Column("operator"),
-        report.Column("phase"),
-        report.Column("dtype"),
-        report.Column("shapes"),
-        report.Column("calls", number=True),
-        report.Column("MFLOP", number=True),
-        report.Column("MiB", number=True),
-        report.Column("runs"),
-    ]
+    columns = texts("operator", "phase", "dtype", "shapes")
+    columns += [*numbers("calls", "MFLOP", "MiB"), *texts("runs")]
     table = report.Table(f"What the model needs of {found.device}: {len(found.needs)}", columns)
     for need in found.needs[:rows]:
         table.add(
@@ -148,7 +137,7 @@ def _page(target: str, found: Coverage) -> report.Page:
             [values[name][what] for name in names],
             ", ".join(f"{values[name][what]:.0%} {name}" for name in names),
         )
-        for what in ("operators", "calls", "flops", "bytes")
+        for what in _SHARES
     ]
     native = values["native"]
     headline = [

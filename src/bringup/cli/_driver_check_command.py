@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bringup import devices, jit, report
+from bringup.cli._columns import fixed, texts
 from bringup.cli._exit_codes import ExitCode
 from bringup.cli._requirements import JsonFile, console_for, write_results
 from bringup.devices._driver_check import KERNELS
@@ -53,8 +54,7 @@ def check(
     _show(found, console)
     if no_kernels:
         console.print(no_kernels, markup=False, soft_wrap=True)
-    results = {**vars(found), "results": [vars(result) for result in found.results]}
-    write_results(json_file, results, console)
+    write_results(json_file, vars(found), console)
     if found.failure or found.failures:
         raise typer.Exit(ExitCode.FAILED)
 
@@ -71,27 +71,20 @@ def _kernels() -> tuple[Path | None, str]:
 
 def _list(json_file: Path | None) -> None:
     known = devices.list_checks()
-    table = report.Table(
-        "What is checked",
-        [report.Column("check", fixed=True), report.Column("function"), report.Column("rule")],
-    )
-    for one in known:
-        table.add(one.name, one.function, one.rule)
+    rows: list[tuple[str, ...]] = [(one.name, one.function, one.rule) for one in known]
+    columns = [*fixed("check"), *texts("function", "rule")]
     console = console_for(json_file)
-    report.render(table, console)
-    write_results(json_file, {"checks": [vars(one) for one in known]}, console)
+    report.render(report.Table("What is checked", columns, rows), console)
+    write_results(json_file, {"checks": known}, console)
 
 
 def _show(found: devices.DriverCheck, console: Console) -> None:
     if found.failure:
-        console.print(
-            Text(f"{found.path} cannot be used: {found.failure}", style="red"), soft_wrap=True
-        )
+        failure = Text(f"{found.path} cannot be used: {found.failure}", style="red")
+        console.print(failure, soft_wrap=True)
         return
-    table = report.Table(
-        f"{found.device_name}: {found.description}",
-        [report.Column("function", fixed=True), report.Column("rule"), report.Column("result")],
-    )
+    columns = [*fixed("function"), *texts("rule", "result")]
+    table = report.Table(f"{found.device_name}: {found.description}", columns)
     for result in found.results:
         shown = result.outcome.upper() if result.outcome == "fail" else result.outcome
         reason = f": {result.reason}" if result.outcome == "skipped" else ""

@@ -145,25 +145,22 @@ def coverage(
     given = tuple(args), dict(kwargs or {})
     make = _optimizer(optimizer)
     where = torch.device(device)
-    watcher = _OnDevice()
+    watcher: _Watcher = _OnDevice()
     _, failed = outcome(lambda: _run(watcher, model, given, where, backward, make))
     notes = []
-    phases = watcher.phases
     if failed is not None:
-        trial = _OnHost(where)
-        _, wrong = outcome(lambda: _run(trial, model, given, torch.device("cpu"), backward, make))
+        watcher, cpu = _OnHost(where), torch.device("cpu")
+        _, wrong = outcome(lambda: _run(watcher, model, given, cpu, backward, make))
         if wrong is not None:
             raise ModelError(f"the model fails on cpu as well: {described(wrong)}") from wrong
         notes.append(
             f"The model cannot run on {device} ({described(failed)}): these are the operators "
             f"that it calls on cpu, each tried on {device}."
         )
-        return Coverage(device, _sorted(trial.needs), trial.phases, notes)
-    return Coverage(device, _sorted(watcher.needs), phases, notes)
-
-
-def _sorted(needs: dict[Any, Need]) -> list[Need]:
-    return sorted(needs.values(), key=lambda n: (-n.flops, -n.bytes, n.operator, n.phase))
+    by_cost = sorted(
+        watcher.needs.values(), key=lambda n: (-n.flops, -n.bytes, n.operator, n.phase)
+    )
+    return Coverage(device, by_cost, watcher.phases, notes)
 
 
 def _optimizer(name: str | None) -> Callable[..., Any] | None:
@@ -224,9 +221,9 @@ class _Watcher(TorchDispatchMode):  # type: ignore[misc]  # torch has no types h
         key = operator_name(func), self.phases[-1], dtypes, shapes
         return self.needs.setdefault(key, Need(*key))
 
-
-class _OnDevice(_Watcher):
-    """Watches a run on the device, and computes on the host what that refuses."""
+    def call(self, need: Need, func: OpOverload, args: Any, named: Any) -> Any:
+        """Return the operator's result; says of `need` what the device refuses."""
+        raise NotImplementedError
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
@@ -237,11 +234,26 @@ class _OnDevice(_Watcher):
             return func(*args, **named)
         need = self.need(func, args, named)
         before = _fallbacks()
+        result = self.call(need, func, args, named)
+        need.calls += 1
+        need.flops += _flops(func, args, named, result)
+        need.bytes += sum(t.numel() * t.element_size() for t in tensors((args, named, result)))
+        after = _fallbacks()
+        need.on_host |= {name for name, calls in after.items() if calls != before.get(name, 0)}
+        if need.on_host and need.support is Support.NATIVE:
+            need.support = Support.FALLBACK
+        return result
+
+
+class _OnDevice(_Watcher):
+    """Watches a run on the device, and computes on the host what that refuses."""
+
+    def call(self, need: Need, func: OpOverload, args: Any, named: Any) -> Any:
+        """See `_Watcher`."""
         result, failed = outcome(lambda: func(*args, **named))
         if failed is not None:
             result = _rescued(func, args, named, failed)
             need.support, need.reason = Support.IMPOSSIBLE, described(failed)
-        _count(need, func, args, named, result, before)
         return result
 
 
@@ -252,34 +264,13 @@ class _OnHost(_Watcher):
         super().__init__()
         self._device = device
 
-    def __torch_dispatch__(
-        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        """Run the operator and counts it."""
-        named = kwargs or {}
-        if not computes(func):
-            return func(*args, **named)
-        need = self.need(func, args, named)
-        before = _fallbacks()
+    def call(self, need: Need, func: OpOverload, args: Any, named: Any) -> Any:
+        """See `_Watcher`."""
         if not need.calls:
             _, failed = outcome(lambda: run(func, *Mover(self._device)((args, named))))
             if failed is not None:
                 need.support, need.reason = Support.IMPOSSIBLE, described(failed)
-        result = func(*args, **named)
-        _count(need, func, args, named, result, before)
-        return result
-
-
-def _count(
-    need: Need, func: OpOverload, args: Any, named: Any, result: Any, before: dict[str, int]
-) -> None:
-    need.calls += 1
-    need.flops += _flops(func, args, named, result)
-    need.bytes += sum(t.numel() * t.element_size() for t in tensors((args, named, result)))
-    after = _fallbacks()
-    need.on_host |= {name for name, calls in after.items() if calls != before.get(name, 0)}
-    if need.on_host and need.support is Support.NATIVE:
-        need.support = Support.FALLBACK
+        return func(*args, **named)
 
 
 def _fallbacks() -> dict[str, int]:

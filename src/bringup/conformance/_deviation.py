@@ -134,17 +134,9 @@ def _of_tensors(got: Tensor, expected: Tensor, pointwise: bool, factor: float) -
         if not len(wrong):
             return Deviation(dtype=name, shape=shape)
         at = tuple(wrong[0].tolist())
-        return Deviation(
-            math.inf,
-            0.0,
-            "exact",
-            at,
-            str(x[at].item()),
-            str(y[at].item()),
-            name,
-            shape,
-            f"{len(wrong)} of {x.numel()} elements differ",
-        )
+        values = str(x[at].item()), str(y[at].item())
+        words = f"{len(wrong)} of {x.numel()} elements differ"
+        return Deviation(math.inf, 0.0, "exact", at, *values, name, shape, words)
     return _of_numbers(x, y, Deviation(allowed=allowed, dtype=name, shape=shape), pointwise)
 
 
@@ -166,10 +158,11 @@ def _of_numbers(x: Tensor, y: Tensor, base: Deviation, pointwise: bool) -> Devia
         limit = torch.minimum(limit, base.allowed * y.abs() + 4 * epsilon * scale)
         limit = torch.where(finite, limit, torch.full_like(limit, math.inf))
     excess = gap - limit
-    flat = int((excess if bool((excess > 0).any()) else gap).argmax())
-    at = tuple(int(i) for i in torch.unravel_index(torch.tensor(flat), gap.shape))
+    exceeds = bool((excess > 0).any())
+    flat = (excess if exceeds else gap).argmax()
+    at = tuple(int(i) for i in torch.unravel_index(flat, gap.shape))
     error = float(gap.max()) / scale if scale else math.inf
-    return _at(base, x, y, at, error, "value" if bool((excess > 0).any()) else "none", "")
+    return _at(base, x, y, at, error, "value" if exceeds else "none", "")
 
 
 def _at(

@@ -13,7 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from bringup.conformance._deviation import Deviation, deviation, tolerance_of
-from bringup.conformance._samples import Mover, described, gradients, outcome, tensors
+from bringup.conformance._samples import (
+    Mover,
+    described,
+    gradients,
+    outcome,
+    results_of_seeds,
+    tensors,
+)
 
 # A module is many operators: each may have its own error.
 _WIDE, _NARROW = 10.0, 2.0
@@ -180,13 +187,8 @@ def _inputs(
 
 def _is_repeatable(module: nn.Module, sample: Any, device: torch.device) -> bool:
     """Return whether a module gives the same for two seeds."""
-    results = []
-    for seed in (1, 2):
-        torch.manual_seed(seed)
-        args, kwargs = Mover(device)(sample)
-        inner = copy.deepcopy(module)
-        with torch.no_grad():
-            results.append(outcome(lambda m=inner, a=args, k=kwargs: m(*a, **k))[0])  # type: ignore[misc]
+    with torch.no_grad():
+        results = results_of_seeds(module, sample, (1, 2), device)
     one, other = (list(tensors(result)) for result in results)
     return len(one) == len(other) and not any(
         deviation(a, b).exceeds for a, b in zip(one, other, strict=True)

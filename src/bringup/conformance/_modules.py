@@ -21,6 +21,7 @@ from bringup.conformance._samples import (
     difference,
     gradients,
     outcome,
+    results_of_seeds,
     tensors,
 )
 
@@ -74,13 +75,8 @@ def _leaves(module: nn.Module, arguments: Any) -> tuple[Any, list[nn.Parameter]]
 
 def _is_repeatable(module: nn.Module, arguments: tuple[Any, Any]) -> bool:
     """Return whether the CPU answers alike for several seeds."""
-    results = []
-    for seed in range(3):
-        torch.manual_seed(seed)
-        inner = copy.deepcopy(module)
-        args, kwargs = Mover("cpu")(arguments)
-        results.append(outcome(lambda m=inner, a=args, k=kwargs: m(*a, **k))[0])  # type: ignore[misc]
-    return not any(difference(r, results[0], values=True, device="cpu") for r in results)
+    first, *others = results_of_seeds(module, arguments, range(3), "cpu")
+    return not any(difference(other, first, values=True, device="cpu") for other in others)
 
 
 def module_failures(

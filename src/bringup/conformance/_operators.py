@@ -185,12 +185,9 @@ class Comparer(TorchDispatchMode):  # type: ignore[misc]  # torch has no types h
         for number, one in enumerate(found):
             if not one.exceeds:
                 continue
-            reason = ""
-            if one.kind == "value":
-                reason = second_opinion(
-                    lambda a, k: run(func, a, k), kept, number, results[number], expected[number],
-                    one,
-                )  # fmt: skip
+            reason = second_opinion(
+                lambda a, k: run(func, a, k), kept, number, results[number], expected[number], one
+            )
             if reason:
                 self.watched.excused[f"{place.operator}: {reason}"] += 1
                 continue

@@ -28,9 +28,7 @@ def _point(function: Callable[[str], None]) -> Callable[[str], None]:
     return function
 
 
-def _module(device: str) -> ModuleType:
-    found: ModuleType = torch.get_device_module(device)
-    return found
+_module: Callable[[str], ModuleType] = torch.get_device_module
 
 
 def _equal(got: Tensor, expected: Tensor) -> None:

@@ -4,13 +4,14 @@ the CPU's.
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch.utils import _pytree
 from torch.utils._python_dispatch import _disable_current_modes
@@ -104,6 +105,19 @@ def outcome(function: Callable[[], Any]) -> tuple[Any, Exception | None]:
             return function(), None
         except Exception as error:
             return None, error
+
+
+def results_of_seeds(
+    module: nn.Module, arguments: Any, seeds: Iterable[int], device: str | torch.device
+) -> list[Any]:
+    """Return what copies of a module give for copies of (args, kwargs), None where they fail."""
+    results = []
+    for seed in seeds:
+        torch.manual_seed(seed)
+        args, kwargs = Mover(device)(arguments)
+        inner = copy.deepcopy(module)
+        results.append(outcome(lambda m=inner, a=args, k=kwargs: m(*a, **k))[0])  # type: ignore[misc]
+    return results
 
 
 def describe_difference(

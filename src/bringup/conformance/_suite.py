@@ -4,6 +4,7 @@ to.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fnmatch
 import hashlib
@@ -14,7 +15,6 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from bringup import devices, settings
 from bringup._version import __version__
@@ -146,9 +146,10 @@ def run_conformance(
         raise ModelError(f"level {level}: expected 0, 1 or 2")
     library = devices.driver_library(driver)
     found = Conformance({"driver": str(library), "bringup": __version__})
-    lists = [_driver_cases(), *(case_ids(number) for number in range(1, level + 1))]
-    named = [case for ids in lists for case in ids if fnmatch.fnmatchcase(case, pattern)]
-    wanted = named[::every]
+    cases = [f"driver/{check.name}" for check in devices.list_checks()]
+    for number in range(1, level + 1):
+        cases += case_ids(number)
+    wanted = fnmatch.filter(cases, pattern)[::every]
     if not wanted:
         raise ModelError(f"no case matches {pattern!r}: expected a name like 'op/add/float32'")
     if load:
@@ -197,28 +198,17 @@ def regressions(
     return worse
 
 
-def _driver_cases() -> list[str]:
-    return [f"driver/{check.name}" for check in devices.list_checks()]
-
-
+@dataclass
 class _Run:
     """A run on its way: what is known is kept as it comes."""
 
-    def __init__(
-        self,
-        found: Conformance,
-        journal: _Journal,
-        wanted: Sequence[str],
-        known: dict[str, CaseResult],
-        on_result: Callable[[CaseResult, int, int], object],
-    ) -> None:
-        self.known = known
-        self._found = found
-        self._journal = journal
-        self._wanted = wanted
-        self._on_result = on_result
-        self._lock = threading.Lock()
-        self._stopped = threading.Event()
+    found: Conformance
+    journal: _Journal
+    wanted: Sequence[str]
+    known: dict[str, CaseResult]
+    on_result: Callable[[CaseResult, int, int], object]
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    stopped: threading.Event = field(default_factory=threading.Event)
 
     def driver(self, library: Path, pattern: str) -> None:
         """Run the checks of the driver's functions at once."""
@@ -230,10 +220,8 @@ class _Run:
         results = {f"driver/{one.name}": one for one in checked.results}
         for case in missing:
             if case not in results:
-                reason = checked.failure or "not run"
-                self._keep(
-                    CaseResult(case, "failed" if checked.failure else "skipped", reason=reason)
-                )
+                outcome = "failed" if checked.failure else "skipped"
+                self._keep(CaseResult(case, outcome, reason=checked.failure or "not run"))
                 continue
             one = results[case]
             outcome = {"pass": "pass", "fail": "failed"}.get(one.outcome, "skipped")
@@ -248,7 +236,7 @@ class _Run:
             cases.put(case)
         made = [make() for _ in range(min(workers, len(missing)))]
         if made:
-            self._found.facts |= {name: str(value) for name, value in made[0].facts().items()}
+            self.found.facts |= {name: str(value) for name, value in made[0].facts().items()}
         errors: list[Exception] = []
         threads = [threading.Thread(target=self._work, args=(w, cases, errors)) for w in made]
         try:
@@ -257,34 +245,34 @@ class _Run:
             for thread in threads:
                 thread.join()
         finally:
-            self._stopped.set()
+            self.stopped.set()
             for worker in made:
                 worker.close()
         if errors:
             raise errors[0]
 
     def _work(self, worker: Worker, cases: queue.SimpleQueue[str], errors: list[Exception]) -> None:
-        while not self._stopped.is_set():
+        while not self.stopped.is_set():
             try:
                 self._keep(worker.run(cases.get_nowait()))
             except queue.Empty:
                 return
             except Exception as error:
-                if not self._stopped.is_set():  # then the process was ended under it
+                if not self.stopped.is_set():  # then the process was ended under it
                     errors.append(error)
                 return
 
     def _missing(self) -> list[str]:
-        return [case for case in self._wanted if case not in self.known]
+        return [case for case in self.wanted if case not in self.known]
 
     def _keep(self, result: CaseResult) -> None:
-        if self._stopped.is_set():
+        if self.stopped.is_set():
             return
-        with self._lock:
+        with self.lock:
             self.known[result.id] = result
-            self._journal.add(result)
-            done = sum(case in self.known for case in self._wanted)
-        self._on_result(result, done, len(self._wanted))
+            self.journal.add(result)
+            done = sum(case in self.known for case in self.wanted)
+        self.on_result(result, done, len(self.wanted))
 
 
 class _Journal:
@@ -312,8 +300,9 @@ class _Journal:
             return {}
         found = {}
         for line in self.path.read_text().splitlines():
-            row = _row(line)
-            if row is not None:
+            # A line was cut short when its process was killed.
+            with contextlib.suppress(ValueError, TypeError):
+                row = CaseResult(**json.loads(line))
                 found[row.id] = row
         return found
 
@@ -339,15 +328,6 @@ def _add_package(content: hashlib._Hash, load: str) -> None:
     for file in sorted(files):
         if file.is_file():
             content.update(str(file).encode() + b"\0" + file.read_bytes())
-
-
-def _row(line: str) -> CaseResult | None:
-    """Return a line's result; None for one that was cut short when its process was killed."""
-    try:
-        row: dict[str, Any] = json.loads(line)
-        return CaseResult(**row)
-    except (ValueError, TypeError):
-        return None
 
 
 def families(results: Iterable[CaseResult]) -> dict[str, list[CaseResult]]:

@@ -30,17 +30,14 @@ def make_variant(
     Raises:
         ModelError: no such form.
     """
-    if name == "compiled":
-        torch._dynamo.reset()
-        compiled: Callable[..., Any] = torch.compile(module)
-        return compiled
-    if name == "fused":
-        torch._dynamo.reset()
-        fused: Callable[..., Any] = torch.compile(module, backend=compiler.dynamo_backend)
-        return fused
     if name == "captured":
         return _captured(module, args, kwargs)
-    raise ModelError(f"{name!r} is no form of a model: expected one of {', '.join(VARIANTS)}")
+    if name not in VARIANTS:
+        raise ModelError(f"{name!r} is no form of a model: expected one of {', '.join(VARIANTS)}")
+    torch._dynamo.reset()
+    backend = "inductor" if name == "compiled" else compiler.dynamo_backend
+    compiled: Callable[..., Any] = torch.compile(module, backend=backend)
+    return compiled
 
 
 class _OfTensors(nn.Module):  # type: ignore[misc]  # torch has no types here

@@ -58,53 +58,52 @@ class ModelRunner:
 
 def eager(embedder: torch.nn.Module, device: str) -> ModelRunner:
     """Return plain PyTorch, one sentence a call, no padding."""
-    return _with_mask(Mode.EAGER, device, embedder)
+    return _runner(Mode.EAGER, device, _masked, embedder)
 
 
 def inductor(embedder: torch.nn.Module, device: str) -> ModelRunner:
     """Return the same module through `torch.compile` as it comes, one artifact for all lengths."""
-    return _with_mask(Mode.INDUCTOR, device, torch.compile(embedder, dynamic=True))
+    return _runner(Mode.INDUCTOR, device, _masked, torch.compile(embedder, dynamic=True))
 
 
 def frozen_inductor(
     embedder: torch.nn.Module, device: str, examples: Sequence[Sentence]
 ) -> ModelRunner:
     """Return the same with Inductor's `freezing`, compiled here for the lengths of `examples`."""
-    calls = ((_masked_inputs(sentence, device), dict[str, Any]()) for sentence in examples)
+    calls = ((_masked(sentence, device), dict[str, Any]()) for sentence in examples)
     compiled = compile_frozen(embedder, calls, dynamic=True)
-    return _with_mask(Mode.FROZEN_INDUCTOR, device, compiled)
+    return _runner(Mode.FROZEN_INDUCTOR, device, _masked, compiled)
 
 
 def fused(embedder: torch.nn.Module, device: str) -> ModelRunner:
     """Return the module in mode `default`, every sentence at its own length."""
     compiled = torch.compile(embedder, backend="bringup", dynamic=True)
-    return _with_length(Mode.FUSED, device, compiled)
+    return _runner(Mode.FUSED, device, _with_length, compiled)
 
 
 def captured(embedder: torch.nn.Module, device: str, ladder: Sequence[int]) -> ModelRunner:
     """Return the module in mode `serve`: padded up to a bucket of the ladder, each one graph."""
     options = {"mode": "serve", "buckets": ladder, "static_outputs": True}
     compiled = torch.compile(embedder, backend="bringup", dynamic=True, options=options)
-    return _with_length(Mode.CAPTURED, device, compiled)
+    return _runner(Mode.CAPTURED, device, _with_length, compiled)
 
 
-def _with_mask(mode: Mode, device: str, function: Callable[..., torch.Tensor]) -> ModelRunner:
-    def prepare(sentence: Sentence) -> tuple[torch.Tensor, torch.Tensor]:
-        return _masked_inputs(sentence, device)
+def _runner(
+    mode: Mode,
+    device: str,
+    inputs_of: Callable[[Sentence, str], Any],
+    function: Callable[..., torch.Tensor],
+) -> ModelRunner:
+    return ModelRunner(mode, device, lambda s: inputs_of(s, device), lambda given: function(*given))
 
-    return ModelRunner(mode, device, prepare, lambda inputs: function(*inputs))
 
-
-def _masked_inputs(sentence: Sentence, device: str) -> tuple[torch.Tensor, torch.Tensor]:
+def _masked(sentence: Sentence, device: str) -> tuple[torch.Tensor, torch.Tensor]:
     ids = padded_ids(sentence, sentence.tokens, device)
     return ids, torch.ones_like(ids)
 
 
-def _with_length(mode: Mode, device: str, function: Callable[..., torch.Tensor]) -> ModelRunner:
-    def prepare(sentence: Sentence) -> tuple[torch.Tensor, list[int]]:
-        return padded_ids(sentence, sentence.tokens, device), [sentence.tokens]
-
-    return ModelRunner(mode, device, prepare, lambda inputs: function(*inputs))
+def _with_length(sentence: Sentence, device: str) -> tuple[torch.Tensor, list[int]]:
+    return padded_ids(sentence, sentence.tokens, device), [sentence.tokens]
 
 
 def padding_influence(candidate: ModelRunner, sentence: Sentence, longest: int) -> float:

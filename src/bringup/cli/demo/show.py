@@ -7,20 +7,14 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from bringup import report
+from bringup.cli._columns import fixed, numbers, texts
 from bringup.cli.demo.measure import Pair, Row
 from bringup.cli.demo.modes import Mode
 from bringup.cli.demo.texts import LengthClass
 
 _COLUMNS = (
-    report.Column("device", fixed=True),
-    report.Column("mode", fixed=True),
-    report.Column("length", fixed=True),
-    report.Column("ms", number=True),
-    report.Column("eager/\nthis", number=True),
-    report.Column("Inductor/\nthis", number=True),
-    report.Column("ops", number=True),
-    report.Column("max\n|diff|", number=True),
-    report.Column("min\ncosine", number=True),
+    *fixed("device", "mode", "length"),
+    *numbers("ms", "eager/\nthis", "Inductor/\nthis", "ops", "max\n|diff|", "min\ncosine"),
 )
 
 
@@ -52,42 +46,35 @@ def result_table(rows: Sequence[Row], notes: Sequence[str]) -> report.Table:
     return table
 
 
-def _shortened(text: str, width: int = 70) -> str:
-    return text if len(text) <= width else text[: width - 3] + "..."
+def _shortened(text: str) -> str:
+    return text if len(text) <= 70 else text[:67] + "..."
 
 
 def pair_table(pairs: Sequence[Pair]) -> report.Table:
     """Return the nearest sentence pairs, to be judged by eye."""
     table = report.Table(
         "The nearest sentences (by the captured model): do they mean the same?",
-        (report.Column("cosine", number=True), report.Column("one"), report.Column("other")),
+        [*numbers("cosine"), *texts("one", "other")],
     )
     for pair in pairs:
         table.add(f"{pair.cosine:.3f}", _shortened(pair.first), _shortened(pair.second))
     return table
 
 
-def _about_inductor(shown: set[str]) -> tuple[str, ...]:
-    """Return what the table does not say of Inductor, where it has rows of it."""
-    if Mode.INDUCTOR.value not in shown or Mode.FROZEN_INDUCTOR.value in shown:
-        return ()
-    return _INDUCTOR_NOTE
-
-
 def show(
     console: Console, rows: Sequence[Row], pairs: Sequence[Pair], notes: Sequence[str]
 ) -> None:
     """Print everything. Notes explain the columns first, then what is special about this run."""
+    modes = {row.mode for row in rows}
+    without_freezing = Mode.INDUCTOR.value in modes and Mode.FROZEN_INDUCTOR.value not in modes
     explained = [
         "ms: median over the sentences of each one's median time.",
         "eager/this, Inductor/this: how many times faster; median over the sentences,",
         "  on the same device, in interleaved rounds.",
         "diff, cosine: against eager on cpu, over all sentences.",
         "ops: operators dispatched by the host for one sentence; a captured graph is none",
-        "; ".join(
-            f"{length_class.value}: {length_class.range_text}" for length_class in LengthClass
-        ),
-        *_about_inductor({row.mode for row in rows}),
+        "; ".join(f"{kind.value}: {kind.range_text}" for kind in LengthClass),
+        *(_INDUCTOR_NOTE if without_freezing else ()),
         *notes,
     ]
     report.render(result_table(rows, explained), console)

@@ -7,19 +7,13 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from bringup import passes, report, settings
+from bringup.cli._columns import fixed, numbers, texts
 
 
 def show_list(console: Console, rows: Sequence[dict[str, object]]) -> None:
     """Print the registered passes."""
-    columns = [
-        report.Column("pass", fixed=True),
-        report.Column("version", fixed=True),
-        report.Column("kind", fixed=True),
-        report.Column("stage", fixed=True),
-        report.Column("priority", number=True),
-        report.Column("on", fixed=True),
-        report.Column("defined by"),
-    ]
+    columns = fixed("pass", "version", "kind", "stage")
+    columns += [*numbers("priority"), *fixed("on"), *texts("defined by")]
     table = report.Table("Registered passes, as they run", columns)
     for row in rows:
         place = f"{row['module_name']}.{row['class_qualname']}"

@@ -29,10 +29,11 @@ class Model(Protocol):
     """
 
     name: str
-    subject: Subject | None
+    subject: Subject | None = None
 
     def check(self) -> None:
         """Raise what the model itself raises."""
+        self.expected()
 
     def expected(self) -> list[Leaf]:
         """Return the tensors that it returns without any pass."""
@@ -59,16 +60,12 @@ def load_model(target: str) -> Model:
     return _Compiled(load_subject(target))
 
 
-class _Compiled:
+class _Compiled(Model):
     """A module that torch.compile takes apart."""
 
     def __init__(self, subject: Subject) -> None:
         self.name = subject.name
-        self.subject: Subject | None = subject
-        self._subject = subject
-
-    def check(self) -> None:
-        self.expected()
+        self.subject = self._subject = subject
 
     def expected(self) -> list[Leaf]:
         with torch.no_grad():
@@ -79,13 +76,8 @@ class _Compiled:
         given = {"freeze": True, "passes": names, **options}
 
         def backend(module: Any, inputs: Sequence[Any]) -> Any:
-            before = compiler.last_report()
-            try:
+            with found.reporting():
                 return compiler.dynamo_backend(module, inputs, options=given)
-            finally:
-                report = compiler.last_report()
-                if report is not None and report is not before:
-                    found.reports.append(report)
 
         torch.compiler.reset()
         compiled = torch.compile(self._subject.model, backend=backend)
@@ -113,18 +105,14 @@ class _Compiled:
         return found
 
 
-class _Exported:
+class _Exported(Model):
     """An exported program with the inputs that it was exported with."""
 
     def __init__(self, name: str, program: Any) -> None:
         if program.example_inputs is None:
             raise SubjectError(f"{name} was saved without its example inputs: export it again")
         self.name = name
-        self.subject: Subject | None = None
         self._program = program
-
-    def check(self) -> None:
-        self.expected()
 
     def expected(self) -> list[Leaf]:
         return self._outputs(self._program)
@@ -132,15 +120,12 @@ class _Exported:
     def rewritten(self, names: Sequence[str] | None, options: Mapping[str, object]) -> Rewritten:
         found = Rewritten()
         program = copy.deepcopy(self._program)
-        before = compiler.last_report()
         try:
-            compiler.apply_passes(program, names, options=options)
+            with found.reporting():
+                compiler.apply_passes(program, names, options=options)
             found.outputs = self._outputs(program)
         except Exception as error:
             found.error = _cause(error)
-        report = compiler.last_report()
-        if report is not None and report is not before:
-            found.reports.append(report)
         return found
 
     def graphs(self) -> list[fx.GraphModule]:

@@ -48,17 +48,14 @@ class OnnxFile:
         """Return a fresh run of these passes over the model."""
         found = Rewritten()
         model = self._onnx.from_proto(self._proto, self._folder)
-        before = compiler.last_report()
         try:
-            compiler.apply_passes(model, names, options=options)
+            with found.reporting():
+                compiler.apply_passes(model, names, options=options)
             proto = model.to_proto()
             if self._is_run:
                 found.outputs = self._outputs(proto)
         except Exception as error:
             found.error = error
-        report = compiler.last_report()
-        if report is not None and report is not before:
-            found.reports.append(report)
         return found
 
     def graphs(self) -> list[ir.Graph]:

@@ -7,20 +7,14 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from bringup import report
+from bringup.cli._columns import fixed, numbers
 from bringup.passes import PassReport, PassResult
 
 
 def show_reports(console: Console, model: str, reports: Sequence[PassReport]) -> None:
     """Print what every pass did to every graph, and how close it came where it did nothing."""
-    columns = [
-        report.Column("graph", number=True),
-        report.Column("pass", fixed=True),
-        report.Column("status", fixed=True),
-        report.Column("matches", number=True),
-        report.Column("refused", number=True),
-        report.Column("verified", number=True),
-        report.Column("ms", number=True),
-    ]
+    columns = [*numbers("graph"), *fixed("pass", "status")]
+    columns += numbers("matches", "refused", "verified", "ms")
     table = report.Table(model, columns)
     for number, graph in enumerate(reports, start=1):
         for result in graph.results:

@@ -119,26 +119,22 @@ def try_subject(
     return trial
 
 
+@dataclass
 class _Trying:
-    def __init__(
-        self,
-        subject: Subject,
-        options: TrialOptions,
-        trial: Trial,
-        on_step: Callable[[str], None],
-        on_line: Callable[[Line], None],
-    ) -> None:
-        self._subject = subject
-        self._options = options
-        self._trial = trial
-        self._on_step = on_step
-        self._on_line = on_line
+    subject: Subject
+    options: TrialOptions
+    trial: Trial
+    on_step: Callable[[str], None]
+    on_line: Callable[[Line], None]
+
+    def __post_init__(self) -> None:
         self._prints = Prints()
         self._works: dict[str, Callable[[], Any]] = {}
         self._rounds: dict[str, Rounds] = {}
         self._compared: dict[str, tuple[float | None, str]] = {}
         self._failures: dict[str, str] = {}
         self._is_stateful = False
+        subject = self.subject
         self._on_device = any(
             item.device.type != "cpu"
             for item in (*subject.model.parameters(), *_tensors(subject.args, subject.kwargs))
@@ -146,14 +142,14 @@ class _Trying:
 
     def run(self) -> None:
         """Run everything, in the order in which it is shown."""
-        self._on_step("running it in eager mode")
+        self.on_step("running it in eager mode")
         self._eager()
         for mode in MODES:
-            self._on_step(f'compiling it: torch.compile(model, backend="bringup", mode="{mode}")')
+            self.on_step(f'compiling it: torch.compile(model, backend="bringup", mode="{mode}")')
             self._try(mode, functools.partial(self._compiled, mode), tuple(self._works))
-        if self._options.inductor:
-            seconds = self._options.inductor_seconds
-            self._on_step(
+        if self.options.inductor:
+            seconds = self.options.inductor_seconds
+            self.on_step(
                 f"compiling it with Inductor (freezing), the peer, in at most {seconds:g} s"
             )
             self._try("inductor", self._inductor, tuple(self._works))
@@ -171,7 +167,7 @@ class _Trying:
             return Line(mode, max_abs_diff=gap, reason=reason)
         # The last one compares all modes, unless it was cut short.
         by_length = sorted(comparisons, key=lambda rounds: len(rounds.taken))
-        chosen = (by_length if self._trial.is_interrupted else comparisons)[-1]
+        chosen = (by_length if self.trial.is_interrupted else comparisons)[-1]
         with_peer = [rounds for rounds in comparisons if "inductor" in rounds.names]
         return Line(
             mode,
@@ -184,7 +180,7 @@ class _Trying:
 
     def _eager(self) -> None:
         """Run it twice, as later calls find what the first call leaves behind."""
-        subject, trial = self._subject, self._trial
+        subject, trial = self.subject, self.trial
         self._state = State(model=subject.model, args=subject.args, kwargs=subject.kwargs)
         self._works["eager"] = lambda: subject.model(*subject.args, **subject.kwargs)
         with self._prints.aside():
@@ -234,10 +230,10 @@ class _Trying:
     def _fail(self, mode: str, reason: str) -> None:
         self._works.pop(mode, None)
         self._failures[mode] = reason.strip().split("\n\n")[0]
-        self._on_line(self._line(mode))
+        self.on_line(self._line(mode))
 
     def _time(self, mode: str, against: Sequence[str]) -> None:
-        self._on_step(f"timing {mode}")
+        self.on_step(f"timing {mode}")
         self._rounds[mode] = rounds = Rounds()
         try:
             with self._prints.aside():
@@ -248,17 +244,17 @@ class _Trying:
                     },
                     baseline="eager",
                     before=self._state.restore if self._is_stateful else None,
-                    limits=self._options.limits,
+                    limits=self.options.limits,
                 )
         finally:
             if rounds.taken:
-                self._on_line(self._line(mode))
+                self.on_line(self._line(mode))
 
     def _compiled(self, mode: str) -> Callable[[], Any]:
         """Return the model in one of the backend's modes, compiled; what it says once becomes a
         note.
         """
-        subject, trial = self._subject, self._trial
+        subject, trial = self.subject, self.trial
         reports: list[PassReport] = []
         compiled = _compiled(subject, mode, reports)
         with graph_breaks() as breaks, logged_warnings("bringup.compiler") as said:
@@ -271,9 +267,9 @@ class _Trying:
         return lambda: compiled(*subject.args, **subject.kwargs)
 
     def _inductor(self) -> Callable[[], Any]:
-        compile_within(self._options.inductor_seconds, self._subject.name)
+        compile_within(self.options.inductor_seconds, self.subject.name)
         # workers of its own would still be starting up while others are timed
-        subject = self._subject
+        subject = self.subject
         calls = [(subject.args, subject.kwargs)]
         compiled = compile_frozen(subject.model, calls, compile_threads=1)
         return lambda: compiled(*subject.args, **subject.kwargs)

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from bringup import report
+from bringup.cli._columns import fixed, numbers, texts
 from bringup.cli.trial.run import Line, Trial
 from bringup.cli.trial.verdict import spread, verdict
 from bringup.kernels.patterns import LIBRARY
@@ -30,13 +31,8 @@ def line_text(line: Line) -> str:
 
 
 def _pass_table(trial: Trial) -> report.Table:
-    columns = [
-        report.Column("graph", number=True),
-        report.Column("pass", fixed=True),
-        report.Column("status", fixed=True),
-        report.Column("matches", number=True),
-        report.Column("nearest miss, or why not"),
-    ]
+    columns = [*numbers("graph"), *fixed("pass", "status"), *numbers("matches")]
+    columns += texts("nearest miss, or why not")
     table = report.Table("What the passes did", columns)
     silent: set[str] = set()
     for number, found in enumerate(trial.reports, start=1):
@@ -44,16 +40,9 @@ def _pass_table(trial: Trial) -> report.Table:
             if result.name in _SHIPPED and result.status in _IDLE:
                 silent.add(result.name)
                 continue
-            missed = (
-                "; ".join(str(miss) for miss in result.near_misses) if not result.matches else ""
-            )
-            table.add(
-                str(number),
-                result.name,
-                result.status.value,
-                str(result.matches),
-                result.message or missed,
-            )
+            missed = "" if result.matches else "; ".join(map(str, result.near_misses))
+            status, matches = result.status.value, str(result.matches)
+            table.add(str(number), result.name, status, matches, result.message or missed)
     changed = {row[1] for row in table.rows}
     if found_nothing := len(silent - changed):
         why = f"`bringup passes explain {trial.name}` says why"
@@ -74,14 +63,8 @@ def _ratio(ratio: Ratio | None) -> str:
 
 
 def _time_table(trial: Trial) -> report.Table:
-    columns = [
-        report.Column("mode", fixed=True),
-        report.Column("ms", number=True),
-        report.Column("times as fast as eager"),
-        report.Column("as Inductor"),
-        report.Column("rounds", number=True),
-        report.Column("max |diff|", number=True),
-    ]
+    columns = [*fixed("mode"), *numbers("ms"), *texts("times as fast as eager", "as Inductor")]
+    columns += numbers("rounds", "max |diff|")
     notes = [
         f"Threads of every mode: {trial.threads}. In brackets: where the median lies, with 95 %.",
         *trial.notes,
