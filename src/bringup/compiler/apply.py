@@ -124,15 +124,11 @@ def _rewrite_all(
     plugins: PluginReport,
     options: Mapping[str, object],
 ) -> PassReport:
-    whole: PassReport | None = None
-    for graph in graphs:
-        report = run(graph, selected, options, plugins, fold=bool(options.get("fold")))
-        if whole is None:
-            whole = report
-        else:
-            whole.results.extend(report.results)
-            whole.folded += report.folded
-    assert whole is not None, "a model has a graph"
+    fold = bool(options.get("fold"))
+    whole, *others = [run(graph, selected, options, plugins, fold=fold) for graph in graphs]
+    for report in others:
+        whole.results.extend(report.results)
+        whole.folded += report.folded
     return remember(whole)
 
 

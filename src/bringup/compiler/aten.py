@@ -17,8 +17,6 @@ from bringup.compiler.schema import in_schema_order, overload_of, resolve
 from bringup.compiler.sizes import ARITHMETIC, SIZE_OPERATORS, Sizes
 from bringup.errors import PassError
 
-__all__ = ["AtenDialect", "operator_of", "ordinary_torch"]
-
 _ADDRESSING = ("aten::as_strided", "aten::_reinterpret_tensor", "aten::stride", "aten::sym_stride")
 _OPERANDS = (ir.Parameter("a", "int"), ir.Parameter("b", "int"))
 _FIXED_STRIDES = (torch.Tag.needs_exact_strides, torch.Tag.needs_fixed_stride_order)
@@ -69,15 +67,11 @@ class AtenDialect(ir.AtenOperators, ir.VerifiableDialect, own=("mode_for",)):
         """See `ir.Dialect.meta_of`. Symbolic sizes are refused: capture or export such a model."""
         if not desc.shape.is_static:
             raise PassError(f"a declared shape must be made of numbers, got {desc.shape}")
-        dtype = getattr(torch, desc.dtype, None)
-        if not isinstance(dtype, torch.dtype):
-            raise PassError(f"there is no dtype {desc.dtype!r}")
+        dims, dtype = desc.shape.dims, _dtype_named(desc.dtype)
         with self.mode_for(()):
             if desc.strides:
-                return torch.empty_strided(
-                    desc.shape.dims, desc.strides, dtype=dtype, device=desc.device
-                )
-            return torch.empty(desc.shape.dims, dtype=dtype, device=desc.device)
+                return torch.empty_strided(dims, desc.strides, dtype=dtype, device=desc.device)
+            return torch.empty(dims, dtype=dtype, device=desc.device)
 
     def describe(self, meta: object) -> ir.TensorDesc | None:
         """See `ir.Dialect.describe`."""
@@ -178,11 +172,7 @@ class AtenDialect(ir.AtenOperators, ir.VerifiableDialect, own=("mode_for",)):
 
     def constant(self, payload: ir.ConstantData) -> object:
         """See `ir.Dialect.constant`: a tensor on the host."""
-        dtype = getattr(torch, payload.dtype)
-        with ordinary_torch():
-            if not payload.data:
-                return torch.empty(payload.shape, dtype=dtype)
-            return torch.frombuffer(bytearray(payload.data), dtype=dtype).reshape(payload.shape)
+        return self.constant_of(payload)
 
     def constant_meta(self, payload: object) -> object:
         """See `ir.Dialect.constant_meta`."""
@@ -192,9 +182,7 @@ class AtenDialect(ir.AtenOperators, ir.VerifiableDialect, own=("mode_for",)):
 
     def constant_of(self, data: ir.ConstantData) -> object:
         """See `ir.Dialect.constant_of`: a tensor on cpu."""
-        dtype = getattr(torch, data.dtype, None)
-        if not isinstance(dtype, torch.dtype):
-            raise PassError(f"there is no dtype {data.dtype!r}")
+        dtype = _dtype_named(data.dtype)
         with ordinary_torch():
             made = torch.empty(data.shape, dtype=dtype)
             needed, given = made.numel() * made.element_size(), len(bytes(data.data))
@@ -224,22 +212,24 @@ class AtenDialect(ir.AtenOperators, ir.VerifiableDialect, own=("mode_for",)):
         if node.op_type in ARITHMETIC:
             return True, ""
         overload = overload_of(node.op_type)
+        names = {"cpu": "CPU", "cuda": "CUDA", "meta": "Meta"}
         for value in node.inputs:
             if isinstance(value.meta, torch.Tensor):
-                key = torch._C._parse_dispatch_key(_dispatch_name(value.meta.device.type))
+                name = names.get(value.meta.device.type, "PrivateUse1")
+                key = torch._C._parse_dispatch_key(name)
                 if not overload.has_kernel_for_dispatch_key(key) and not overload._can_decompose():
                     return False, f"{node.op_type} has no kernel for {value.meta.device.type}"
         return True, ""
 
     def same(self, left: object, right: object) -> bool:
         """See `ir.Dialect.same`. Types must agree too: `2` and `2.0` give different dtypes."""
-        one, other = (self._size_or_same(item) for item in (left, right))
+        one, other = (
+            self._sizes.dim_of(item) if isinstance(item, torch.SymInt) else item
+            for item in (left, right)
+        )
         if isinstance(one, ir.SymbolicDim) or isinstance(other, ir.SymbolicDim):
             return ir.same_size(one, other)
         return super().same(left, right)
-
-    def _size_or_same(self, item: object) -> object:
-        return self._sizes.dim_of(item) if isinstance(item, torch.SymInt) else item
 
     def mode_for(self, metas: Any) -> Any:
         """Return the fake mode under which shapes are inferred: that of the first fake tensor met,
@@ -287,9 +277,11 @@ def _memory_traits(meta: object) -> tuple[object, ...] | None:
     return expression(meta.storage_offset()), meta.is_conj(), meta.is_neg()
 
 
-def _dispatch_name(device_type: str) -> str:
-    names = {"cpu": "CPU", "cuda": "CUDA", "meta": "Meta"}
-    return names.get(device_type, "PrivateUse1")
+def _dtype_named(name: str) -> torch.dtype:
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise PassError(f"there is no dtype {name!r}")
+    return dtype
 
 
 @contextlib.contextmanager

@@ -24,13 +24,8 @@ from bringup._differences import (
 from bringup.compiler.options import CompileOptions
 from bringup.passes import EventKind, PassEvent, PassStatus, Rewrite
 
-FREEZING, PASSES, NARROW, CAPTURE, INDUCTOR = (
-    "freezing",
-    "passes",
-    "narrow weights",
-    "capture",
-    "inductor",
-)
+FREEZING, PASSES, NARROW = "freezing", "passes", "narrow weights"
+CAPTURE, INDUCTOR = "capture", "inductor"
 _OFF: Mapping[str, Mapping[str, object]] = {
     FREEZING: {"freeze": False},
     PASSES: {"passes": []},
@@ -384,21 +379,23 @@ class _State:
         torch.set_rng_state(self._random)
 
 
-def _calls(example_inputs: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """Positional and keyword arguments of calls: as given, and others of the same kind."""
-    args: tuple[Any, ...] = ()
-    kwargs: dict[str, Any] = {}
+def arguments_of(example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return positional and keyword arguments: of a tensor, a tuple of arguments, or a dict."""
     if isinstance(example_inputs, Mapping):
-        kwargs = dict(example_inputs)
-    elif isinstance(example_inputs, (tuple, list)):
-        args = tuple(example_inputs)
-    else:
-        args = (example_inputs,)
+        return (), dict(example_inputs)
+    if isinstance(example_inputs, (tuple, list)):
+        return tuple(example_inputs), {}
+    return (example_inputs,), {}
+
+
+def _calls(example_inputs: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    """Return the arguments of calls: as given, and others of the same kind."""
 
     def flipped(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().flip(-1) if tensor.dim() else tensor
 
-    return [(args, kwargs), pytree.tree_map_only(torch.Tensor, flipped, (args, kwargs))]
+    given = arguments_of(example_inputs)
+    return [given, pytree.tree_map_only(torch.Tensor, flipped, given)]
 
 
 def difference(

@@ -112,27 +112,20 @@ def captured(
     return chosen
 
 
+@dataclass(eq=False)
 class _CapturedCalls:
     """The captured graphs of one compiled graph, by the kind of call."""
 
-    def __init__(
-        self,
-        run: BoxedFunction,
-        name: str,
-        static: frozenset[int],
-        max_captures: int,
-        is_required: bool,
-        static_outputs: bool,
-        updates: Updates | None,
-    ) -> None:
-        self._updates = updates
+    run: BoxedFunction
+    name: str
+    static: frozenset[int]
+    max_captures: int
+    is_required: bool
+    static_outputs: bool
+    updates: Updates | None
+
+    def __post_init__(self) -> None:
         self._kind = torch_library("option 'capture'").graphs.call_kind
-        self._is_required = is_required
-        self._run = run
-        self._name = name
-        self._static = static
-        self._max_captures = max_captures
-        self._static_outputs = static_outputs
         self._captures: OrderedDict[object, _Captured | None] = OrderedDict()
         self._lock = threading.Lock()  # of the dict: held for moments
         _ALIVE[next(_NUMBERS)] = self
@@ -143,38 +136,38 @@ class _CapturedCalls:
             entries = list(self._captures.values())
         kept = [entry for entry in entries if entry is not None]
         return CaptureReport(
-            self._name,
+            self.name,
             len(kept),
             len(entries) - len(kept),
-            self._max_captures,
+            self.max_captures,
             sum(entry.memory_bytes for entry in kept),
-            None if self._updates is None else self._updates.plan,
+            None if self.updates is None else self.updates.plan,
         )
 
     def call(self, arguments: list[Any]) -> tuple[Any, ...] | None:
         """Return what the call gives; None for a kind that was given up."""
-        updates = self._updates
+        updates = self.updates
         entry = self._entry(arguments, updates)
         if entry is None or updates is None:
             return None if entry is None else entry.call(arguments)
         try:
             return entry.call(arguments)
         except UpdateError as refused:  # such as a number that another binary belongs to
-            _LOG.info("%s is captured for other numbers: %s", self._name, refused)
+            _LOG.info("%s is captured for other numbers: %s", self.name, refused)
             entry = self._entry(arguments, None)
             return None if entry is None else entry.call(arguments)
 
     def give_up(self, arguments: list[Any], reason: CaptureError) -> None:
         """Call of this kind run as they are from now on."""
-        key = self._key(arguments, self._updates)
+        key = self._key(arguments, self.updates)
         with self._lock:
             is_first = self._captures.get(key, self) is not None
             self._keep(key, None)
         if is_first:
-            _LOG.warning("%s runs as it is: %s", self._name, reason)
+            _LOG.warning("%s runs as it is: %s", self.name, reason)
 
     def _key(self, arguments: list[Any], updates: Updates | None) -> object:
-        stays = [index in self._static for index in range(len(arguments))]
+        stays = [index in self.static for index in range(len(arguments))]
         if updates is None:
             return self._kind(arguments, stays)
         free = updates.free
@@ -201,37 +194,30 @@ class _CapturedCalls:
             if is_known:
                 return entry
             try:
-                entry = _Captured(self._run, arguments, self._static, self._static_outputs, updates)
+                entry = _Captured(self.run, arguments, self.static, self.static_outputs, updates)
             except UpdateError as reason:
-                _LOG.warning("%s is captured for each value of its numbers: %s", self._name, reason)
-                self._updates = None
+                _LOG.warning("%s is captured for each value of its numbers: %s", self.name, reason)
+                self.updates = None
                 return self._entry(arguments, None)
             except CaptureError as error:
-                hint = ""
-                if self._is_required:
-                    hint = (
-                        ". Compile it without capture, or keep this part out of the compiled "
-                        "function"
-                    )
+                hint = (
+                    ". Compile it without capture, or keep this part out of the compiled function"
+                )
                 raise CaptureError(
-                    f"option 'capture': {self._name} cannot be captured: {error}{hint}"
+                    f"option 'capture': {self.name} cannot be captured: {error}"
+                    f"{hint if self.is_required else ''}"
                 ) from error
         with self._lock:
             self._keep(key, entry)
-        report = self.report()
-        _LOG.info(
-            "captured %s in %s: %d of at most %d, %s in all",
-            self._name,
-            _megabytes(entry.memory_bytes),
-            report.captures,
-            report.max_captures,
-            _megabytes(report.memory_bytes),
-        )
+        report, size = self.report(), _megabytes(entry.memory_bytes)
+        limit, whole = report.max_captures, _megabytes(report.memory_bytes)
+        words = "captured %s in %s: %d of at most %d, %s in all"
+        _LOG.info(words, self.name, size, report.captures, limit, whole)
         return entry
 
     def _keep(self, key: object, entry: _Captured | None) -> None:
         self._captures[key] = entry
-        if len(self._captures) > self._max_captures:
+        if len(self._captures) > self.max_captures:
             self._captures.popitem(last=False)
 
 
@@ -282,19 +268,15 @@ class _Captured:
         ]
         given = [slots.get(index, item) for index, item in enumerate(given)]
         self._copied = tuple(slots)
-        self._static = static
         self._kept = [item for index, item in enumerate(given) if index in static]
         self._graph = graphs.CapturedGraph()
         inputs = Placeholders(slots.values())
         with torch.no_grad(), graphs.capture(self._graph, inputs=inputs):
             results = tuple(run(list(given)))  # it may empty its list
             # inputs that were written where they lie are given back as they are
-            self._results = [_position(result, given, self._static) for result in results]
-            self._graph.outputs = tuple(
-                result
-                for result, place in zip(results, self._results, strict=True)
-                if place is None
-            )
+            self._results = [_position(result, given, static) for result in results]
+            pairs = zip(results, self._results, strict=True)
+            self._graph.outputs = tuple(result for result, place in pairs if place is None)
 
         self._plan = None if updates is None else updates.bind(self._graph, arguments)
         self._slots = tuple(slots.values())

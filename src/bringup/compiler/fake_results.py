@@ -115,19 +115,15 @@ class FakeInference:
                 return (instead_of.meta,)
             return tuple([self._made(template) for template in known])
         given = self._metas(node)
-        metas = self._run(node, overload, given)
+        arguments = [filled(argument, given) for argument in node.arguments]
+        guards = _no_guards(self.mode)
+        with unlogged(), guards, self.mode, enable_python_dispatcher(), torch.no_grad():
+            metas = outputs_of(call(overload, arguments))
         if key is not None:
             self._remember(key, given.values(), metas)
         else:
             self._facts.clear()  # it may have written to its arguments
         return metas
-
-    def _run(
-        self, node: ir.Node, overload: Any, metas: Mapping[object, object]
-    ) -> tuple[object, ...]:
-        arguments = [filled(argument, metas) for argument in node.arguments]
-        with unlogged(), self._no_guards(), self.mode, enable_python_dispatcher(), torch.no_grad():
-            return outputs_of(call(overload, arguments))
 
     def _metas(self, node: ir.Node) -> dict[object, object]:
         """Return what stands for the values and symbolic sizes in the arguments of a node."""
@@ -143,11 +139,8 @@ class FakeInference:
     def _number(self, node: ir.Node) -> object:
         """Return the size that a node computes from sizes."""
         metas = self._metas(node)
-        with self._no_guards():
+        with _no_guards(self.mode):
             return ARITHMETIC[node.op_type](*[filled(item, metas) for item in node.arguments])
-
-    def _no_guards(self) -> contextlib.AbstractContextManager[None]:
-        return _no_guards(self.mode)
 
     def _key(self, node: ir.Node, overload: Any) -> object:
         """Return what calls that return the same have in common; None when that is not known."""
@@ -170,7 +163,10 @@ class FakeInference:
             argument = argument.meta
         kind = type(argument)
         if kind is FakeTensor or _is_plain_meta(argument):
-            return self._tensor_look(argument)
+            key = self._facts_of(argument).key
+            if key is None:
+                raise _UnlikeError
+            return key
         if kind in _PLAIN:
             return kind, argument
         if kind is float:  # a text tells 0.0 from -0.0, and is equal for two NaNs
@@ -178,14 +174,10 @@ class FakeInference:
         if isinstance(argument, (tuple, list)):
             return tuple([self._look(item) for item in argument])
         if kind is torch.SymInt:
-            return kind, self._backed(argument)
+            if free_unbacked_symbols(argument):  # one that only the data tell
+                raise _UnlikeError
+            return kind, expression(argument)
         raise _UnlikeError
-
-    def _tensor_look(self, tensor: Any) -> object:
-        key = self._facts_of(tensor).key
-        if key is None:
-            raise _UnlikeError
-        return key
 
     def _facts_of(self, tensor: Any) -> _Facts:
         known = self._facts.get(id(tensor))
@@ -235,12 +227,6 @@ class FakeInference:
             and bool(offset == 0)
         )
 
-    def _backed(self, size: object) -> object:
-        """Return the expression of a size; not of one that only the data tell."""
-        if isinstance(size, torch.SymInt) and free_unbacked_symbols(size):
-            raise _UnlikeError
-        return expression(size)
-
     def _remember(self, key: object, given: Iterable[object], metas: Sequence[Any]) -> None:
         memory = {_memory(meta) for meta in given if isinstance(meta, torch.Tensor)}
         templates: list[_Template] = []
@@ -287,7 +273,7 @@ class FakeInference:
             if not symbolic:
                 empty = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
             else:
-                with self._no_guards():
+                with _no_guards(self.mode):
                     empty = torch.empty_strided(shape, strides, dtype=dtype, device="meta")
             return FakeTensor(self.mode, empty, device)
 

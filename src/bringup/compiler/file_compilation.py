@@ -11,6 +11,7 @@ from typing import Any
 from bringup import passes, settings
 from bringup.compiler.apply import apply_passes
 from bringup.compiler.output_file import replacing
+from bringup.compiler.pass_runs import LIBRARY
 from bringup.errors import ModelError
 from bringup.passes import PassReport, PassStage
 from bringup.passes.registry.loader import import_pass_module
@@ -57,7 +58,7 @@ def compile_file(
     _load(paths, modules, library=not is_onnx)
     model = read(given)
     with _onnx_library() if is_onnx and library else nullcontext():
-        leave_out = () if library or is_onnx else (_TORCH_LIBRARY,)
+        leave_out = () if library or is_onnx else (LIBRARY,)
         switched = _switched(options or {}, stages, leave_out)
         report = apply_passes(model, names, options=switched)
     write(model, wanted)
@@ -67,7 +68,10 @@ def compile_file(
 def _kind_of(
     source: Path, target: Path
 ) -> tuple[Callable[[Path], Any], Callable[[Any, Path], None]]:
-    kinds = {".onnx": (_read_onnx, _write_onnx), ".pt2": (_read_exported, _write_exported)}
+    kinds: dict[str, tuple[Callable[[Path], Any], Callable[[Any, Path], None]]] = {
+        ".onnx": (_read_onnx, lambda model, path: model.save(path)),
+        ".pt2": (_read_exported, _write_exported),
+    }
     if source.suffix not in kinds:
         raise ModelError(
             f"{source} is of no known kind: expected an ONNX model (.onnx) or an exported program "
@@ -89,9 +93,6 @@ def _load(
     found = passes.load_pass_plugins(*paths, library=library)
     if found.errors:  # one that was asked for and is left out would be a silent difference
         raise found.errors[0]
-
-
-_TORCH_LIBRARY = "bringup.kernels.patterns."
 
 
 def _onnx_library() -> AbstractContextManager[None]:
@@ -119,10 +120,6 @@ def _read_onnx(path: Path) -> Any:
     from bringup.compiler import onnx
 
     return onnx.load(path)
-
-
-def _write_onnx(model: Any, path: Path) -> None:
-    model.save(path)
 
 
 def _read_exported(path: Path) -> Any:

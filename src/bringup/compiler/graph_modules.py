@@ -33,6 +33,14 @@ def rewrite(
     return remember(report)
 
 
+def copied(module: Any) -> Any:
+    """Return a graph module with a copy of the graph of `module`."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(module.graph, {}))
+    graph.output_node().meta.update(module.graph.output_node().meta)
+    return fx.GraphModule(module, graph)
+
+
 def _bodies(module: Any) -> list[Any]:
     """Return the graphs that higher-order operators of a graph call, innermost first, each once."""
     found: dict[Any, None] = {}

@@ -176,17 +176,14 @@ def _aliases(node: Any) -> set[Any]:
     found, pending = {node}, [node]
     while pending:
         item = pending.pop()
-        for user in (*item.users, *_returned_with(item)):
+        users, written = list(item.users), written_operand(item)
+        if written is not None and is_inplace(written[0].op):  # it returns what it writes
+            users += written[0].node.users
+        for user in users:
             if user not in found and _is_view(user):
                 found.add(user)
                 pending.append(user)
     return found
-
-
-def _returned_with(node: Any) -> list[Any]:
-    """Return the other results of a wrapped operator that returns what it writes."""
-    found = written_operand(node)
-    return list(found[0].node.users) if found is not None and is_inplace(found[0].op) else []
 
 
 def _is_view(node: Any) -> bool:

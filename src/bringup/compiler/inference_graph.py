@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import fx
 
 from bringup import settings
 from bringup.compiler.buckets import padded_calls
@@ -19,6 +18,7 @@ from bringup.compiler.freeze import (
     freeze_weights,
     written_inputs,
 )
+from bringup.compiler.graph_modules import copied
 from bringup.compiler.in_place_inputs import unwrap_writes, write_inputs_in_place
 from bringup.compiler.inner_compiler import BoxedFunction, computes
 from bringup.compiler.native_program import run_eagerly
@@ -57,7 +57,7 @@ class InferenceGraph:
         name: str,
         rewrite: Rewrite,
     ) -> None:
-        self._original = fx.GraphModule(aten, _copied(aten.graph))
+        self._original = copied(aten)
         self._inputs = inputs
         self._static = frozenset(weight.index for weight in weights)
         self._options = options
@@ -108,7 +108,7 @@ class InferenceGraph:
         self, to_freeze: Sequence[Weight]
     ) -> tuple[Any, BoxedFunction | None, list[Weight]]:
         """Return the graph with constant weights after the passes, and the runner they choose."""
-        graph = fx.GraphModule(self._original, _copied(self._original.graph))
+        graph = copied(self._original)
         frozen, constants = freeze_weights(graph, to_freeze)
         return graph, self._rewrite(graph, constants), frozen
 
@@ -148,9 +148,7 @@ class InferenceGraph:
             _LOG.warning(
                 "%s: %d buckets, but option 'max_captures' keeps %d captures: calls of many lengths"
                 " will capture again and again",
-                self._name,
-                len(options.ladder),
-                options.most_captures,
+                *(self._name, len(options.ladder), options.most_captures),
             )
         replayed = captured(
             run,
@@ -181,10 +179,3 @@ def _roots_of(weights: Sequence[Weight]) -> tuple[Any, ...] | None:
     """Return the outermost modules with weights while Dynamo compiles; None without weights."""
     names = {weight.root: None for weight in weights}
     return None if None in names else tuple(root_named(str(name)) for name in names)
-
-
-def _copied(graph: Any) -> Any:
-    copy = fx.Graph()
-    copy.output(copy.graph_copy(graph, {}))
-    copy.output_node().meta.update(graph.output_node().meta)
-    return copy

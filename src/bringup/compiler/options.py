@@ -135,9 +135,8 @@ class CompileOptions:
     @property
     def may_freeze(self) -> bool:
         """Return whether weights are frozen if that is right (`BRINGUP_FREEZE` may forbid it)."""
-        if self.freeze is None:
-            return self.inner == "eager" and settings.freeze()
-        return self.freeze and settings.freeze()
+        wanted = self.inner == "eager" if self.freeze is None else self.freeze
+        return wanted and settings.freeze()
 
     @property
     def refolds(self) -> bool:
@@ -149,9 +148,7 @@ class CompileOptions:
     @property
     def weight_dtype(self) -> str:
         """Return the dtype in which packed weights are kept where results allow it."""
-        if self.weights is not None:
-            return self.weights
-        return "bfloat16" if self.mode == "max" else "float32"
+        return self.weights or ("bfloat16" if self.mode == "max" else "float32")
 
     def for_passes(self) -> dict[str, object]:
         """Return what passes may read with `context.get_option_value`. Weights are packed in

@@ -52,11 +52,6 @@ class LengthInput:
     operators: int
     fits: Callable[[Sequence[Any], int], bool]
 
-    @property
-    def positions(self) -> frozenset[int]:
-        """Return the arguments that are lengths of sequences."""
-        return frozenset(value for is_position, value in self.lengths if is_position)
-
     def values(self, arguments: Sequence[Any]) -> list[int]:
         """Return the lengths of sequences in a call."""
         return [arguments[value] if is_position else value for is_position, value in self.lengths]
@@ -106,13 +101,10 @@ class _Proof:
             self._fits(),
         )
 
-    # --- what it is about ---
-
     def _length_symbol(self) -> Any:
         found = set()
         for node in self._takers:
-            tensors = [x for x in node.args if isinstance(x, fx.Node) and _tensor(x) is not None]
-            dim = 2 if _name(node) == "bringup::attention" else 1
+            tensors, dim = _sequences(node)
             for tensor in tensors:
                 size = _tensor(tensor).shape[dim]
                 found.add(size.node.expr if isinstance(size, torch.SymInt) else int(size))
@@ -147,17 +139,12 @@ class _Proof:
                 raise NotPaddedError(f"{node.name} has lengths of keys")
         return tuple(found)
 
-    def _positions(self) -> list[int]:
-        return [value for is_position, value in self._lengths if is_position]
-
     def _size_position(self) -> int:
         for index, node in enumerate(self._inputs):
             value = node.meta.get("val")
             if isinstance(value, torch.SymInt) and value.node.expr == self._symbol:
                 return index
         raise NotPaddedError("its length is no argument of its own")
-
-    # --- shapes ---
 
     def _has(self, size: Any) -> bool:
         return isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)) and (
@@ -185,8 +172,6 @@ class _Proof:
         dim = self._whole_dimension(node)
         return sympy.prod(_expr(size) for size in _tensor(node).shape[:dim])
 
-    # --- operators ---
-
     def _require_rows_stay_apart(self, node: fx.Node) -> None:
         if not isinstance(node.target, torch._ops.OpOverload):
             if node.target is not operator.getitem and not _is_number(node):
@@ -211,12 +196,8 @@ class _Proof:
             self._whole_dimension(node)
 
     def _takes_lengths_rightly(self, node: fx.Node) -> bool:
-        dim = 2 if _name(node) == "bringup::attention" else 1
-        return all(
-            self._whole_dimension(x) == dim
-            for x in node.args
-            if isinstance(x, fx.Node) and _tensor(x) is not None
-        )
+        tensors, dim = _sequences(node)
+        return all(self._whole_dimension(x) == dim for x in tensors)
 
     def _is_made_of_the_length(self, node: fx.Node, name: str) -> bool:
         """Return whether a value computed from the length keeps its rows for a longer one."""
@@ -340,8 +321,6 @@ class _Proof:
         """Return the rows, each made of rows before it, which padding never is."""
         return node.args[0] not in self._outer
 
-    # --- results ---
-
     def _results(self) -> tuple[tuple[int | None, ...], frozenset[int]]:
         (values,) = self._nodes[-1].args
         cut: list[int | None] = []
@@ -367,8 +346,8 @@ class _Proof:
                 others[value.node.expr] = index
                 environment = value.node.shape_env
         length = self._symbol
-        for index in (others.pop(length), *self._positions()):
-            others = {symbol: place for symbol, place in others.items() if place != index}
+        taken = {others.pop(length), *(value for is_input, value in self._lengths if is_input)}
+        others = {symbol: place for symbol, place in others.items() if place not in taken}
 
         answers: dict[tuple[int, ...], bool] = {}
 
@@ -409,6 +388,12 @@ _RULES: Mapping[str, Callable[[_Proof, fx.Node], bool]] = {
     "aten::split_with_sizes": _Proof._other_dimension,
     **dict.fromkeys(_REDUCTIONS, _Proof._other_dimension),
 }
+
+
+def _sequences(node: fx.Node) -> tuple[list[fx.Node], int]:
+    """Return the tensors that an operator with lengths takes, and their dimension of the length."""
+    tensors = [x for x in node.args if isinstance(x, fx.Node) and _tensor(x) is not None]
+    return tensors, 2 if _name(node) == "bringup::attention" else 1
 
 
 def _takes_lengths(node: fx.Node) -> bool:

@@ -15,7 +15,7 @@ from bringup.passes import PassDescriptor, PassReport, PassResult, PassStatus, P
 
 _LOG = settings.logger("passes")
 _LAST = threading.local()
-_LIBRARY = "bringup.kernels.patterns."
+LIBRARY = "bringup.kernels.patterns."
 
 
 def load_and_select(
@@ -38,7 +38,7 @@ def without_library(selected: Sequence[PassDescriptor]) -> tuple[PassDescriptor,
     """Return the passes but those that bringup ships: their patterns are made of ATen operators,
     and what they put there are kernels, which the native torch library runs.
     """
-    return tuple(item for item in selected if not item.pass_class.__module__.startswith(_LIBRARY))
+    return tuple(item for item in selected if not item.pass_class.__module__.startswith(LIBRARY))
 
 
 @functools.cache
@@ -78,13 +78,7 @@ def run(
     """Run passes over one graph; an error's report becomes this thread's last one."""
     try:
         with _outside_modes():
-            report = passes.run_passes(
-                graph,
-                selected,
-                options=options,
-                commit=commit,
-                fold=fold,
-            )
+            report = passes.run_passes(graph, selected, options=options, commit=commit, fold=fold)
     except passes.PassError as error:
         error.report.plugin_errors = list(plugins.errors)
         remember(error.report)

@@ -110,7 +110,7 @@ def register_replacement(
             "_instead": instead,
             "_pattern": pattern,
             "_scalars": tuple(scalars),
-            "_extra_check": staticmethod(extra_check or _always),
+            "_extra_check": staticmethod(extra_check or (lambda match_result: True)),
         },
     )
     return passes.register_fusion_pass(name=called, stage=stage, **settings)(cls)
@@ -168,10 +168,6 @@ class _Replacement(passes.PatternFusionPass):
         if isinstance(found, PassError):
             raise PassSkipException(str(found)) from found
         return found
-
-
-def _always(match_result: passes.MatchResult) -> bool:
-    return True
 
 
 def _name_of(function: Callable[..., Any]) -> str:

@@ -151,16 +151,13 @@ def _keys_of(node: fx.Node) -> dict[int, str]:
         return {}
     named = {name: index for index, name, _ in arguments}
     places = {index: name for index, name, _ in arguments}
-    keys = {named[name]: name for name in _keyword_only(schema) & named.keys()}
+    keyword_only = {argument.name for argument in schema.arguments if argument.kwarg_only}
+    keys = {named[name]: name for name in keyword_only & named.keys()}
     for _, place, key in specs:
         index = named.get(place) if isinstance(place, str) else place
         if index in places:
             keys[index] = key
     return keys
-
-
-def _keyword_only(schema: Any) -> frozenset[str]:
-    return frozenset(argument.name for argument in schema.arguments if argument.kwarg_only)
 
 
 def _given(node: fx.Node, index: int) -> Any:

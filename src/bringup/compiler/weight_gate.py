@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from bringup._differences import cosine
+from bringup.compiler.graph_modules import copied
 
 COSINE_BOUND = 0.999
 _TIE = 2.0**-7
@@ -69,7 +70,7 @@ def choose_layers(module: Any, arguments: Sequence[Any], dtype: str) -> GateResu
     }
     least = 1.0
     while kept:
-        trial = _copy_of(module)
+        trial = copied(module)
         narrow(trial, kept, dtype)
         least, same = _compare(torch.fx.Interpreter(trial).run(*arguments), expected)
         if least >= COSINE_BOUND and same:
@@ -152,12 +153,8 @@ def _padding(node: Any) -> int:
 
 
 def _operator(dtype: str) -> Any:
-    names = {
-        "bfloat16": "packed_linear",
-        "int8": "packed_linear_int8",
-        "w8a8": "packed_linear_w8a8",
-    }
-    return getattr(torch.ops.bringup, names[dtype]).default
+    name = "packed_linear" if dtype == "bfloat16" else f"packed_linear_{dtype}"
+    return getattr(torch.ops.bringup, name).default
 
 
 def _packed_in(panels: Any, padding: int, dtype: str) -> tuple[Any, ...]:
@@ -171,12 +168,6 @@ def _packed_in(panels: Any, padding: int, dtype: str) -> tuple[Any, ...]:
     return tuple(pack_weight_int8(weight))
 
 
-def _copy_of(module: Any) -> Any:
-    copy = torch.fx.Graph()
-    copy.output(copy.graph_copy(module.graph, {}))
-    return torch.fx.GraphModule(module, copy)
-
-
 def _compare(got: Any, expected: Any) -> tuple[float, bool]:
     """Return the least cosine of all floating results, and whether top-1 is the same."""
     least, same = 1.0, True
@@ -184,13 +175,8 @@ def _compare(got: Any, expected: Any) -> tuple[float, bool]:
         if not isinstance(theirs, torch.Tensor) or not theirs.is_floating_point():
             continue
         least = min(least, cosine(mine, theirs))
-        if theirs.dim() > 0 and theirs.numel() > 0:
-            same = same and _same_top_1(mine, theirs)
+        if same and theirs.dim() > 0 and theirs.numel() > 0:  # ties nearer than `_TIE` are the same
+            chosen = theirs.gather(-1, mine.argmax(-1, keepdim=True)).squeeze(-1)
+            near = theirs.amax(-1) - chosen <= _TIE * theirs.abs().amax(-1)
+            same = bool(near.all())
     return least, same
-
-
-def _same_top_1(got: Any, expected: Any) -> bool:
-    """Return whether the largest elements are in equal places, up to ties nearer than `_TIE`."""
-    top = expected.amax(-1)
-    chosen = expected.gather(-1, got.argmax(-1, keepdim=True)).squeeze(-1)
-    return bool((top - chosen <= _TIE * expected.abs().amax(-1)).all())

@@ -17,8 +17,6 @@ from bringup.cli.explain.pass_results import Rewritten
 from bringup.cli.trial.trial_model import Subject, SubjectError, load_subject
 from bringup.compiler.native_program import run_eagerly
 
-__all__ = ["Model", "Rewritten", "load_model"]
-
 
 class Model(Protocol):
     """A model that passes can be run on again and again.

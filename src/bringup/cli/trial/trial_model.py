@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from bringup.cli._transformers import offline_transformers
+from bringup.compiler.bisection import arguments_of
 from bringup.errors import BringupError
 
 _TOKENS = 16
@@ -108,14 +109,7 @@ def _from_factory(name: str, factory: Callable[[], Any]) -> Subject:
             f"got {type(made).__name__}"
         )
     model, inputs = made
-    subject = Subject(name, model)
-    if isinstance(inputs, Mapping):
-        subject.kwargs = dict(inputs)
-    elif isinstance(inputs, (tuple, list)):
-        subject.args = tuple(inputs)
-    else:
-        subject.args = (inputs,)
-    return subject
+    return Subject(name, model, *arguments_of(inputs))
 
 
 def _from_folder(folder: Path) -> Subject:
