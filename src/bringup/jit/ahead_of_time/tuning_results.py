@@ -144,18 +144,15 @@ class TuningFile:
         }
         try:
             if problem:
-                self._put_aside(problem)
+                aside = self._path.with_suffix(".broken")
+                self._path.replace(aside)
+                _log.warning("tuning results %s: %s; moved to %s", self._path, problem, aside)
             draft = self._store.layout.folder(".tuning") / f"{self._path.stem}.{os.getpid()}"
             write_durably(draft, json.dumps(content, indent=1).encode())
             draft.replace(self._path)
         except (OSError, StoreUnwritableError) as error:
             self._unsaved[key] = result
             _log.warning("tile sizes that were measured hold for this process only: %s", error)
-
-    def _put_aside(self, problem: str) -> None:
-        aside = self._path.with_suffix(".broken")
-        self._path.replace(aside)
-        _log.warning("tuning results %s: %s; moved to %s", self._path, problem, aside)
 
     def _results(self) -> tuple[dict[str, Tuning], str]:
         """Return what the file has, and what is wrong with it."""

@@ -189,15 +189,6 @@ def _shown(path: str, folders: Sequence[tuple[str, str]]) -> str:
     return path
 
 
-def _touched_since(files: Sequence[Header], start_ns: int) -> bool:
-    """Return whether a file changed since then, however old its time stamp."""
-    return any(max((file.seen or stamp(file.path))[2:]) >= start_ns for file in files)
-
-
-def _digests(files: Sequence[Header]) -> list[str]:
-    return [file.digest for file in files]
-
-
 def _job(request: Request, staged: Path) -> Job:
     """Return the job, with a text as a file in the folder."""
     source = request.source
@@ -227,12 +218,6 @@ def _keep(request: Request, source_digest: str, staged: Path, log: str) -> None:
     (staged / LOG).write_bytes(os.fsencode(log))
     for left in (Job.headers, Job.linked, Job.assembled):
         (staged / left).unlink(missing_ok=True)
-
-
-def _uncalled(staged: Path) -> str:
-    """Return an optional function of the built kernel that has no caller, or ""."""
-    symbols = symbols_of(staged / BINARY)
-    return "" if symbols is None else check_args_symbols(symbols.exported)
 
 
 def _log_of(done: Finished) -> str:
@@ -337,16 +322,18 @@ def build(request: Request, source_digest: str, staged: Path, failed_log: Path) 
         keep_symbols_apart(staged / BINARY)
         headers = _read_headers(request, staged)
         found = search_of_build(request, compiled, [header.path for header in headers], start_ns)
-        if reason := _untracked(job, found) or _uncalled(staged):
+        symbols = symbols_of(staged / BINARY)
+        uncalled = "" if symbols is None else check_args_symbols(symbols.exported)
+        if reason := _untracked(job, found) or uncalled:
             raise CompileError(f"{operator_prefix()}{request.source}: {reason}", command=command)
         tools = _Tools.of(job)
         inputs = tuple(map(read_header, _inputs(job, request, found.own, tools)))
         read = (*headers, *inputs)
         # What was compiled is what is on disk when nothing was touched since the start, or when the
         # content before this run is the content after it.
-        now = (_digests(read), found.answers)
-        touched = _touched_since(read, start_ns) or found.probed.is_younger_than(start_ns)
-        if not touched or now == before:
+        now = ([file.digest for file in read], found.answers)
+        touched = any(max((file.seen or stamp(file.path))[2:]) >= start_ns for file in read)
+        if not (touched or found.probed.is_younger_than(start_ns)) or now == before:
             for dump in target.dumps(job).values():
                 _run(request, job, list(dump), failed_log)
             passed = _passed(job, request, tools, start_ns)

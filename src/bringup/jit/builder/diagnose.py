@@ -181,22 +181,15 @@ def _full_disk(failure: Failure, _: Found) -> str:
     )
 
 
-def _out_of_memory(_: Failure, __: Found | None) -> str:
-    return (
-        "the compiler asked for more memory than there is, or than BRINGUP_JIT_MEMORY allows: "
-        "raise that, or split the source"
-    )
-
-
-def _killed(_: Failure, __: Found | None) -> str:
-    return (
-        "the compiler was killed, most likely by the kernel for want of memory (`dmesg` says "
-        "so): compile fewer kernels at once, or give the machine or the container more memory"
-    )
-
-
-def _too_big(_: Failure, __: Found | None) -> str:
-    return "a file became larger than BRINGUP_JIT_FILE_SIZE allows: raise that"
+_OUT_OF_MEMORY = (
+    "the compiler asked for more memory than there is, or than BRINGUP_JIT_MEMORY allows: "
+    "raise that, or split the source"
+)
+_KILLED = (
+    "the compiler was killed, most likely by the kernel for want of memory (`dmesg` says "
+    "so): compile fewer kernels at once, or give the machine or the container more memory"
+)
+_TOO_BIG = "a file became larger than BRINGUP_JIT_FILE_SIZE allows: raise that"
 
 
 def _not_fitting(failure: Failure, _: Found) -> str:
@@ -213,16 +206,16 @@ def _unknown_option(failure: Failure, _: Found) -> str:
     )
 
 
-_Advice: TypeAlias = Callable[[Failure, Found], str]
+_Advice: TypeAlias = str | Callable[[Failure, Found], str]
 _HINTS: tuple[tuple[re.Pattern[str], _Advice], ...] = tuple(
     (re.compile(pattern), advice)
     for pattern, advice in (
         (_DISK_FULL, _full_disk),
-        (r"File size limit exceeded|File too large", _too_big),
-        (r"virtual memory exhausted|out of memory allocating|std::bad_alloc", _out_of_memory),
-        (r"Cannot allocate memory|memory exhausted|LLVM ERROR: out of memory", _out_of_memory),
-        (r"failed to map segment from shared object", _out_of_memory),
-        (r"(Killed|signal) signal terminated program|Killed$", _killed),
+        (r"File size limit exceeded|File too large", _TOO_BIG),
+        (r"virtual memory exhausted|out of memory allocating|std::bad_alloc", _OUT_OF_MEMORY),
+        (r"Cannot allocate memory|memory exhausted|LLVM ERROR: out of memory", _OUT_OF_MEMORY),
+        (r"failed to map segment from shared object", _OUT_OF_MEMORY),
+        (r"(Killed|signal) signal terminated program|Killed$", _KILLED),
         (r"required symbol|undefined symbol: (?=run\b)", _missing_entry),
         (
             r"error: (\S+): No such file or directory|error: '([^']+)' file not found"
@@ -250,12 +243,12 @@ def _hint(failure: Failure) -> str:
     if stop is not None:
         return f"{stop.setting} sets how long a compiler may run; raise it, or split the source"
     if failure.done.status == -signal.SIGXFSZ:
-        return _too_big(failure, None)
+        return _TOO_BIG
     for pattern, advice in _HINTS:
         if found := pattern.search(failure.log):
-            return advice(failure, found)
+            return advice if isinstance(advice, str) else advice(failure, found)
     if failure.done.status == -signal.SIGKILL:
-        return _killed(failure, None)
+        return _KILLED
     # A process that cannot even map its libraries dies without a word, the driver or its child.
     died = failure.done.status < 0 or "signal terminated program" in failure.log
-    return _out_of_memory(failure, None) if died and settings.jit_memory() is not None else ""
+    return _OUT_OF_MEMORY if died and settings.jit_memory() is not None else ""

@@ -13,7 +13,7 @@ import errno
 import itertools
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 BINARY = "kernel.so"
@@ -55,25 +55,19 @@ class StoreUnwritableError(Exception):
 
 
 @contextlib.contextmanager
-def translate_write_errors() -> Iterator[None]:
+def translate_write_errors(numbers: Collection[int] = _UNWRITABLE) -> Iterator[None]:
     """Turn an `OSError` of a store that cannot be written into `StoreUnwritableError`."""
     try:
         yield
     except OSError as error:
-        if error.errno in _UNWRITABLE:
+        if error.errno in numbers:
             raise StoreUnwritableError(str(error)) from error
         raise
 
 
-@contextlib.contextmanager
-def translate_disk_full() -> Iterator[None]:
+def translate_disk_full() -> contextlib.AbstractContextManager[None]:
     """Turn an `OSError` for want of space alone, where others may be about other files."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in _FULL:
-            raise StoreUnwritableError(str(error)) from error
-        raise
+    return translate_write_errors(_FULL)
 
 
 def write_durably(path: Path, content: bytes) -> None:
@@ -102,17 +96,22 @@ def _sync_one(path: Path) -> None:
         os.close(descriptor)
 
 
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a whole file or none. Raises `OSError`."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}-{next(_serial)}")
+    try:
+        draft.write_bytes(content)
+        draft.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
+
+
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a whole file or none. Raises `StoreUnwritableError`."""
-    draft = path.with_name(f"{path.name}.{os.getpid()}-{next(_serial)}")
+    """Write a whole file of a store or none. Raises `StoreUnwritableError`."""
     with translate_write_errors():
-        try:
-            draft.write_bytes(content)
-            draft.replace(path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                draft.unlink()
-            raise
+        write_whole(path, content)
 
 
 def _open_fault(path: str, *, follow: bool, sticky_is_safe: bool) -> str:

@@ -135,7 +135,7 @@ class Binary:
                     f"the kernel {self.entry!r} was built, and removed from the cache before it "
                     f"was loaded ({self.path}): compile it again"
                 ) from error
-            if _is_noexec(self.path):
+            if os.statvfs(self.path).f_flag & os.ST_NOEXEC:
                 return self._load_through_memory()
             raise CompileError(
                 f"the kernel {self.entry!r} was built but cannot be loaded: {error}"
@@ -172,10 +172,6 @@ class Binary:
 def _layout_of(binary: Binary) -> StoreLayout | None:
     """Return the store that the binary is an entry of."""
     return None if binary.prebuilt else StoreLayout.of_binary(binary.path, binary.key)
-
-
-def _is_noexec(path: Path) -> bool:
-    return bool(os.statvfs(path).f_flag & os.ST_NOEXEC)
 
 
 @cache

@@ -23,7 +23,7 @@ from bringup.jit.load.prebuilt import library_key
 from bringup.jit.lookup import events
 from bringup.jit.lookup.lookups import Question, When, first_answer, forget_proved
 from bringup.jit.source.source import Kind, Source
-from bringup.jit.store.active_cache import cache
+from bringup.jit.store.active_cache import cache as cache
 from bringup.jit.store.cache import Cache
 from bringup.jit.store.call_records import call_name, call_record
 from bringup.jit.store.entries import Hit
@@ -31,17 +31,6 @@ from bringup.jit.target.debug import Debug
 from bringup.jit.target.flags import Macro, render_flags, render_macros
 from bringup.jit.target.target import find_target
 from bringup.jit.target.toolchain import Toolchain, ToolchainInfo, bringup_includes, include_flags
-
-__all__ = [
-    "cache",
-    "compile",
-    "forget",
-    "freeze",
-    "frozen",
-    "request_for",
-    "toolchain",
-    "with_compiler",
-]
 
 _NO_MACROS: Mapping[str, Macro] = MappingProxyType({})
 _SOURCE_ATTEMPTS = 5

@@ -69,13 +69,7 @@ Listener: TypeAlias = Callable[[Event], None]
 _KINDS: tuple[type[Event], ...] = (Asked, CompileStarted, CompileFinished, CompileFailed, Waiting)
 
 
-# Each entry is an object of its own: the same listener may be there twice.
-class _Entry:
-    def __init__(self, listener: Listener, kinds: tuple[type[Event], ...]) -> None:
-        self.listener, self.kinds = listener, kinds
-
-
-_listeners: tuple[_Entry, ...] = ()
+_listeners: tuple[tuple[Listener, tuple[type[Event], ...]], ...] = ()
 _changing = threading.Lock()
 
 
@@ -95,7 +89,7 @@ def subscribe(listener: Listener, *kinds: type[Event]) -> Callable[[], None]:
     A listener may not raise: what it raises is logged and does not disturb the build.
     """
     global _listeners
-    entry = _Entry(listener, kinds or _KINDS)
+    entry = listener, kinds or _KINDS  # an object of its own: a listener may be there twice
     with _changing:
         _listeners = (*_listeners, entry)
 
@@ -109,15 +103,15 @@ def subscribe(listener: Listener, *kinds: type[Event]) -> Callable[[], None]:
 
 def has_listeners(kind: type[Event]) -> bool:
     """Return whether an event of this kind has a listener; ask on hot paths."""
-    return any(kind in entry.kinds for entry in _listeners)
+    return any(kind in kinds for _, kinds in _listeners)
 
 
 def emit(event: Event) -> None:
     """Tell every listener."""
-    for entry in _listeners:
-        if type(event) not in entry.kinds:
+    for listener, kinds in _listeners:
+        if type(event) not in kinds:
             continue
         try:
-            entry.listener(event)
+            listener(event)
         except Exception:
             _log.exception("a listener of jit events failed on %s", type(event).__name__)

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bringup.jit.files.layout import write_whole
 from bringup.jit.lookup import events
 from bringup.jit.source.source import Source
 from bringup.jit.target.debug import Debug
@@ -143,13 +143,8 @@ def save_specs(path: str | os.PathLike[str], specs: Iterable[Spec]) -> None:
         }
         for spec in specs
     ]
-    path = Path(path)
-    draft = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
-    try:
-        draft.write_text(json.dumps({"bringup_specs": _FORMAT, "specs": listed}, indent=1) + "\n")
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    content = json.dumps({"bringup_specs": _FORMAT, "specs": listed}, indent=1) + "\n"
+    write_whole(Path(path), content.encode())
 
 
 def load_specs(*paths: str | os.PathLike[str]) -> list[Spec]:

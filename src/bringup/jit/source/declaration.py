@@ -26,8 +26,6 @@ from bringup.jit.source.argument_check import (
 from bringup.jit.source.lexer import code_of, without_comments
 from bringup.jit.source.source import Source
 
-__all__ = ["Declared", "as_declared", "declaration_in", "functions_in"]
-
 _FUNCTION = re.compile(r"\b([A-Za-z_]\w*)\s*\(((?:[^(){};]|\([^(){};]*\))*)\)[^(){};=]*[{;]")
 _QUALIFIERS = re.compile(
     r"\b(const|volatile|restrict|__restrict__|__restrict|register|struct|enum)\b|&|\bstd::"

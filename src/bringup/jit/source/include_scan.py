@@ -131,6 +131,7 @@ def mentions_of(path: str) -> Mentions:
 @lru_cache(maxsize=8192)
 def _mentions(path: str, digest: str) -> Mentions:
     content = b"\n".join(_spliced(read_bytes(path)))
+    assembled = _ASSEMBLED.findall(content)
     includes = [
         IncludeDirective(
             (quoted or bracketed).decode(errors="surrogateescape"), bool(quoted), bool(is_next)
@@ -143,13 +144,8 @@ def _mentions(path: str, digest: str) -> Mentions:
         _NAMES.search(content) is not None,
         _COMPUTED.search(content) is not None,
         b"__TIMESTAMP__" in content,
-        _assembled(content),
+        tuple(map(os.fsdecode, assembled)) if all(assembled) else None,
     )
-
-
-def _assembled(content: bytes) -> tuple[str, ...] | None:
-    named = _ASSEMBLED.findall(content)
-    return tuple(map(os.fsdecode, named)) if all(named) else None
 
 
 def _spliced(content: bytes) -> tuple[bytes, ...]:

@@ -70,8 +70,9 @@ def check_text(text: str, entry: str, items: Sequence[CParameter]) -> str:
         for near in difflib.get_close_matches(name, _HOOKS, 1, 0.85):
             if name not in (*_HOOKS, entry):
                 return f"it defines {name}, which nothing calls; the optional function is {near}"
-    if members is None or not _is_untyped(text, entry):
-        return ""
+    declared = None if members is None else declaration_in(text, entry)
+    if members is None or declared is None or "void" not in declared[-1].text:
+        return ""  # the compiler tells which struct the entry gets
     if len(members) != len(items):
         return (
             f"its parameter struct has {len(members)} fields after bringup_params, params= has "
@@ -129,12 +130,6 @@ def _misplaced(i: int, names: Sequence[str], items: Sequence[CParameter]) -> str
         f"its parameter struct has {wanted} as field {names.index(wanted) + 1}, params= as "
         f"{i + 1}; the order has to be the same"
     )
-
-
-def _is_untyped(text: str, entry: str) -> bool:
-    """Return whether the compiler cannot tell which struct the entry gets."""
-    declared = declaration_in(text, entry)
-    return declared is not None and "void" in declared[-1].text
 
 
 def _fits(kind: str, c_type: str) -> bool:

@@ -49,9 +49,7 @@ def warn_private(reason: str) -> None:
     )
 
 
-@memoised
-def _cache_at(root: Path) -> Cache:
-    return Cache(root)
+_cache_at = memoised(Cache)
 
 
 def cache() -> Cache:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import struct
 import zipfile
 import zlib
@@ -142,13 +141,3 @@ def _read_entry(archive: zipfile.ZipFile, key: str, meta_digest: str) -> Packed:
     packed = Packed(key, json.loads(files[META]), files)
     packed.check()
     return packed
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write the file whole or not at all. Raises `OSError`."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_bytes(content)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)

@@ -42,6 +42,7 @@ from bringup.jit.files.layout import (
     sync,
     translate_write_errors,
     write_durably,
+    write_whole,
 )
 from bringup.jit.store.call_records import CallIndex, RecordedBuild
 from bringup.jit.store.entries import Hit, Origin
@@ -215,7 +216,7 @@ class Cache:
                     raise
         if not packed:
             raise LookupError(f"the kernel cache at {self.root} has nothing to export")
-        bundle.write_whole(Path(path), bundle.write_bundle(packed.values()))
+        write_whole(Path(path), bundle.write_bundle(packed.values()))
         return list(packed)
 
     def import_bundle(self, path: str | os.PathLike[str]) -> list[Entry]:
@@ -251,7 +252,10 @@ class Cache:
         with self._unwritable_is_an_error("written"):
             for entry in fitting:
                 self.take(entry)
-                self._let_find(entry)
+                origin, binary = entry.meta["origin"], entry.meta["files"][BINARY]
+                headers = tuple(PortableHeader(*header) for header in origin["headers"])
+                of = Origin(origin["key"], origin["machine"], tuple(origin["requires"]), headers)
+                self.add_portable(of, entry.key, binary["size"], binary["sha256"], imported=True)
             self.make_room()
         keys = {entry.key for entry in fitting}
         return [entry for entry in self.entries() if entry.key in keys]
@@ -267,12 +271,6 @@ class Cache:
                 self._commit(staged, packed.key, packed.meta["files"][BINARY])
         finally:
             shutil.rmtree(staged, ignore_errors=True)
-
-    def _let_find(self, packed: bundle.Packed) -> None:
-        origin, binary = packed.meta["origin"], packed.meta["files"][BINARY]
-        headers = tuple(PortableHeader(*header) for header in origin["headers"])
-        found = Origin(origin["key"], origin["machine"], tuple(origin["requires"]), headers)
-        self.add_portable(found, packed.key, binary["size"], binary["sha256"], imported=True)
 
     def make_room(self, *keep: str) -> None:
         """After entries came: prunes others if the cache has grown beyond its bounds."""

@@ -55,10 +55,6 @@ def _environment(request: Request) -> str:
     return bytes_digest(repr((request.toolchain.version, seen)).encode(errors="surrogateescape"))
 
 
-def _searched_folders(request: Request) -> list[str]:
-    return [*include_directories(request.flags), *request.toolchain.include_directories]
-
-
 class Failures:
     """The failures that a store remembers."""
 
@@ -169,7 +165,6 @@ def _ask_what_is_missing(
     found = [path for path in read if os.path.exists(path)]
     names = [os.path.relpath(path, staged) for path in read if not os.path.exists(path)]
     beside = {os.path.dirname(path) for path in found if not path.startswith("/usr/")}
-    folders = {*beside, *_searched_folders(request), *_SEARCH_LIST.findall(answer.stderr)}
-    if request.source.directory:
-        folders.add(request.source.directory)
+    folders = {*beside, *include_directories(request.flags), *_SEARCH_LIST.findall(answer.stderr)}
+    folders |= {*request.toolchain.include_directories, request.source.directory} - {""}
     return found, Searched.of(os.path.join(folder, name) for folder in folders for name in names)

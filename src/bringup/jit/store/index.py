@@ -8,9 +8,9 @@ and for builds that came from elsewhere. Both are only indexes: a lost or damage
 from __future__ import annotations
 
 import json
-import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from bringup.jit.files.headers import Header, PortableHeader, Searched, unchanged
 from bringup.jit.files.identity import as_stamp, read_bytes
@@ -55,7 +55,10 @@ class PortableVariant(NamedTuple):
     imported: bool = False
 
 
-def _variant(entry: list) -> Variant:  # type: ignore[type-arg]  # as JSON has it
+_AnyVariant = TypeVar("_AnyVariant", bound=Variant | PortableVariant)
+
+
+def _variant(entry: list[Any]) -> Variant:
     key, size, sha256, headers, places = entry
     read = tuple(
         Header(path, digest, as_stamp(seen) if seen else None) for path, digest, seen in headers
@@ -63,58 +66,52 @@ def _variant(entry: list) -> Variant:  # type: ignore[type-arg]  # as JSON has i
     return Variant(key, size, sha256, read, Searched.from_json(places))
 
 
-def portable_variant(entry: list) -> PortableVariant:  # type: ignore[type-arg]  # as JSON has it
-    """Return a variant as JSON has it. Raises `ValueError` or `TypeError` when it is none."""
+def _portable_variant(entry: list[Any]) -> PortableVariant:
     key, size, sha256, machine, requires, headers, imported = entry
     read = tuple(PortableHeader(*header) for header in headers)
     return PortableVariant(key, size, sha256, machine, tuple(requires), read, imported)
 
 
-class RequestIndex:
-    """Which builds answer a request key."""
+class _Index(Generic[_AnyVariant]):
+    """Which builds answer a key; `_written` and `_read` are a build as JSON has it, and back."""
 
-    FOLDER = ".manifests"
+    FOLDER: ClassVar[str]
+    _written: Callable[[_AnyVariant], tuple[Any, ...]]
+    _read: Callable[[list[Any]], _AnyVariant]
 
     def __init__(self, layout: StoreLayout) -> None:
         self._layout = layout
         self._prefix = f"{layout.prefix}{self.FOLDER}/"
 
-    def variants(self, request_key: str) -> list[Variant]:
+    def variants(self, key: str) -> list[_AnyVariant]:
         """Return the latest first."""
         try:
-            return list(map(_variant, json.loads(read_bytes(f"{self._prefix}{request_key}.json"))))
+            return list(map(self._read, json.loads(read_bytes(f"{self._prefix}{key}.json"))))
         except (OSError, ValueError, TypeError):
             return []
 
-    def add(self, request_key: str, added: Variant) -> None:
+    def add(self, key: str, added: _AnyVariant) -> None:
         """Put a build first. Raises `StoreUnwritableError`."""
-        others = [old for old in self.variants(request_key) if old.key != added.key]
-        entries = [(*v[:4], v.searched.places) for v in [added, *others][:_VARIANTS]]
+        others = [old for old in self.variants(key) if old.key != added.key]
+        entries = [self._written(variant) for variant in [added, *others][:_VARIANTS]]
         content = json.dumps(entries, separators=(",", ":")).encode()
-        replace_file(self._layout.folder(self.FOLDER) / f"{request_key}.json", content)
+        replace_file(self._layout.folder(self.FOLDER) / f"{key}.json", content)
 
 
-class PortableIndex:
+class RequestIndex(_Index[Variant]):
+    """Which builds answer a request key."""
+
+    FOLDER = ".manifests"
+    _written = staticmethod(lambda variant: (*variant[:4], variant.searched.places))
+    _read = staticmethod(_variant)
+
+
+class PortableIndex(_Index[PortableVariant]):
     """Which builds answer a portable key."""
 
     FOLDER = ".portable"
-
-    def __init__(self, layout: StoreLayout) -> None:
-        self._layout = layout
-
-    def variants(self, portable_key: str) -> list[PortableVariant]:
-        """Return the latest first."""
-        path = os.path.join(self._layout.prefix, self.FOLDER, f"{portable_key}.json")
-        try:
-            return list(map(portable_variant, json.loads(read_bytes(path))))
-        except (OSError, ValueError, TypeError):
-            return []
-
-    def add(self, portable_key: str, added: PortableVariant) -> None:
-        """Put a build first. Raises `StoreUnwritableError`."""
-        others = [old for old in self.variants(portable_key) if old.key != added.key]
-        content = json.dumps([added, *others][:_VARIANTS], separators=(",", ":")).encode()
-        replace_file(self._layout.folder(self.FOLDER) / f"{portable_key}.json", content)
+    _written = tuple
+    _read = staticmethod(_portable_variant)
 
 
 def builds_named_in(path: Path) -> set[str]:

@@ -4,7 +4,6 @@ sanitizers. Owns what can be asked for, not how a target does it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -63,15 +62,10 @@ class Debug:
         """Return what `BRINGUP_JIT_DEBUG` asks for. Raises `SettingError` naming a word that it
         cannot have.
         """
-        asked = settings.jit_debug()
-        return _from_words(asked) if asked else NO_DEBUG
+        words = settings.jit_debug()
+        switches = {name: name in words for name in _SWITCHES}
+        sanitizers = tuple(name for name in get_args(Sanitizer) if name in words)
+        return cls(**switches, sanitize=sanitizers) if words else NO_DEBUG
 
 
 NO_DEBUG = Debug()
-
-
-def _from_words(words: Sequence[str]) -> Debug:
-    return Debug(
-        **{name: name in words for name in _SWITCHES},
-        sanitize=tuple(name for name in get_args(Sanitizer) if name in words),
-    )

@@ -128,14 +128,12 @@ def library_directories(flags: Iterable[str]) -> list[str]:
 
 def files_named(flags: Iterable[str]) -> list[str]:
     """Return the files that flags name: profiles, version scripts, forced includes."""
-    words = (flag[start:] for flag in flags for start in _starts(flag))
+    words: list[str] = []
+    for flag in flags:
+        slash = flag.find("/")
+        words += [flag[slash:]] * (slash > 0)
+        words += [flag[found.end() :] for found in _PART.finditer(flag)]
     return [word for word in dict.fromkeys(words) if os.path.isabs(word) and os.path.isfile(word)]
-
-
-def _starts(flag: str) -> list[int]:
-    """Return where a value may begin in a flag."""
-    slash = flag.find("/")
-    return [*([slash] if slash > 0 else []), *(found.end() for found in _PART.finditer(flag))]
 
 
 def without_folders(flag: str) -> str:

@@ -424,7 +424,7 @@ class GnuTarget(Target):
                 f"({this_machine()}, {self.name.partition(':')[0]}:native) lacks: "
                 f"{', '.join(lacking)}"
             )
-        if "address" in debug.sanitizers and not _is_loaded("__asan_init"):
+        if "address" in debug.sanitizers and not hasattr(ctypes.CDLL(None), "__asan_init"):
             library = self._sanitizer(known, "address") if known is not None else "libasan.so"
             raise TargetError(
                 f"{path} was built with sanitize='address', whose runtime has to be in the process "
@@ -445,10 +445,6 @@ def _may_need_only_libc(job: Job) -> bool:
         and all(re.match(_COMPILES_ONLY, flag) for flag in job.flags)
         and not re.search(_CPP_HEADER, job.source.content())
     )
-
-
-def _is_loaded(symbol: str) -> bool:
-    return hasattr(ctypes.CDLL(None), symbol)
 
 
 def _debug_flags(toolchain: Toolchain, debug: Debug) -> tuple[str, ...]:

@@ -171,15 +171,15 @@ class Target(abc.ABC):
         """Raise `ValueError` when this target cannot build what the source is written in."""
         if source.language not in self.languages.values():
             builds = ", ".join(dict.fromkeys(self.languages.values()))
-            others = [name for name, other in targets().items() if _builds(other, source)]
+            others = [
+                name
+                for name, other in targets().items()
+                if source.language in other.languages.values()
+            ]
             hint = f"; {' and '.join(map(repr, others))} can" if others else ""
             raise ValueError(
                 f"{source}: target {self.name!r} builds {builds}, not {source.language}{hint}"
             )
-
-
-def _builds(target: Target, source: Source) -> bool:
-    return source.language in target.languages.values()
 
 
 @dataclass

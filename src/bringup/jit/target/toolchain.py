@@ -174,7 +174,9 @@ def ask(
     command = [compiler, *arguments]
     try:
         answer = _answer(command, compiler_environment(variables))
-        if _crashed(answer):  # as a build's compiler may; it is asked once more
+        signalled = answer.returncode < 0 or answer.returncode > 128  # as a shell says it
+        if signalled or "signal terminated program" in answer.stderr:
+            # as a build's compiler may, or a part that it started; it is asked once more
             answer = _answer(command, compiler_environment(variables))
         answer.check_returncode()
     except (OSError, subprocess.SubprocessError) as error:
@@ -200,12 +202,6 @@ def _answer(
         timeout=_QUERY_SECONDS,
         check=False,
     )
-
-
-def _crashed(done: subprocess.CompletedProcess[str]) -> bool:
-    """Return whether a signal ended the compiler, or a part that it started."""
-    signalled = done.returncode < 0 or done.returncode > 128  # as a shell says it
-    return signalled or "signal terminated program" in done.stderr
 
 
 def candidates(name: str, also: Iterable[str] = ()) -> Iterator[str]:
@@ -301,14 +297,11 @@ def recall(kept: bytes | None) -> Toolchain | None:
         for name in ("tools", "parts"):
             answers[name] = tuple((path, as_stamp(seen)) for path, seen in answers[name])
         answers["include_directories"] = [*bringup_includes(), *answers["include_directories"]]
-        found = Toolchain(**{name: _frozen(value) for name, value in answers.items()})
+        lists = {name: tuple(given) for name, given in answers.items() if isinstance(given, list)}
+        found = Toolchain(**{**answers, **lists})
         return found if found.whole() else None
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
 
 
 @cache

@@ -142,7 +142,7 @@ def _unlike_declared(parameter: CParameter, code: str) -> list[str]:
 
 def _leaf(value: Expression, step: Instruction) -> str:
     if step.opcode is Opcode.TEXT:
-        return '"' + "".join(map(_character, value.texts[step.value].encode())) + '"'
+        return '"' + "".join(map(_C_CHARACTERS.__getitem__, value.texts[step.value].encode())) + '"'
     if step.opcode is Opcode.CONSTANT:
         return f"({double_of(step.value)!r})" if value.is_real else _number(step.value)
     return _LEAVES[step.opcode].format(arg=f"args[{step.argument}]", value=step.value)
@@ -159,5 +159,8 @@ def _number(number: int) -> str:
     return f"(INT64_C({number + 1}) - 1)" if number < 0 else f"INT64_C({number})"
 
 
-def _character(byte: int) -> str:
-    return chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}"
+# Each byte as a text of C has it.
+_C_CHARACTERS = [
+    chr(byte) if 32 <= byte < 127 and chr(byte) not in '"\\?' else f"\\{byte:03o}"
+    for byte in range(256)
+]

@@ -101,7 +101,7 @@ class Params:
     @property
     def macros(self) -> dict[str, Macro]:
         """Return all macros that the source is compiled with."""
-        template = self.template
+        template, kind = self.template, self.template.kernel_kind
         return {
             **template.macros,
             **self.dtypes,
@@ -109,13 +109,8 @@ class Params:
             **self.choices,
             **self.buckets,
             **(template.tiles[self.tile] if template.tiles else {}),
-            **self._kernel_kind,
+            **({"BRINGUP_KERNEL_KIND": f"BRINGUP_KERNEL_KIND_{kind.upper()}"} if kind else {}),
         }
-
-    @property
-    def _kernel_kind(self) -> dict[str, Macro]:
-        kind = self.template.kernel_kind
-        return {"BRINGUP_KERNEL_KIND": f"BRINGUP_KERNEL_KIND_{kind.upper()}"} if kind else {}
 
     @property
     def key(self) -> str:
