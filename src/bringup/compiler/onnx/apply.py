@@ -20,16 +20,12 @@ def opened(target: Any) -> Iterator[OnnxModel]:
     if isinstance(target, OnnxModel):
         yield target
         return
-    model = from_proto(_copy_of(target))
+    copy = type(target)()
+    copy.CopyFrom(target)
+    model = from_proto(copy)
     try:
         yield model
     except PassError:
         target.CopyFrom(model.to_proto())
         raise
     target.CopyFrom(model.to_proto())
-
-
-def _copy_of(proto: Any) -> Any:
-    copy = type(proto)()
-    copy.CopyFrom(proto)
-    return copy

@@ -18,7 +18,7 @@ from bringup.errors import SchemaError
 from bringup.passes import AnyValue, ArgumentPattern, Constant
 
 _KIND = onnx.AttributeProto
-_FIELDS = {
+_FIELDS: dict[int, str] = {
     _KIND.FLOAT: "f",
     _KIND.INT: "i",
     _KIND.STRING: "s",
@@ -26,23 +26,12 @@ _FIELDS = {
     _KIND.GRAPH: "g",
     _KIND.SPARSE_TENSOR: "sparse_tensor",
     _KIND.TYPE_PROTO: "tp",
-    _KIND.FLOATS: "floats",
-    _KIND.INTS: "ints",
-    _KIND.STRINGS: "strings",
-    _KIND.TENSORS: "tensors",
-    _KIND.GRAPHS: "graphs",
-    _KIND.SPARSE_TENSORS: "sparse_tensors",
-    _KIND.TYPE_PROTOS: "type_protos",
 }
-_ITEM_OF = {
-    _KIND.FLOATS: _KIND.FLOAT,
-    _KIND.INTS: _KIND.INT,
-    _KIND.STRINGS: _KIND.STRING,
-    _KIND.TENSORS: _KIND.TENSOR,
-    _KIND.GRAPHS: _KIND.GRAPH,
-    _KIND.SPARSE_TENSORS: _KIND.SPARSE_TENSOR,
-    _KIND.TYPE_PROTOS: _KIND.TYPE_PROTO,
+_ITEM_OF: dict[int, int] = {
+    getattr(_KIND, f"{_KIND.AttributeType.Name(kind)}S"): kind for kind in _FIELDS
 }
+"""The kind of the items of each kind of list."""
+_FIELDS.update({kind: _KIND.AttributeType.Name(kind).lower() for kind in _ITEM_OF})
 
 
 @dataclass(frozen=True)
@@ -196,14 +185,6 @@ def _number(given: object) -> float | None:
     return None
 
 
-def _integer(given: object) -> int | None:
-    return int(given) if isinstance(given, (bool, int, np.integer)) else None
-
-
-def _text(given: object) -> object:
-    return given if isinstance(given, (str, bytes)) else None
-
-
 def _tensor(given: object) -> object:
     if isinstance(given, onnx.TensorProto):
         return ProtoValue(given)
@@ -226,8 +207,8 @@ def _wrapped(proto_type: Any) -> Callable[[object], object]:
 
 _CANONICAL: dict[int, Callable[[object], object]] = {
     _KIND.FLOAT: _number,
-    _KIND.INT: _integer,
-    _KIND.STRING: _text,
+    _KIND.INT: lambda given: int(given) if isinstance(given, (bool, int, np.integer)) else None,
+    _KIND.STRING: lambda given: given if isinstance(given, (str, bytes)) else None,
     _KIND.TENSOR: _tensor,
     _KIND.GRAPH: lambda given: given if isinstance(given, Body) else None,
     _KIND.SPARSE_TENSOR: _wrapped(onnx.SparseTensorProto),

@@ -15,7 +15,7 @@ from bringup.compiler.onnx.constants import ConstantTensor, array_of, as_constan
 from bringup.compiler.onnx.nodes import attributes_of, captures_of, inputs_of, node_proto
 from bringup.compiler.onnx.operators import Signature, reference_in
 from bringup.compiler.onnx.opsets import ModelOperators
-from bringup.compiler.onnx.types import is_unknown, look_of, type_proto
+from bringup.compiler.onnx.types import is_unknown, look_of, type_proto, value_info
 from bringup.compiler.onnx.writing import body_writer
 
 _MOST_INTEGERS, _MOST_OTHERS = 1024, 16
@@ -122,7 +122,11 @@ def evaluate(
 
     call = _Call(dialect, node, len(node.outputs))
     given = {value: as_data(data[value]) for value in call.names}
-    model = call.model({value: _look_of_data(item) for value, item in given.items()})
+    looks = {
+        value: ConstantTensor.of_array(item).desc if isinstance(item, np.ndarray) else None
+        for value, item in given.items()
+    }
+    model = call.model(looks)
     feeds = {call.names[value]: item for value, item in given.items()}
     results = ReferenceEvaluator(model).run(None, feeds)
     return tuple(item if isinstance(item, list) else np.asarray(item) for item in results)
@@ -133,10 +137,6 @@ def as_data(payload: object) -> Any:
     if isinstance(payload, ConstantTensor):
         return payload.numpy()
     return array_of(payload) if isinstance(payload, ir.ConstantData) else payload
-
-
-def _look_of_data(data: object) -> object:
-    return ConstantTensor.of_array(data).desc if isinstance(data, np.ndarray) else None
 
 
 class _Call:
@@ -168,7 +168,7 @@ class _Call:
     def model(self, looks: Mapping[ir.Value, object]) -> Any:
         """Return a model of this node alone, whose inputs look like this."""
         dialect = self.dialect
-        inputs = [_value_info(name, looks[value]) for value, name in self.names.items()]
+        inputs = [value_info(name, looks[value]) for value, name in self.names.items()]
         outputs = [onnx.ValueInfoProto(name=name) for name in self.outputs]
         graph = helper.make_graph([self.proto()], "call", inputs, outputs)
         return helper.make_model(
@@ -177,10 +177,3 @@ class _Call:
             ir_version=dialect.ir_version,
             functions=dialect.function_protos(),
         )
-
-
-def _value_info(name: str, look: object) -> Any:
-    info = onnx.ValueInfoProto(name=name)
-    if look is not None:
-        info.type.CopyFrom(type_proto(look))
-    return info

@@ -39,17 +39,6 @@ class OnnxDialect(ModelOperators, ir.VerifiableDialect):
         "neg": "onnx::Neg",
     }
 
-    def __init__(
-        self,
-        opsets: Mapping[str, int] | None = None,
-        *,
-        functions: Mapping[str, Any] | None = None,
-        ir_version: int = 0,
-    ) -> None:
-        super().__init__(opsets, functions=functions, ir_version=ir_version)
-        self._random_functions: dict[str, bool] = {}
-        self._foreign: dict[str, ir.Operator] = {}  # by type: of domains without schemas
-
     @property
     def name(self) -> str:
         """Return the vocabulary with its versions: patterns are looked up again for another one."""
@@ -225,9 +214,8 @@ class OnnxDialect(ModelOperators, ir.VerifiableDialect):
         count = 0
         for node in graph.find("onnx::If"):
             condition = node.inputs[0].node
-            data = (
-                as_constant(condition.payload).data() if condition.op_type == ir.CONSTANT else None
-            )
+            is_known = condition.op_type == ir.CONSTANT
+            data = as_constant(condition.payload).data() if is_known else None
             if data is None or len(data.data) != 1:
                 continue
             body: Any = node.argument("then_branch" if any(data.data) else "else_branch")

@@ -64,10 +64,11 @@ class OnnxModel:
         )
         with collector_paused():
             self.graph: ir.Graph = read_graph(proto.graph, dialect, folder)
-            self._functions = {
-                kind: read_function(item, _function_dialect(item, dialect, protos))
-                for kind, item in protos.items()
-            }
+            self._functions: dict[str, ir.Graph] = {}
+            for kind, item in protos.items():
+                versions = {**dialect.opsets, **_versions(item.opset_import)}
+                own = OnnxDialect(versions, functions=protos, ir_version=dialect.ir_version)
+                self._functions[kind] = read_function(item, own)
 
     @property
     def functions(self) -> Mapping[str, ir.Graph]:
@@ -89,9 +90,10 @@ class OnnxModel:
         proto.CopyFrom(_frame_of(self._proto))
         with collector_paused():
             proto.graph.CopyFrom(write_graph(self.graph))
-            proto.functions.extend(
-                _written_function(graph, self.graph) for graph in self._functions.values()
-            )
+            for graph in self._functions.values():
+                function = write_function(graph)
+                _extend_imports(function, graph, function.node, self.graph)
+                proto.functions.append(function)
             _extend_imports(proto, self.graph, proto.graph.node)
         return proto
 
@@ -165,13 +167,6 @@ def _versions(imports: Any) -> dict[str, int]:
     return found or {"": 1}
 
 
-def _function_dialect(
-    function: Any, model: OnnxDialect, functions: Mapping[str, Any]
-) -> OnnxDialect:
-    versions = {**model.opsets, **_versions(function.opset_import)}
-    return OnnxDialect(versions, functions=functions, ir_version=model.ir_version)
-
-
 def _frame_of(proto: Any) -> Any:
     """Return the model without its graph and functions."""
     frame = onnx.ModelProto()
@@ -184,12 +179,6 @@ def _frame_of(proto: Any) -> Any:
             setattr(frame, field.name, value)
     add_unknown_fields(frame, proto)
     return frame
-
-
-def _written_function(graph: ir.Graph, model: ir.Graph) -> Any:
-    proto = write_function(graph)
-    _extend_imports(proto, graph, proto.node, model)
-    return proto
 
 
 def _extend_imports(
@@ -219,11 +208,7 @@ def _domains_in(nodes: Any) -> set[str]:
 
 
 def _write(proto: Any, target: Path) -> None:
+    registry = onnx.serialization.registry  # by the suffix, as onnx chooses the format
+    kind = registry.get_format_from_file_extension(target.suffix) or "protobuf"
     with replacing(target) as made:
-        onnx.save_model(proto, made, format=_format_of(target))
-
-
-def _format_of(path: Path) -> str:
-    """Return the format by suffix, as onnx chooses it."""
-    registry = onnx.serialization.registry
-    return registry.get_format_from_file_extension(path.suffix) or "protobuf"
+        onnx.save_model(proto, made, format=kind)

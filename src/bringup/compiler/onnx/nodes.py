@@ -119,15 +119,12 @@ def node_proto(
         del proto.output[:]
         if attributes != origin.attributes or bodies_of(node):
             _write_changed(proto, attributes, origin.attributes, signature, write_body)
-        inputs = [*inputs, *[""] * (_absent_at_end(origin.proto) - len(inputs))]
+        stated = origin.proto.input
+        if stated and not stated[-1]:  # it lists absent ones at the end
+            inputs = [*inputs, *[""] * (len(stated) - len(inputs))]
     proto.input.extend(inputs)
     proto.output.extend(outputs)
     return proto
-
-
-def _absent_at_end(proto: Any) -> int:
-    """Return how many inputs a proto lists, if it lists absent ones at the end; else 0."""
-    return len(proto.input) if proto.input and not proto.input[-1] else 0
 
 
 def _write_all(

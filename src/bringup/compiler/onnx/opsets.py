@@ -36,6 +36,8 @@ class ModelOperators:
         assert default is not None, "onnx knows its own domain"
         self._versions = {"": default, **self.opsets}
         self._facts: dict[str, Signature | None] = {}
+        self._foreign: dict[str, ir.Operator] = {}  # by type: of domains without schemas
+        self._random_functions: dict[str, bool] = {}
         self.inferred: dict[tuple[object, ...], list[Any]] = {}
         """The types of the outputs of calls that onnx was asked about."""
 

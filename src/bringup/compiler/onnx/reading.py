@@ -64,14 +64,10 @@ class _Scope:
         look = self.known.get(key)
         if look is None:
             look = look_of(info.type)
-            if not _has_unknown_sizes(look):
+            # An unknown size equals no other size.
+            if not (isinstance(look, ir.TensorDesc) and any(map(is_unknown, look.shape))):
                 self.known[key] = look
         return look
-
-
-def _has_unknown_sizes(look: object) -> bool:
-    """Return whether a type has an unknown size, which equals no other size."""
-    return isinstance(look, ir.TensorDesc) and any(map(is_unknown, look.shape))
 
 
 def read_graph(proto: Any, dialect: OnnxDialect, folder: Path | None) -> ir.Graph:

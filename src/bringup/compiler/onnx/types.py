@@ -119,6 +119,14 @@ def type_proto(look: object) -> Any:
     return proto
 
 
+def value_info(name: str, look: object) -> Any:
+    """Return the `onnx.ValueInfoProto` of a value, without a type for None."""
+    info = onnx.ValueInfoProto(name=name)
+    if look is not None:
+        info.type.CopyFrom(type_proto(look))
+    return info
+
+
 def joined(one: object, other: object) -> object:
     """Return what two descriptions of the same value say together; None when they contradict each
     other.

@@ -21,7 +21,7 @@ from bringup.compiler.onnx.nodes import (
     origin_of,
 )
 from bringup.compiler.onnx.opsets import ModelOperators
-from bringup.compiler.onnx.types import type_proto
+from bringup.compiler.onnx.types import value_info
 from bringup.compiler.onnx.unknown import add_unknown_fields
 from bringup.errors import ModelError
 
@@ -46,14 +46,12 @@ def write_graph(graph: ir.Graph) -> Any:
     return writer.graph_proto()
 
 
-def body_writer(
-    captured: Sequence[str], taken: set[str], constants: dict[int, str] | None = None
-) -> Callable[[Body], Any]:
+def body_writer(captured: Sequence[str], taken: set[str]) -> Callable[[Body], Any]:
     """Return what writes the graphs of one node, given names of the values around."""
 
     def write(body: Body) -> Any:
         names = Taken(taken | taken_names(body.graph))
-        return _Writer(body.graph, body.formal, captured, names, constants or {}).graph_proto()
+        return _Writer(body.graph, body.formal, captured, names, {}).graph_proto()
 
     return write
 
@@ -201,24 +199,26 @@ class _Writer:
         name = self._names.taken.fresh(f"Identity_{target}")
         return onnx.NodeProto(op_type="Identity", name=name, input=[source], output=[target])
 
-    def _initializer(self, node: ir.Node) -> None:
+    def _name_constant(self, node: ir.Node) -> str:
+        """Return the name of a constant that is to be written now; "" for another one."""
         payload = node.payload
         if id(payload) in self._names.constants or (not node.users and origin_of(node) is None):
-            return
-        name = self._names.of(node.output)
-        self._names.constants[id(payload)] = name
-        self._initializers.append(_named_tensor(as_constant(payload), name))
+            return ""
+        name = self._names.constants[id(payload)] = self._names.of(node.output)
+        return name
+
+    def _initializer(self, node: ir.Node) -> None:
+        if name := self._name_constant(node):
+            self._initializers.append(_named_tensor(as_constant(node.payload), name))
 
     def _needs_a_node(self, node: ir.Node) -> bool:
         """Return whether a constant needs a node: in old models initializers are inputs."""
         return origin_of(node) is None and self._dialect.ir_version < _FREE_INITIALIZERS_SINCE
 
     def _constant_node(self, node: ir.Node) -> None:
-        payload = node.payload
-        if id(payload) in self._names.constants or (not node.users and origin_of(node) is None):
+        payload, name = node.payload, self._name_constant(node)
+        if not name:
             return
-        name = self._names.of(node.output)
-        self._names.constants[id(payload)] = name
         source = payload.source if isinstance(payload, ConstantTensor) else None
         proto = onnx.NodeProto(op_type="Constant", name=node.name)
         if source is not None:
@@ -286,11 +286,7 @@ class _Writer:
         return [stated.get(name) or self._info(value, name) for value, name in pairs]
 
     def _info(self, value: ir.Value, name: str) -> Any:
-        info = onnx.ValueInfoProto(name=name)
-        meta = value.meta if value.meta is not None else value.known_desc
-        if meta is not None:
-            info.type.CopyFrom(type_proto(meta))
-        return info
+        return value_info(name, value.meta if value.meta is not None else value.known_desc)
 
     def _add_initializers(self, proto: Any, origin: GraphOrigin | None) -> None:
         if origin is not None:  # the values of inputs that may be left out

@@ -72,7 +72,11 @@ class MergeClips(NodePass):
         source = inner.inputs[0]
         require(dtype_of(source) in _CLIPPED, "the dtype is not known, or Clip does not take it")
         first, second = _limits(inner), _limits(node)
-        _require_alike(first, second)
+        for one, other in zip(first, second, strict=True):
+            # no limit turns infinities into the dtype's largest number
+            stated = [limit for limit in (one, other) if limit is not None]
+            is_mixed = len(stated) == 1 and math.isinf(stated[0])
+            require(not is_mixed, "one limit is infinite where the other clip has none")
         return self._clipped(node, source, _joined(first, second))
 
     def _clipped(self, node: ir.Node, source: ir.Value, limits: Limits) -> ir.Value:
@@ -121,14 +125,6 @@ def _limits(node: ir.Node) -> Limits:
     low, high = found
     require(low is None or high is None or low <= high, "the lower limit is above the upper one")
     return low, high
-
-
-def _require_alike(first: Limits, second: Limits) -> None:
-    """Refuse other limits: no limit turns infinities into the dtype's largest number."""
-    for one, other in zip(first, second, strict=True):
-        stated = [limit for limit in (one, other) if limit is not None]
-        is_mixed = len(stated) == 1 and math.isinf(stated[0])
-        require(not is_mixed, "one limit is infinite where the other clip has none")
 
 
 def _joined(first: Limits, second: Limits) -> Limits:
