@@ -17,6 +17,8 @@ from bringup.compiler.schema import in_schema_order, overload_of, resolve
 from bringup.compiler.sizes import ARITHMETIC, SIZE_OPERATORS, Sizes
 from bringup.errors import PassError
 
+__all__ = ["AtenDialect", "operator_of", "ordinary_torch"]
+
 _ADDRESSING = ("aten::as_strided", "aten::_reinterpret_tensor", "aten::stride", "aten::sym_stride")
 _OPERANDS = (ir.Parameter("a", "int"), ir.Parameter("b", "int"))
 _FIXED_STRIDES = (torch.Tag.needs_exact_strides, torch.Tag.needs_fixed_stride_order)

@@ -5,38 +5,15 @@ There is no graph without it: a second one in Python would be a second truth abo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from bringup._native import core
 
-if TYPE_CHECKING:
-    from bringup._native._core import (
-        AliasAnalysisCore,
-        EditKind,
-        EditList,
-        GraphCore,
-        NodeBase,
-        ValueBase,
-        use_ir_types,
-        use_symbolic_type,
-    )
-else:
-    EditKind = core().EditKind
-    EditList = core().EditList
-    GraphCore = core().GraphCore
-    NodeBase = core().NodeBase
-    AliasAnalysisCore = core().AliasAnalysisCore
-    ValueBase = core().ValueBase
-    use_ir_types = core().use_ir_types
-    use_symbolic_type = core().use_symbolic_type
+core()  # says what is wrong with it, where something is
 
-__all__ = [
-    "AliasAnalysisCore",
-    "EditKind",
-    "EditList",
-    "GraphCore",
-    "NodeBase",
-    "ValueBase",
-    "use_ir_types",
-    "use_symbolic_type",
-]
+from bringup._native._core import AliasAnalysisCore as AliasAnalysisCore  # noqa: E402
+from bringup._native._core import EditKind as EditKind  # noqa: E402
+from bringup._native._core import EditList as EditList  # noqa: E402
+from bringup._native._core import GraphCore as GraphCore  # noqa: E402
+from bringup._native._core import NodeBase as NodeBase  # noqa: E402
+from bringup._native._core import ValueBase as ValueBase  # noqa: E402
+from bringup._native._core import use_ir_types as use_ir_types  # noqa: E402
+from bringup._native._core import use_symbolic_type as use_symbolic_type  # noqa: E402

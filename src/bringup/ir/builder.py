@@ -97,8 +97,7 @@ class TensorHolder:
     def __add__(self, other: object) -> TensorHolder:
         return self._infix("add", self, other)
 
-    def __radd__(self, other: object) -> TensorHolder:
-        return self._infix("add", self, other)
+    __radd__ = __add__
 
     def __sub__(self, other: object) -> TensorHolder:
         return self._infix("sub", self, other)
@@ -109,8 +108,7 @@ class TensorHolder:
     def __mul__(self, other: object) -> TensorHolder:
         return self._infix("mul", self, other)
 
-    def __rmul__(self, other: object) -> TensorHolder:
-        return self._infix("mul", self, other)
+    __rmul__ = __mul__
 
     def __truediv__(self, other: object) -> TensorHolder:
         return self._infix("div", self, other)

@@ -297,9 +297,14 @@ class Graph(GraphTree):
 
     def exchange_uses(self, old: Value, new: Value) -> None:
         """Let all readers of `old` read `new`, as `replace_all_uses` does, for values of which
-        is known that nothing is written.
+        is known that nothing is written. Raises `PassError` as that does.
         """
-        self._check_replacement(old, new)
+        difference = self.why_not(old, new)
+        if difference is not None:
+            raise PassError(
+                f"{self._rule or 'the edit'} would replace {old!r} ({old.node.op_type}) by "
+                f"{new!r} ({new.node.op_type}): {difference}"
+            )
         self._core.replace_all_uses(old, new)
 
     def set_argument(self, node: Node, name: str, argument: object) -> None:
@@ -545,14 +550,6 @@ class Graph(GraphTree):
             raise _unknown_count(node)
         return (None,) * count
 
-    def _check_replacement(self, old: Value, new: Value) -> None:
-        difference = self.why_not(old, new)
-        if difference is not None:
-            raise PassError(
-                f"{self._rule or 'the edit'} would replace {old!r} ({old.node.op_type}) by "
-                f"{new!r} ({new.node.op_type}): {difference}"
-            )
-
     def why_not(self, old: Value, new: Value) -> str | None:
         """Return why `new` cannot stand where `old` does; None when it can. Then readers of `old`
         are shaped again where the strides differ.
@@ -563,15 +560,10 @@ class Graph(GraphTree):
         difference = self.dialect.difference(former, current)
         if difference is None and not self.dialect.same_layout(former, current):
             self._relaid.update(dict.fromkeys(old.users))
-            self._expect(Expectation.of(new, former, old))
+            expectation = Expectation.of(new, former, old)
+            self._expected[expectation] = None
+            self._remember(lambda: self._expected.pop(expectation, None))
         return difference
-
-    def _expect(self, expectation: Expectation) -> None:
-        self._expected[expectation] = None
-        self._remember(lambda: self._forget(expectation))
-
-    def _forget(self, expectation: Expectation) -> None:
-        self._expected.pop(expectation, None)
 
     def shape_again(self, node: Node) -> None:
         """Infer the outputs of a node that was made or changed without doing so.

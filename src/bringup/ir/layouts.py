@@ -90,7 +90,8 @@ class _Settling:
             metas = self._dialect.infer(node)
         except Exception as error:
             reason = first_line(error)
-            if self._restore_inputs(node):
+            restored = [self._restore(value) for value in node.inputs if value in self._expected]
+            if any(restored):
                 self._agenda[node] = None
                 return
             raise PassError(
@@ -117,11 +118,10 @@ class _Settling:
             readers, results = readers + known.readers, results + known.results
         item = replace(item, readers=readers, results=results)
         self._expected[item.value] = item
-        if any(self._depends_on_strides(node) for node in readers) or self._is_returned(item.value):
+        reads_strides = self._dialect.reads_strides
+        depends = any(node.operator.opaque or reads_strides(node) for node in readers)
+        if depends or self._is_returned(item.value):
             self._restore(item.value)
-
-    def _depends_on_strides(self, node: Node) -> bool:
-        return node.operator.opaque or self._dialect.reads_strides(node)
 
     def _is_returned(self, value: Value) -> bool:
         """Return whether a result of the graph is this value, or may be a view of it."""
@@ -129,11 +129,6 @@ class _Settling:
             self._aliases = AliasAnalysis(self._graph, track_views=True)
             self._returned = {self._aliases.root(item) for item in self._graph.outputs}
         return self._aliases.root(value) in self._returned
-
-    def _restore_inputs(self, node: Node) -> bool:
-        """Let a node read its inputs as they were laid out; whether any had changed."""
-        restored = [self._restore(value) for value in node.inputs if value in self._expected]
-        return any(restored)
 
     def _restore(self, value: Value) -> bool:
         """Let the readers of a value read a copy of it, laid out as they expect."""

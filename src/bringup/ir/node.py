@@ -192,13 +192,17 @@ class Node(NodeBase):
         """Return the nodes that must run before this one: those of `control_inputs`, and for the
         sake of memory they both use.
         """
-        return _control_inputs(self)
+        order = _ordered_by_memory(self)
+        found = [other for other in order if other.is_before(self) and self not in other.users]
+        return _sorted(found, self.control_inputs)
 
     def get_out_control_nodes(self) -> tuple[Node, ...]:
         """Return the nodes that must run after this one: those of `control_users`, and for the sake
         of memory they both use.
         """
-        return _control_outputs(self)
+        order = _ordered_by_memory(self)
+        found = [other for other in order if self.is_before(other) and other not in self.users]
+        return _sorted(found, self.control_users)
 
     # The names of GE
 
@@ -293,27 +297,14 @@ class OutAnchor:
         )
 
 
-def _control_inputs(node: Node) -> tuple[Node, ...]:
-    """Return the nodes that must run before `node` but whose values it does not read: by a control
-    edge, by a write of memory that the other uses, or by unknown effects. In graph order.
-    """
-    order = _ordered_by_memory(node)
-    found = [other for other in order if other.is_before(node) and node not in other.users]
-    return _sorted(found, node.control_inputs)
-
-
-def _control_outputs(node: Node) -> tuple[Node, ...]:
-    """Return the nodes that must run after `node` without reading its values."""
-    order = _ordered_by_memory(node)
-    found = [other for other in order if node.is_before(other) and other not in node.users]
-    return _sorted(found, node.control_users)
-
-
 def _sorted(found: list[Node], edges: tuple[Node, ...]) -> tuple[Node, ...]:
     return tuple(sorted({*found, *edges}, key=lambda node: node.order))
 
 
 def _ordered_by_memory(node: Node) -> list[Node]:
+    """Return the nodes that keep their order with `node`: where one writes memory that the other
+    uses, or has unknown effects.
+    """
     graph = node.graph
     aliases = AliasAnalysis(graph)
     if aliases.quiet:

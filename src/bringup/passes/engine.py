@@ -2,41 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from bringup._native import core
 
-if TYPE_CHECKING:
-    import bringup._native._core as native
-    from bringup._native._core import (
-        CandidateCore,
-        GraphCore,
-        HostOperators,
-        MatcherCore,
-        PassBatch,
-        PassRegistration,
-        PatternCore,
-        ProgramCore,
-    )
-else:
-    native = core()
-    GraphCore = native.GraphCore
-    HostOperators = native.HostOperators
-    CandidateCore = native.CandidateCore
-    MatcherCore = native.MatcherCore
-    PassBatch = native.PassBatch
-    PassRegistration = native.PassRegistration
-    PatternCore = native.PatternCore
-    ProgramCore = native.ProgramCore
+core()  # says what is wrong with it, where something is
 
-__all__ = [
-    "CandidateCore",
-    "GraphCore",
-    "HostOperators",
-    "MatcherCore",
-    "PassBatch",
-    "PassRegistration",
-    "PatternCore",
-    "ProgramCore",
-    "native",
-]
+from bringup._native import _core  # noqa: E402
+from bringup._native._core import CandidateCore as CandidateCore  # noqa: E402
+from bringup._native._core import GraphCore as GraphCore  # noqa: E402
+from bringup._native._core import HostOperators as HostOperators  # noqa: E402
+from bringup._native._core import MatcherCore as MatcherCore  # noqa: E402
+from bringup._native._core import PassBatch as PassBatch  # noqa: E402
+from bringup._native._core import PassRegistration as PassRegistration  # noqa: E402
+from bringup._native._core import PatternCore as PatternCore  # noqa: E402
+from bringup._native._core import ProgramCore as ProgramCore  # noqa: E402
+
+native = _core

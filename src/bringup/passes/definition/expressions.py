@@ -65,12 +65,8 @@ def uses_instance(method: object) -> bool:
     instance = code.co_varnames[0]
     if instance in code.co_cellvars or "__class__" in code.co_freevars:  # the latter: super()
         return True
-    return any(_is_about(item.argval, instance) for item in dis.get_instructions(code))
-
-
-def _is_about(operand: object, variable: str) -> bool:
-    """Return whether an instruction names a variable; one of Python 3.13 may name two."""
-    return operand == variable or (isinstance(operand, tuple) and variable in operand)
+    operands = (item.argval for item in dis.get_instructions(code))  # of Python 3.13 also two
+    return any(instance in (one if isinstance(one, tuple) else (one,)) for one in operands)
 
 
 def _evaluate(instance: Any, name: str, dialect: ir.Dialect | None) -> Pattern:

@@ -151,14 +151,13 @@ class Growth:
             size = len(next(iter(alike)))
             if len(set().union(*alike)) >= self._min_count * size:
                 larger.append(Kind(code, tuple(sorted(alike.values(), key=max))))
-        larger.sort(key=self._worth)
+        outputs_of = self._links.outputs_of
+        larger.sort(
+            key=lambda kind: (-kind.saved(), len(outputs_of(kind.places[0])), min(kind.places[0]))
+        )
         if len(larger) > self._effort or self._links.is_cut:
             self.is_complete = False
         return larger[: self._effort]
-
-    def _worth(self, kind: Kind) -> tuple[int, int, int]:
-        place = kind.places[0]
-        return -kind.saved(), len(self._links.outputs_of(place)), min(place)
 
     def _extensions(self, kind: Kind) -> dict[object, list[Place]]:
         """Return places with one node more, by what that node is and how it is linked."""

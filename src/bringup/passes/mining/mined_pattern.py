@@ -153,10 +153,7 @@ class _Text:
         if isinstance(argument, tuple) and next(values_in(argument), None) is not None:
             return f"[{', '.join(self._argument(item, name, same) for item in argument)}]"
         text = _literal(argument) if same else None
-        return text if text is not None else f'passes.any_value("{self._open_name(name)}")'
-
-    def _open_name(self, name: str) -> str:
-        return _free(name, self._open)
+        return text if text is not None else f'passes.any_value("{_free(name, self._open)}")'
 
     def _target(self, name: str) -> str:
         return _free(re.sub(r"\W", "_", name), self._names)
@@ -219,14 +216,11 @@ def _left_out(node: ir.Node) -> frozenset[int]:
             operator, arguments = dialect.bind(node.op_type, (), fewer)
         except Exception:  # it is needed
             continue
-        if operator.type == node.op_type and _equal_arguments(arguments, node.arguments):
+        same = operator.type == node.op_type and len(arguments) == len(node.arguments)
+        if same and all(
+            one is other or _equal(_skeleton(one), _skeleton(other))
+            for one, other in zip(arguments, node.arguments, strict=True)
+        ):
             left_out.add(index)
             given = fewer
     return frozenset(left_out)
-
-
-def _equal_arguments(left: Sequence[object], right: Sequence[object]) -> bool:
-    return len(left) == len(right) and all(
-        one is other or _equal(_skeleton(one), _skeleton(other))
-        for one, other in zip(left, right, strict=True)
-    )

@@ -166,14 +166,12 @@ class MatchResult:
         if name in self._pattern.capture_names:
             return self.value(self._pattern.capture_names[name])
         absent = " in this match: it belongs to a part that is absent"
+        own = self._frame
+        known = sorted([*own.names, *own.sizes, *own.lists, *self._pattern.capture_names])
         raise KeyError(
             f"pattern {self._pattern.name!r} captures nothing named {name!r}"
-            f"{absent if name in self._pattern.names else ''}; it has {self._known()}"
+            f"{absent if name in self._pattern.names else ''}; it has {known}"
         )
-
-    def _known(self) -> list[str]:
-        frame = self._frame
-        return sorted([*frame.names, *frame.sizes, *frame.lists, *self._pattern.capture_names])
 
     def _own(self, tensor: object) -> ir.Value:
         value = plain(tensor)

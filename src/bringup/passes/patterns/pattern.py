@@ -121,7 +121,11 @@ class Pattern:
         self.capture_names: dict[str, ir.Value] = {}
         self.library_values: Mapping[tuple[int, int], ir.Value] = {}
         """Of a pattern that a library made: by node and output as the library counts them."""
-        _sort_topologically(graph, self.name)
+        # Data come in order from the builder; control edges may lead backwards, or in a circle.
+        failure = graph.topological_sort() if graph.has_control_edges else None
+        if failure is not None:
+            node, reason = failure
+            raise PassError(f"pattern {self.name!r} cannot run: at {node.name!r} {reason}")
         self.nodes = tuple(node for node in graph.nodes if node.op_type not in _NOT_MATCHED)
         self.control_edges = tuple(
             (source, node) for node in graph.nodes for source in node.control_inputs
@@ -386,14 +390,6 @@ def _check_control_edges(pattern: Pattern) -> None:
                 f"pattern {pattern.name!r} has a control edge at {node.name!r}, which stands for "
                 "alternatives: it must be said of each of them"
             )
-
-
-def _sort_topologically(graph: ir.Graph, name: str) -> None:
-    """Data come in order from the builder; control edges may lead backwards, or in a circle."""
-    failure = graph.topological_sort() if graph.has_control_edges else None
-    if failure is not None:
-        node, reason = failure
-        raise PassError(f"pattern {name!r} cannot run: at {node.name!r} {reason}")
 
 
 def _check_names(pattern: Pattern) -> dict[str, str]:

@@ -15,16 +15,7 @@ from bringup import plugins, settings
 from bringup.errors import PluginError
 from bringup.passes.engine import PassRegistration, native
 from bringup.passes.registry import registry
-from bringup.plugins import PluginReport
-
-__all__ = [
-    "ENTRY_POINT_GROUP",
-    "PluginReport",
-    "import_pass_module",
-    "load_pass_plugins",
-    "shutdown",
-    "unload_pass_plugins",
-]
+from bringup.plugins import PluginReport as PluginReport
 
 ENTRY_POINT_GROUP = "bringup.passes"
 GE_ENTRY_POINT_GROUP = "ge.passes.plugins"

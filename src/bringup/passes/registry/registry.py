@@ -97,7 +97,10 @@ def add(descriptor: PassDescriptor) -> None:
 
     Raises `ValueError` when name and version are taken by another; the first stays.
     """
-    digest = _source_digest(descriptor.pass_class)
+    file = getattr(sys.modules.get(descriptor.pass_class.__module__), "__file__", None)
+    digest = ""
+    if file is not None and Path(file).is_file():
+        digest = hashlib.sha256(Path(file).read_bytes()).hexdigest()
     registration = PassRegistration(dataclasses.replace(descriptor, source_digest=digest))
     native.register_pass(registration)
 
@@ -173,10 +176,3 @@ def _checked(version: str | None) -> str:
         return ""
     native.version_of(version)
     return version
-
-
-def _source_digest(cls: type) -> str:
-    file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-    if file is None or not Path(file).is_file():
-        return ""
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest()

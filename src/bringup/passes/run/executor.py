@@ -104,14 +104,8 @@ class Run:
     def open(self, graph: ir.Graph, descriptor: PassDescriptor) -> Session:
         """Open a session of a pass on one of these graphs."""
         commit = self._commit if graph is self._graph else None
-        self._session = Session(
-            graph,
-            descriptor,
-            self._options,
-            self._controls,
-            commit,
-            has_listeners=self._has_listeners,
-        )
+        given = graph, descriptor, self._options, self._controls, commit
+        self._session = Session(*given, has_listeners=self._has_listeners)
         return self._session
 
     def report_result(self, facts: dict[str, Any], graph: ir.Graph) -> None:
@@ -173,13 +167,10 @@ def _combined(report: PassReport, failures: list[Exception]) -> PassError:
         if result.status is PassStatus.FAILED and not result.tolerated
     ]
     text = "; ".join(f"pass {result.name!r} failed: {result.message}" for result in failed)
-    kind = (
-        PassFatalError
-        if any(isinstance(error, PassFatalError) for error in failures)
-        else PassError
-    )
-    if any(isinstance(error, WrongRewriteError) for error in failures):
-        kind = WrongRewriteError
+    kind: type[PassError] = PassError
+    for outranking in (PassFatalError, WrongRewriteError):
+        if any(isinstance(error, outranking) for error in failures):
+            kind = outranking
     combined = kind(f"{text}. Its edits were undone.", status=failed[0].code)
     combined.report = report
     combined.__cause__ = failures[0]

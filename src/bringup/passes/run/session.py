@@ -164,7 +164,8 @@ class Session:
         """Close the transaction, if it is open, and undo its edits."""
         transaction, self._transaction = self._transaction, None
         if transaction is not None:
-            _undo(transaction)
+            error = _UndoError()
+            transaction.__exit__(_UndoError, error, None)
         self.end_match()
         self._around.close()
 
@@ -182,7 +183,15 @@ class Session:
         if folder is not None and (result.edits or result.status is PassStatus.FAILED):
             dump(folder, result, self._before, self.graph)
         if self.has_listeners:
-            self._emit_executed(result)
+            self._emit(
+                EventKind.EXECUTED,
+                status=result.status.value,
+                seconds=result.seconds,
+                matches=result.matches,
+                nodes=len(self.graph),
+                inputs=[str(value.known_desc or "unknown") for value in self.graph.inputs],
+                outputs=[str(value.known_desc or "unknown") for value in self.graph.outputs],
+            )
         if not self._controls.quiet:
             _LOG.info("%s", result)
         self._context.expire()
@@ -300,20 +309,17 @@ class Session:
         graph, replacement = self.graph, self._replacement
         bind_replacement(graph, replacement)
         if self._verifier is not None:
-            inputs, outputs = self._around_target()
+            inputs: Sequence[ir.Value | None]  # None where an optional part is absent
+            outputs: Sequence[ir.Value]
+            if self._match is not None:
+                inputs, outputs = self._match.inputs, self._match.outputs
+            else:
+                wanted = len(replacement.outputs)
+                inputs, outputs = native.values_around(graph.core, self._nodes[0], wanted)
             if len(replacement.outputs) == len(outputs):
                 where = f"{self._pattern} ({', '.join(self._names)})"
                 self._verifier.check(where, self._nodes, inputs, outputs, replacement)
         return replacement.core
-
-    def _around_target(self) -> tuple[Sequence[ir.Value | None], Sequence[ir.Value]]:
-        """Return what the replacement's inputs (None where an optional part is absent) and outputs
-        stand for.
-        """
-        if self._match is not None:
-            return self._match.inputs, self._match.outputs
-        wanted = len(self._replacement.outputs)
-        return native.values_around(self.graph.core, self._nodes[0], wanted)
 
     @property
     def _names(self) -> list[str]:
@@ -405,17 +411,6 @@ class Session:
             )
         )
 
-    def _emit_executed(self, result: PassResult) -> None:
-        self._emit(
-            EventKind.EXECUTED,
-            status=result.status.value,
-            seconds=result.seconds,
-            matches=result.matches,
-            nodes=len(self.graph),
-            inputs=[_shape_text(value) for value in self.graph.inputs],
-            outputs=[_shape_text(value) for value in self.graph.outputs],
-        )
-
 
 def result_of(facts: dict[str, Any], graph: ir.Graph) -> PassResult:
     """Return a result from its fields as the engine gives them."""
@@ -428,11 +423,6 @@ def result_of(facts: dict[str, Any], graph: ir.Graph) -> PassResult:
 
 class _UndoError(Exception):
     """Lets a transaction or a savepoint undo its edits."""
-
-
-def _undo(edited: AbstractContextManager[object]) -> None:
-    error = _UndoError()
-    edited.__exit__(_UndoError, error, None)
 
 
 def _status(returned: object, name: str) -> int:
@@ -449,11 +439,6 @@ def _status(returned: object, name: str) -> int:
     if returned not in _STATUSES:
         raise PassError(f"run of {name!r} returned status {returned}")
     return int(returned)
-
-
-def _shape_text(value: ir.Value) -> str:
-    desc = value.known_desc
-    return "unknown" if desc is None else str(desc)
 
 
 def _user_frame(error: Exception) -> str:
