@@ -68,11 +68,14 @@ def is_settled(seen: Stamp) -> bool:
 
 def read_bytes(path: str) -> bytes:
     """Return the content of a file. Raises `OSError`, also for a pipe or a device."""
-    at_once = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with open(at_once, "rb", buffering=0) as file:
+    with open(path, "rb", buffering=0, opener=_open_at_once) as file:
         if not S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file", path)
         return file.readall()
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def quick_digest(content: bytes) -> str:

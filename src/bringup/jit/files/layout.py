@@ -102,7 +102,7 @@ def write_whole(path: Path, content: bytes) -> None:
     try:
         draft.write_bytes(content)
         draft.replace(path)
-    except OSError:
+    except BaseException:
         with contextlib.suppress(OSError):
             draft.unlink()
         raise

@@ -156,6 +156,15 @@ def test_reading_a_device_is_an_error(tmp_path: Path) -> None:
             read_bytes(str(path))
 
 
+def test_a_folder_that_is_read_as_a_file_is_an_error_that_leaves_nothing_open(
+    tmp_path: Path,
+) -> None:
+    before = sorted(Path("/proc/self/fd").iterdir())
+    with pytest.raises(IsADirectoryError, match=tmp_path.name):
+        read_bytes(str(tmp_path))
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
+
+
 def test_a_bundle_that_is_no_file_says_so(root: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path in (tmp_path, tmp_path / "pipe"):
