@@ -193,9 +193,10 @@ bool changes(int64_t value) {
    ((int64_t)(type)(value) != (value) || ((type)(value) > 0) != ((value) > 0)))
 #endif
 
-/* The source reads the fields under types of its own: they have to be in memory by then. */
-static inline void bringup_glue_settle(void* params) {
-  __asm__ volatile("" : : "r"(params) : "memory");
+/* The source reads fields, and what it gets the address of, under types of its own (unsigned long
+ * long is no uint64_t): they have to be in memory by then. */
+static inline void bringup_glue_settle(void* read) {
+  __asm__ volatile("" : : "r"(read) : "memory");
 }
 
 /* --- The workspace. Non-zero when there is none left, and the context knows why. */

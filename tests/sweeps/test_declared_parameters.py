@@ -55,7 +55,8 @@ CASES = [
     # Device code takes a number as it is stated where a header alone declares the parameter.
     if form != "grid" or not kind.endswith("_far")
 ]
-LISTED = [("c", "int64_t"), ("cpp", "int64_t"), ("c", "float*"), ("grid", "double")]
+LISTED = [("c", "int64_t"), ("cpp", "int64_t"), ("c", "float*"), ("grid", "double"),
+          ("cpp", "unsigned long long*")]  # fmt: skip
 KNOWN = """#include <stdint.h>
 #include <stddef.h>
 #include <stdbool.h>

@@ -143,7 +143,8 @@ def _variable(index: int, parameter: CParameter) -> str:
             f"  void* value_{index};\n"
             f"  if (bringup_glue_scratch(ctx, {code}, &value_{index}) != 0) return 1;\n"
         )
-    return f"  {c_type} value_{index} = ({c_type})({code});\n"
+    settled = f"  bringup_glue_settle(&value_{index});\n" if parameter.by_reference else ""
+    return f"  {c_type} value_{index} = ({c_type})({code});\n{settled}"
 
 
 def _given(index: int, parameter: CParameter) -> str:
