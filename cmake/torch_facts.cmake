@@ -19,11 +19,11 @@ list(GET torch_facts 0 torch_dir)
 list(GET torch_facts 1 torch_cxx11)
 list(GET torch_facts 2 torch_version)
 list(GET torch_facts 3 torch_key)
-# Written for one minor version, whose private members are used: the rest is of use with another torch, too.
+# Its private members are used: another minor version ends in errors of the compiler, or is no torch device at all.
 file(STRINGS "${CMAKE_SOURCE_DIR}/native/torch/common/torch_private.h" written_for REGEX "TORCH_VERSION_MINOR ==")
 string(REGEX REPLACE ".*MAJOR == ([0-9]+) && .*MINOR == ([0-9]+).*" "\\1.\\2" written_for "${written_for}")
 if(NOT torch_version MATCHES "^${written_for}[.]")
-  set(torch_key "")
-  message(WARNING "native/torch is written for torch ${written_for}, this is torch ${torch_version}: building without "
-    "the torch library (operators are slower, devices and captured graphs will be missing)")
+  message(FATAL_ERROR "bringup is written for torch ${written_for}, and ${Python_EXECUTABLE} has torch ${torch_version}: "
+    "pip install torch==${written_for}.*, or build without operators, devices and captured graphs with "
+    "-C cmake.define.BRINGUP_TORCH=OFF (jit and passes need no torch)")
 endif()

@@ -88,6 +88,7 @@ class _Compilation:
         self._arguments = len(example_inputs)
         needed = options.may_freeze or options.captures
         self._weights = weights_of(module, example_inputs) if needed else []
+        self._unfrozen = False
         self._to_freeze = self._chosen_weights() if options.may_freeze else frozenset()
 
     def _chosen_weights(self) -> frozenset[int]:
@@ -96,6 +97,7 @@ class _Compilation:
             return frozenset(weight.index for weight in self._weights)
         if torch.is_grad_enabled():
             _LOG.debug("%s: no weight is frozen: gradients are enabled", self.name)
+            self._unfrozen = bool(self._weights)
             return frozenset()
         try:
             owned = owned_in_evaluation(weight.source for weight in self._weights if weight.source)
@@ -113,6 +115,8 @@ class _Compilation:
     def inference(self, aten: Any, inputs: Sequence[Any]) -> BoxedFunction:
         """Return a graph that no gradient is asked of."""
         self.written |= written_arguments(aten, self._arguments)
+        if self._unfrozen and self._options.mode != "default":
+            _warn_of_gradients(self._options.mode, "frozen")
         graph = InferenceGraph(
             aten,
             inputs,
@@ -151,7 +155,7 @@ class _Compilation:
                 "torch.no_grad(), or compile it without capture"
             )
         if self._options.captures:
-            _LOG.info("%s is not captured: it is compiled for training", self.name)
+            _warn_of_gradients(self._options.mode, "frozen or captured")
         run = self._rewrite(inputs, aten, frozenset())
         if run is None:
             unwrap_writes(aten)
@@ -173,6 +177,16 @@ class _Compilation:
         rewrite(aten, first, plugins, options=options, constants=constants)
         generated = compile_with_inductor(aten, inputs, selected, plugins, options)
         return cast(BoxedFunction, generated)
+
+
+@functools.cache  # once a process: a model may have many graphs
+def _warn_of_gradients(mode: str, lost: str) -> None:
+    _LOG.warning(
+        "mode=%r: gradients are on: nothing is %s; call the model under torch.inference_mode() or "
+        "torch.no_grad()",
+        mode,
+        lost,
+    )
 
 
 def _name_of(module: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Mapping, Sequence
 
 from bringup import settings
@@ -98,10 +99,10 @@ class CompileOptions:
         known = [field.name for field in dataclasses.fields(cls)]
         for name in given:
             if name not in known:
-                raise BringupError(f"backend 'bringup' has no option {name!r}; options are {known}")
+                raise BringupError(f"backend 'bringup' has no option {_unknown(name, known)}")
         if mode is not None:
             if mode not in MODES:
-                raise BringupError(f"backend 'bringup' has no mode {mode!r}; modes are {MODES}")
+                raise BringupError(f"backend 'bringup' has no mode {_unknown(mode, MODES)}")
             given.setdefault("mode", mode)
         parsed = cls(**given)  # type: ignore[arg-type]
         parsed._check()
@@ -176,7 +177,8 @@ class CompileOptions:
             if getattr(self, name) not in values:
                 words = [value for value in values if value is not None]
                 raise BringupError(
-                    f"option {name!r} must be one of {words}, got {getattr(self, name)!r}"
+                    f"option {name!r} must be one of {words}, got "
+                    f"{_unknown(getattr(self, name), words, shown=False)}"
                 )
         optional = ("capture", "freeze")
         for name in (*optional, "autotune", "freeze_inference_tensors", "static_outputs"):
@@ -224,3 +226,12 @@ class CompileOptions:
             raise BringupError("option 'on_weight_change'='refold' needs inner='eager'")
         if self.freeze and self.on_weight_change is None:
             object.__setattr__(self, "on_weight_change", "raise")
+
+
+def _unknown(name: object, known: Sequence[str], *, shown: bool = True) -> str:
+    """Return a wrong name, the nearest known one, and all known ones unless they are shown."""
+    near = difflib.get_close_matches(str(name), known, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    if not shown:
+        return f"{name!r}{hint}"
+    return f"{name!r}{hint or '.'} Known are {', '.join(known)}"

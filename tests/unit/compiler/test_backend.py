@@ -86,8 +86,10 @@ def test_failed_pass_raises_at_the_call_and_names_itself():
     [
         (
             {"iner": "eager"},
-            r"has no option 'iner'; options are \['mode', 'inner', 'capture', 'max_captures', ",
+            r"has no option 'iner'; did you mean 'inner'\? Known are mode, inner, capture, ",
         ),
+        ({"of_another": 1}, r"has no option 'of_another'\. Known are mode, inner, "),
+        ({"weights": "bfloat"}, r"got 'bfloat'; did you mean 'bfloat16'\?"),
         ({"inner": "fast"}, r"option 'inner' must be one of \['eager', 'inductor'\], got 'fast'"),
         (
             {"mode": "fast"},
@@ -113,8 +115,10 @@ def test_wrong_option_is_refused_by_name(options, text):
 
 
 def test_mode_that_is_not_ours_is_refused_when_compile_is_called():
-    with pytest.raises(BringupError, match="has no mode 'max-autotune'; modes are"):
+    with pytest.raises(BringupError, match=r"has no mode 'max-autotune'\. Known are default, "):
         torch.compile(relu_twice, backend="bringup", mode="max-autotune")
+    with pytest.raises(BringupError, match=r"has no mode 'server'; did you mean 'serve'\?"):
+        torch.compile(relu_twice, backend="bringup", mode="server")
 
 
 def test_mode_is_an_argument_of_torch_compile_too():

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from bringup import compiler
+from bringup.compiler.backend import _warn_of_gradients
 from bringup.errors import CaptureError
 
 
@@ -89,6 +90,24 @@ def test_weights_are_not_frozen_in_training_mode_and_a_guard_notices_the_change(
     with torch.no_grad():
         model.left.weight.add_(1)
     torch.testing.assert_close(run(x), model(x))
+
+
+@pytest.mark.parametrize("mode", ["default", "serve", "max"])
+def test_a_mode_for_serving_says_once_that_gradients_are_on(log, mode):
+    _warn_of_gradients.cache_clear()
+    model, x = model_and_input()
+    for _ in range(2):
+        compiled(model, mode=mode)(x)
+    model.requires_grad_(False)
+    for _ in range(2):
+        compiled(model, mode=mode)(x)
+    assert not is_frozen()
+    text = f"mode={mode!r}: gradients are on: nothing is {{}}; call the model under torch.inference"
+    told = [line for line in log() if "gradients are on" in line]
+    expected = (
+        [] if mode == "default" else [text.format(w) for w in ("frozen or captured", "frozen")]
+    )
+    assert [line[: len(want)] for line, want in zip(told, expected, strict=True)] == expected
 
 
 @torch.no_grad()
