@@ -23,7 +23,8 @@ list(GET torch_facts 3 torch_key)
 file(STRINGS "${CMAKE_SOURCE_DIR}/native/torch/common/torch_private.h" written_for REGEX "TORCH_VERSION_MINOR ==")
 string(REGEX REPLACE ".*MAJOR == ([0-9]+) && .*MINOR == ([0-9]+).*" "\\1.\\2" written_for "${written_for}")
 if(NOT torch_version MATCHES "^${written_for}[.]")
-  message(FATAL_ERROR "bringup is written for torch ${written_for}, and ${Python_EXECUTABLE} has torch ${torch_version}: "
+  message(FATAL_ERROR "bringup is written for torch ${written_for}, and ${Python_EXECUTABLE} has torch "
+    "${torch_version}: "
     "pip install torch==${written_for}.*, or build without operators, devices and captured graphs with "
     "-C cmake.define.BRINGUP_TORCH=OFF (jit and passes need no torch)")
 endif()

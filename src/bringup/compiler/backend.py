@@ -116,7 +116,7 @@ class _Compilation:
         """Return a graph that no gradient is asked of."""
         self.written |= written_arguments(aten, self._arguments)
         if self._unfrozen and self._options.mode != "default":
-            _warn_of_gradients(self._options.mode, "frozen")
+            warn_of_gradients(self._options.mode, "frozen")
         graph = InferenceGraph(
             aten,
             inputs,
@@ -155,7 +155,7 @@ class _Compilation:
                 "torch.no_grad(), or compile it without capture"
             )
         if self._options.captures:
-            _warn_of_gradients(self._options.mode, "frozen or captured")
+            warn_of_gradients(self._options.mode, "frozen or captured")
         run = self._rewrite(inputs, aten, frozenset())
         if run is None:
             unwrap_writes(aten)
@@ -180,7 +180,8 @@ class _Compilation:
 
 
 @functools.cache  # once a process: a model may have many graphs
-def _warn_of_gradients(mode: str, lost: str) -> None:
+def warn_of_gradients(mode: str, lost: str) -> None:
+    """Warn that a mode for serving gives nothing of what `lost` says."""
     _LOG.warning(
         "mode=%r: gradients are on: nothing is %s; call the model under torch.inference_mode() or "
         "torch.no_grad()",

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from bringup import compiler
-from bringup.compiler.backend import _warn_of_gradients
+from bringup.compiler.backend import warn_of_gradients
 from bringup.errors import CaptureError
 
 
@@ -94,7 +94,7 @@ def test_weights_are_not_frozen_in_training_mode_and_a_guard_notices_the_change(
 
 @pytest.mark.parametrize("mode", ["default", "serve", "max"])
 def test_a_mode_for_serving_says_once_that_gradients_are_on(log, mode):
-    _warn_of_gradients.cache_clear()
+    warn_of_gradients.cache_clear()
     model, x = model_and_input()
     for _ in range(2):
         compiled(model, mode=mode)(x)
