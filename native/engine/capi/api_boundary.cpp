@@ -21,13 +21,10 @@ Boundary::Part part_of(const GraphEntry& entry, const bringup_boundary& given_bo
   return boundary.resolve(aliases);
 }
 
-int32_t boundary_nodes(bringup_ir_graph graph, const bringup_boundary* boundary,
-                       const bringup_ir_node** nodes, uint32_t* count) {
-  return guarded([&] {
-    const auto entry = graph_of(graph);
-    const AliasAnalysis aliases(*entry->graph);
-    hand_out(*entry, part_of(*entry, whole(boundary, "boundary"), aliases).nodes, nodes, count);
-  });
+void boundary_nodes(GraphEntry& entry, const bringup_boundary* boundary,
+                    const bringup_ir_node** nodes, uint32_t* count) {
+  const AliasAnalysis aliases(*entry.graph);
+  hand_out(entry, part_of(entry, whole(boundary, "boundary"), aliases).nodes, nodes, count);
 }
 
 // Edits that stay only when `commit` is called: those of a transaction of its own, or of the open
@@ -86,30 +83,27 @@ std::vector<NodeId> replaced(GraphEntry& entry, const Graph& replacement,
   }
 }
 
-int32_t boundary_replace(bringup_ir_graph graph, const bringup_boundary* boundary,
-                         bringup_ir_graph replacement, const bringup_ir_node** nodes,
-                         uint32_t* count) {
-  return guarded([&] {
-    const auto entry = graph_of(graph);
-    const auto made = graph_of(replacement);
-    check_replacement(*entry, *made);
-    if (nodes != nullptr) given(count, "count");
-    AliasAnalysis aliases(*entry->graph);
-    const Boundary::Part part = part_of(*entry, whole(boundary, "boundary"), aliases);
-    check_inputs(*made->graph, part.inputs.size());
-    Edits edits(*entry->graph);
-    const std::vector<NodeId> added = replaced(*entry, *made->graph, part, aliases);
-    if (nodes != nullptr) hand_out(*entry, added, nodes, count);
-    take_graph(replacement);
-    edits.commit();
-  });
+void boundary_replace(GraphEntry& entry, const bringup_boundary* boundary,
+                      bringup_ir_graph replacement, const bringup_ir_node** nodes,
+                      uint32_t* count) {
+  const auto made = graph_of(replacement);
+  check_replacement(entry, *made);
+  if (nodes != nullptr) given(count, "count");
+  AliasAnalysis aliases(*entry.graph);
+  const Boundary::Part part = part_of(entry, whole(boundary, "boundary"), aliases);
+  check_inputs(*made->graph, part.inputs.size());
+  Edits edits(*entry.graph);
+  const std::vector<NodeId> added = replaced(entry, *made->graph, part, aliases);
+  if (nodes != nullptr) hand_out(entry, added, nodes, count);
+  take_graph(replacement);
+  edits.commit();
 }
 
 }  // namespace
 
 void fill_boundary_functions(bringup_engine_api& table) {
-  table.boundary_nodes = boundary_nodes;
-  table.boundary_replace = boundary_replace;
+  table.boundary_nodes = api<boundary_nodes>;
+  table.boundary_replace = api<boundary_replace>;
 }
 
 }  // namespace bringup::engine

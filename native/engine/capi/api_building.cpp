@@ -175,81 +175,63 @@ std::shared_ptr<const Providers> current_providers() {
   return std::make_shared<const Providers>();
 }
 
-int32_t graph_create(const char* name, bringup_ir_graph* graph) {
-  return guarded([&] {
-    given(graph, "graph");
-    auto entry = std::make_shared<GraphEntry>();
-    entry->graph = make_native_graph(name != nullptr ? name : "graph");
-    entry->providers = current_providers();
-    *graph = graph_handles().add(std::move(entry));
-  });
+void graph_create(const char* name, bringup_ir_graph* graph) {
+  given(graph, "graph");
+  auto entry = std::make_shared<GraphEntry>();
+  entry->graph = make_native_graph(name != nullptr ? name : "graph");
+  entry->providers = current_providers();
+  *graph = graph_handles().add(std::move(entry));
 }
 
-int32_t graph_release(bringup_ir_graph graph) {
-  return guarded([&] { take_graph(graph); });
+void graph_release(bringup_ir_graph graph) { take_graph(graph); }
+
+void graph_release_arrays(GraphEntry& entry) { entry.memory.release(); }
+
+void graph_set_providers(GraphEntry& entry, const bringup_engine_providers* providers) {
+  if (entry.lent) {
+    throw EngineError(ErrorCode::kInvalid,
+                      "the providers of the graph that is being rewritten are its host's");
+  }
+  entry.providers = providers_of(whole(providers, "providers"));
 }
 
-int32_t graph_release_arrays(bringup_ir_graph graph) {
-  return guarded([&] { graph_of(graph)->memory.release(); });
+void add_input(GraphEntry& entry, const char* name, const bringup_tensor_desc* desc,
+               bringup_ir_value* value) {
+  given(value, "value");
+  std::optional<TensorDesc> known;
+  if (desc != nullptr) known = desc_of(*desc);
+  if (entry.lent) {
+    throw EngineError(ErrorCode::kPass,
+                      "a pass cannot give the graph that it rewrites a new input");
+  }
+  const NodeId node = entry.graph->add_input(Strings::intern(name != nullptr ? name : "input"));
+  if (known) describe(*entry.graph, {node, 0}, &*known);
+  *value = {node, 0};
 }
 
-int32_t graph_set_providers(bringup_ir_graph graph, const bringup_engine_providers* providers) {
-  return guarded([&] {
-    const auto entry = graph_of(graph);
-    if (entry->lent) {
-      throw EngineError(ErrorCode::kInvalid,
-                        "the providers of the graph that is being rewritten are its host's");
-    }
-    entry->providers = providers_of(whole(providers, "providers"));
-  });
-}
-
-int32_t add_input(bringup_ir_graph graph, const char* name, const bringup_tensor_desc* desc,
+void add_constant(GraphEntry& entry, const char* name, const bringup_constant* constant,
                   bringup_ir_value* value) {
-  return guarded([&] {
-    const auto entry = graph_of(graph);
-    given(value, "value");
-    std::optional<TensorDesc> known;
-    if (desc != nullptr) known = desc_of(*desc);
-    if (entry->lent) {
-      throw EngineError(ErrorCode::kPass,
-                        "a pass cannot give the graph that it rewrites a new input");
-    }
-    const NodeId node = entry->graph->add_input(Strings::intern(name != nullptr ? name : "input"));
-    if (known) describe(*entry->graph, {node, 0}, &*known);
-    *value = {node, 0};
-  });
+  given(value, "value");
+  ConstantData data = constant_of(given(constant, "constant"));
+  const StringId base = Strings::intern(name != nullptr ? name : "constant");
+  *value = {insert_constant(*entry.graph, base, std::move(data), *entry.providers), 0};
 }
 
-int32_t add_constant(bringup_ir_graph graph, const char* name, const bringup_constant* constant,
-                     bringup_ir_value* value) {
-  return guarded([&] {
-    const auto entry = graph_of(graph);
-    given(value, "value");
-    ConstantData data = constant_of(given(constant, "constant"));
-    const StringId base = Strings::intern(name != nullptr ? name : "constant");
-    *value = {insert_constant(*entry->graph, base, std::move(data), *entry->providers), 0};
-  });
-}
-
-int32_t add_outer(bringup_ir_graph replacement, bringup_ir_graph graph, bringup_ir_value value,
-                  bringup_ir_value* outer) {
-  return guarded([&] {
-    const auto made = graph_of(replacement);
-    const auto entry = graph_of(graph);
-    given(outer, "outer");
-    if (made->lent || made->graph == entry->graph) {
-      throw EngineError(ErrorCode::kInvalid, "a replacement is a graph of its own");
-    }
-    const ValueId found = living(*entry, value);
-    ArgumentList said;
-    put_outer(said, *entry->graph, found);
-    const NodeId node = made->graph->insert(outer_operator(), entry->graph->name(found.node),
-                                            {said.items(), said.count()}, 1, made->graph->last());
-    const bool is_known = !entry->shapes_withheld && entry->graph->desc(found) != nullptr;
-    if (is_known) describe(*made->graph, {node, 0}, entry->graph->desc(found));
-    *outer = {node, 0};
-  });
+void add_outer(GraphEntry& made, bringup_ir_graph graph, bringup_ir_value value,
+               bringup_ir_value* outer) {
+  const auto entry = graph_of(graph);
+  given(outer, "outer");
+  if (made.lent || made.graph == entry->graph) {
+    throw EngineError(ErrorCode::kInvalid, "a replacement is a graph of its own");
+  }
+  const ValueId found = living(*entry, value);
+  ArgumentList said;
+  put_outer(said, *entry->graph, found);
+  const NodeId node = made.graph->insert(outer_operator(), entry->graph->name(found.node),
+                                         {said.items(), said.count()}, 1, made.graph->last());
+  const bool is_known = !entry->shapes_withheld && entry->graph->desc(found) != nullptr;
+  if (is_known) describe(*made.graph, {node, 0}, entry->graph->desc(found));
+  *outer = {node, 0};
 }
 
 // The operator of a new node, and its arguments as its schema has them.
@@ -261,58 +243,52 @@ const Operator* bind(const GraphEntry& entry, StringId type, ArgumentList& argum
   return Operators::intern(std::move(op));
 }
 
-int32_t add_node(bringup_ir_graph graph, const char* type, const bringup_argument* arguments,
-                 uint32_t count, uint32_t outputs, bringup_ir_node before, bringup_ir_node* node) {
-  return guarded([&] {
-    const auto entry = graph_of(graph);
-    given(node, "node");
-    if (outputs > (1u << 16)) throw EngineError(ErrorCode::kInvalid, "too many outputs");
-    const StringId name = Strings::intern(text_given(type, "type"));
-    if (Strings::text(name).empty() || Strings::text(name).starts_with("ir::")) {
-      throw EngineError(ErrorCode::kInvalid, quoted(type) + " is no type of an operator");
-    }
-    ArgumentList list = list_of(entry->pieces, arguments, count);
-    check_objects(*entry, list.items());
-    const Operator* op = bind(*entry, name, list);
-    const uint32_t output_count =
-        op->output_count >= 0 ? static_cast<uint32_t>(op->output_count) : std::max(outputs, 1u);
-    const NodeId place = before == BRINGUP_NO_NODE ? entry->graph->last() : living(*entry, before);
-    const NodeId made = entry->graph->insert(op, base_name_of(op->type),
-                                             {list.items(), list.count()}, output_count, place);
-    try {
-      infer_if_known(*entry->graph, made, *entry->providers);
-    } catch (...) {
-      entry->graph->erase(made);
-      throw;
-    }
-    *node = made;
-  });
+void add_node(GraphEntry& entry, const char* type, const bringup_argument* arguments,
+              uint32_t count, uint32_t outputs, bringup_ir_node before, bringup_ir_node* node) {
+  given(node, "node");
+  if (outputs > (1u << 16)) throw EngineError(ErrorCode::kInvalid, "too many outputs");
+  const StringId name = Strings::intern(text_given(type, "type"));
+  if (Strings::text(name).empty() || Strings::text(name).starts_with("ir::")) {
+    throw EngineError(ErrorCode::kInvalid, quoted(type) + " is no type of an operator");
+  }
+  ArgumentList list = list_of(entry.pieces, arguments, count);
+  check_objects(entry, list.items());
+  const Operator* op = bind(entry, name, list);
+  const uint32_t output_count =
+      op->output_count >= 0 ? static_cast<uint32_t>(op->output_count) : std::max(outputs, 1u);
+  const NodeId place = before == BRINGUP_NO_NODE ? entry.graph->last() : living(entry, before);
+  const NodeId made = entry.graph->insert(op, base_name_of(op->type), {list.items(), list.count()},
+                                          output_count, place);
+  try {
+    infer_if_known(*entry.graph, made, *entry.providers);
+  } catch (...) {
+    entry.graph->erase(made);
+    throw;
+  }
+  *node = made;
 }
 
-int32_t set_outputs(bringup_ir_graph graph, const bringup_ir_value* values, uint32_t count) {
-  return guarded([&] {
-    const auto entry = graph_of(graph);
-    if (count > 0) given(values, "values");
-    ArgumentList list;
-    for (uint32_t index = 0; index < count; ++index) {
-      list.put(Argument::of_value(living(*entry, values[index])));
-    }
-    entry->graph->set_outputs({list.items(), list.count()});
-  });
+void set_outputs(GraphEntry& entry, const bringup_ir_value* values, uint32_t count) {
+  if (count > 0) given(values, "values");
+  ArgumentList list;
+  for (uint32_t index = 0; index < count; ++index) {
+    list.put(Argument::of_value(living(entry, values[index])));
+  }
+  entry.graph->set_outputs({list.items(), list.count()});
 }
 
 }  // namespace
 
 void fill_building_functions(bringup_engine_api& table) {
-  table.graph_create = graph_create;
-  table.graph_release = graph_release;
-  table.graph_release_arrays = graph_release_arrays;
-  table.graph_set_providers = graph_set_providers;
-  table.add_input = add_input;
-  table.add_constant = add_constant;
-  table.add_node = add_node;
-  table.add_outer = add_outer;
-  table.set_outputs = set_outputs;
+  table.graph_create = api<graph_create>;
+  table.graph_release = api<graph_release>;
+  table.graph_release_arrays = api<graph_release_arrays>;
+  table.graph_set_providers = api<graph_set_providers>;
+  table.add_input = api<add_input>;
+  table.add_constant = api<add_constant>;
+  table.add_node = api<add_node>;
+  table.add_outer = api<add_outer>;
+  table.set_outputs = api<set_outputs>;
 }
 
 }  // namespace bringup::engine

@@ -31,19 +31,16 @@ LentMatch::~LentMatch() {
 
 namespace {
 
-int32_t match_pattern(bringup_match match, const char** name) {
-  return guarded([&] { given(name, "name") = kept(match_of(match)->match->pattern_name()); });
+void match_pattern(MatchEntry& entry, const char** name) {
+  given(name, "name") = kept(entry.match->pattern_name());
 }
 
-int32_t match_graph(bringup_match match, bringup_ir_graph* graph) {
-  return guarded([&] { given(graph, "graph") = match_of(match)->graph; });
+void match_graph(MatchEntry& entry, bringup_ir_graph* graph) {
+  given(graph, "graph") = entry.graph;
 }
 
-int32_t match_nodes(bringup_match match, const bringup_ir_node** nodes, uint32_t* count) {
-  return guarded([&] {
-    const auto entry = match_of(match);
-    hand_out(*graph_of(entry->graph), entry->match->nodes(), nodes, count);
-  });
+void match_nodes(MatchEntry& entry, const bringup_ir_node** nodes, uint32_t* count) {
+  hand_out(*graph_of(entry.graph), entry.match->nodes(), nodes, count);
 }
 
 bringup_ir_value found_value(const std::optional<ValueId>& found, const std::string& what) {
@@ -51,49 +48,36 @@ bringup_ir_value found_value(const std::optional<ValueId>& found, const std::str
   throw EngineError(ErrorCode::kMissing, what);
 }
 
-int32_t match_value(bringup_match match, bringup_ir_value in_pattern, bringup_ir_value* value) {
-  return guarded([&] {
-    const auto entry = match_of(match);
-    given(value, "value") =
-        found_value(entry->match->value({in_pattern.node, in_pattern.index}),
-                    "output " + std::to_string(in_pattern.index) + " of node number " +
-                        std::to_string(in_pattern.node) + " stands for nothing in this match of " +
-                        quoted(entry->match->pattern_name()));
-  });
+void match_value(MatchEntry& entry, bringup_ir_value in_pattern, bringup_ir_value* value) {
+  given(value, "value") =
+      found_value(entry.match->value({in_pattern.node, in_pattern.index}),
+                  "output " + std::to_string(in_pattern.index) + " of node number " +
+                      std::to_string(in_pattern.node) + " stands for nothing in this match of " +
+                      quoted(entry.match->pattern_name()));
 }
 
-int32_t match_captured(bringup_match match, uint32_t index, bringup_ir_value* value) {
-  return guarded([&] {
-    const auto entry = match_of(match);
-    given(value, "value") = found_value(entry->match->captured(index),
-                                        "pattern " + quoted(entry->match->pattern_name()) +
-                                            " captures no tensor number " + std::to_string(index));
-  });
+void match_captured(MatchEntry& entry, uint32_t index, bringup_ir_value* value) {
+  given(value, "value") = found_value(entry.match->captured(index),
+                                      "pattern " + quoted(entry.match->pattern_name()) +
+                                          " captures no tensor number " + std::to_string(index));
 }
 
-int32_t match_named(bringup_match match, const char* name, bringup_argument* argument) {
-  return guarded([&] {
-    const auto entry = match_of(match);
-    const std::vector<Argument> found = entry->match->named(text_given(name, "name"));
-    if (found.empty()) {
-      throw EngineError(ErrorCode::kMissing, "pattern " + quoted(entry->match->pattern_name()) +
-                                                 " captures nothing named " + quoted(name));
-    }
-    given(argument, "argument") = argument_of(*graph_of(entry->graph), found);
-  });
+void match_named(MatchEntry& entry, const char* name, bringup_argument* argument) {
+  const std::vector<Argument> found = entry.match->named(text_given(name, "name"));
+  if (found.empty()) {
+    throw EngineError(ErrorCode::kMissing, "pattern " + quoted(entry.match->pattern_name()) +
+                                               " captures nothing named " + quoted(name));
+  }
+  given(argument, "argument") = argument_of(*graph_of(entry.graph), found);
 }
 
-int32_t match_chosen(bringup_match match, const char* name, uint32_t* alternative) {
-  return guarded([&] {
-    const auto entry = match_of(match);
-    const auto found = entry->match->chosen(text_given(name, "name"));
-    if (!found) {
-      throw EngineError(ErrorCode::kMissing, "this match of " +
-                                                 quoted(entry->match->pattern_name()) +
-                                                 " took no choice named " + quoted(name));
-    }
-    given(alternative, "alternative") = *found;
-  });
+void match_chosen(MatchEntry& entry, const char* name, uint32_t* alternative) {
+  const auto found = entry.match->chosen(text_given(name, "name"));
+  if (!found) {
+    throw EngineError(ErrorCode::kMissing, "this match of " + quoted(entry.match->pattern_name()) +
+                                               " took no choice named " + quoted(name));
+  }
+  given(alternative, "alternative") = *found;
 }
 
 std::vector<const Match*> items_of(const MatchEntry& entry, const char* name) {
@@ -103,11 +87,8 @@ std::vector<const Match*> items_of(const MatchEntry& entry, const char* name) {
                                              " matched no list of patterns named " + quoted(name));
 }
 
-int32_t match_item_count(bringup_match match, const char* name, uint32_t* count) {
-  return guarded([&] {
-    const auto entry = match_of(match);
-    given(count, "count") = static_cast<uint32_t>(items_of(*entry, name).size());
-  });
+void match_item_count(MatchEntry& entry, const char* name, uint32_t* count) {
+  given(count, "count") = static_cast<uint32_t>(items_of(entry, name).size());
 }
 
 // The handle of an item's match: the same one for as long as the hook runs.
@@ -121,32 +102,29 @@ bringup_match handle_of(MatchEntry& entry, const Match* item) {
   return handle;
 }
 
-int32_t match_item(bringup_match match, const char* name, uint32_t index, bringup_match* item) {
-  return guarded([&] {
-    const auto entry = match_of(match);
-    given(item, "item");
-    const std::vector<const Match*> items = items_of(*entry, name);
-    if (index >= items.size()) {
-      throw EngineError(ErrorCode::kMissing,
-                        "list " + quoted(name) + " has " + std::to_string(items.size()) +
-                            " items, there is no number " + std::to_string(index));
-    }
-    *item = handle_of(*entry, items[index]);
-  });
+void match_item(MatchEntry& entry, const char* name, uint32_t index, bringup_match* item) {
+  given(item, "item");
+  const std::vector<const Match*> items = items_of(entry, name);
+  if (index >= items.size()) {
+    throw EngineError(ErrorCode::kMissing,
+                      "list " + quoted(name) + " has " + std::to_string(items.size()) +
+                          " items, there is no number " + std::to_string(index));
+  }
+  *item = handle_of(entry, items[index]);
 }
 
 }  // namespace
 
 void fill_matching_functions(bringup_engine_api& table) {
-  table.match_pattern = match_pattern;
-  table.match_graph = match_graph;
-  table.match_nodes = match_nodes;
-  table.match_value = match_value;
-  table.match_captured = match_captured;
-  table.match_named = match_named;
-  table.match_chosen = match_chosen;
-  table.match_item_count = match_item_count;
-  table.match_item = match_item;
+  table.match_pattern = api<match_pattern>;
+  table.match_graph = api<match_graph>;
+  table.match_nodes = api<match_nodes>;
+  table.match_value = api<match_value>;
+  table.match_captured = api<match_captured>;
+  table.match_named = api<match_named>;
+  table.match_chosen = api<match_chosen>;
+  table.match_item_count = api<match_item_count>;
+  table.match_item = api<match_item>;
 }
 
 }  // namespace bringup::engine

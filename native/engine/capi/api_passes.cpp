@@ -78,95 +78,81 @@ void check_hooks(const PassDescriptor& descriptor, const bringup_pass_definition
                                             : " has a hook run: it is driven by its other hooks"));
 }
 
-int32_t register_pass(const bringup_pass_definition* definition) {
-  return guarded([&] {
-    const auto hooks = whole(definition, "definition");
-    Registration registration;
-    registration.descriptor = descriptor_of(hooks);
-    check_hooks(registration.descriptor, hooks);
-    registration.create = create_c_pass;
-    registration.definition = std::make_shared<PassDefinition>(PassDefinition{hooks});
-    if (const Origin* origin = current_origin()) registration.library = origin->library;
-    Registry::instance().add(std::move(registration));
-  });
+void register_pass(const bringup_pass_definition* definition) {
+  const auto hooks = whole(definition, "definition");
+  Registration registration;
+  registration.descriptor = descriptor_of(hooks);
+  check_hooks(registration.descriptor, hooks);
+  registration.create = create_c_pass;
+  registration.definition = std::make_shared<PassDefinition>(PassDefinition{hooks});
+  if (const Origin* origin = current_origin()) registration.library = origin->library;
+  Registry::instance().add(std::move(registration));
 }
 
-int32_t unregister_pass(const char* name, const char* version) {
-  return guarded([&] {
-    const std::string_view meant = text_given(name, "name");
-    if (Registry::instance().remove(meant, version != nullptr ? version : "") > 0) return;
-    throw EngineError(ErrorCode::kMissing, "no pass named " + quoted(meant) + " is registered");
-  });
+void unregister_pass(const char* name, const char* version) {
+  const std::string_view meant = text_given(name, "name");
+  if (Registry::instance().remove(meant, version != nullptr ? version : "") > 0) return;
+  throw EngineError(ErrorCode::kMissing, "no pass named " + quoted(meant) + " is registered");
 }
 
 uint32_t pass_count() { return static_cast<uint32_t>(Registry::instance().all().size()); }
 
-int32_t pass_info(uint32_t index, bringup_pass_info* info) {
-  return guarded([&] {
-    whole(info, "info");
-    const std::vector<RegistrationPtr> all = Registry::instance().all();
-    if (index >= all.size()) {
-      throw EngineError(ErrorCode::kMissing, std::to_string(all.size()) +
-                                                 " passes are registered, there is no number " +
-                                                 std::to_string(index));
-    }
-    const PassDescriptor& descriptor = all[index]->descriptor;
-    bringup_pass_info filled{};
-    filled.kind = static_cast<int32_t>(descriptor.kind);
-    filled.stage = static_cast<int32_t>(descriptor.stage);
-    filled.priority = descriptor.priority;
-    filled.policy = static_cast<int32_t>(descriptor.policy);
-    filled.name = kept(descriptor.pass_name);
-    filled.version = kept(descriptor.version);
-    filled.module_name = kept(descriptor.module_name);
-    filled.class_name = kept(descriptor.class_qualname);
-    filled.descriptor_key = kept(descriptor.key());
-    hand_out(filled, info);
-  });
+void pass_info(uint32_t index, bringup_pass_info* info) {
+  whole(info, "info");
+  const std::vector<RegistrationPtr> all = Registry::instance().all();
+  if (index >= all.size()) {
+    throw EngineError(ErrorCode::kMissing, std::to_string(all.size()) +
+                                               " passes are registered, there is no number " +
+                                               std::to_string(index));
+  }
+  const PassDescriptor& descriptor = all[index]->descriptor;
+  bringup_pass_info filled{};
+  filled.kind = static_cast<int32_t>(descriptor.kind);
+  filled.stage = static_cast<int32_t>(descriptor.stage);
+  filled.priority = descriptor.priority;
+  filled.policy = static_cast<int32_t>(descriptor.policy);
+  filled.name = kept(descriptor.pass_name);
+  filled.version = kept(descriptor.version);
+  filled.module_name = kept(descriptor.module_name);
+  filled.class_name = kept(descriptor.class_qualname);
+  filled.descriptor_key = kept(descriptor.key());
+  hand_out(filled, info);
 }
 
-int32_t load_library(const char* path, uint32_t* count) {
-  return guarded([&] {
-    const auto passes = PluginLoader::instance().load(std::string(text_given(path, "path")));
-    if (count != nullptr) *count = static_cast<uint32_t>(passes.size());
-  });
+void load_library(const char* path, uint32_t* count) {
+  const auto passes = PluginLoader::instance().load(std::string(text_given(path, "path")));
+  if (count != nullptr) *count = static_cast<uint32_t>(passes.size());
 }
 
-int32_t unload_library(const char* path) {
-  return guarded([&] {
-    if (PluginLoader::instance().unload(std::string(text_given(path, "path")))) return;
-    throw EngineError(ErrorCode::kMissing, "library " + quoted(path) + " is not loaded");
-  });
+void unload_library(const char* path) {
+  if (PluginLoader::instance().unload(std::string(text_given(path, "path")))) return;
+  throw EngineError(ErrorCode::kMissing, "library " + quoted(path) + " is not loaded");
 }
 
-int32_t context_pass_name(bringup_pass_context context, const char** name) {
-  return guarded(
-      [&] { given(name, "name") = kept(context_of(context)->context->descriptor.pass_name); });
+void context_pass_name(ContextEntry& entry, const char** name) {
+  given(name, "name") = kept(entry.context->descriptor.pass_name);
 }
 
-int32_t context_instance_id(bringup_pass_context context, uint64_t* id) {
-  return guarded([&] { given(id, "id") = context_of(context)->context->instance_id; });
+void context_instance_id(ContextEntry& entry, uint64_t* id) {
+  given(id, "id") = entry.context->instance_id;
 }
 
-int32_t context_option(bringup_pass_context context, const char* key, bringup_argument* value) {
-  return guarded([&] {
-    const auto entry = context_of(context);
-    given(value, "value") = argument_of(entry->context->option(text_given(key, "key")));
-  });
+void context_option(ContextEntry& entry, const char* key, bringup_argument* value) {
+  given(value, "value") = argument_of(entry.context->option(text_given(key, "key")));
 }
 
 }  // namespace
 
 void fill_pass_functions(bringup_engine_api& table) {
-  table.register_pass = register_pass;
-  table.unregister_pass = unregister_pass;
+  table.register_pass = api<register_pass>;
+  table.unregister_pass = api<unregister_pass>;
   table.pass_count = pass_count;
-  table.pass_info = pass_info;
-  table.load_library = load_library;
-  table.unload_library = unload_library;
-  table.context_pass_name = context_pass_name;
-  table.context_instance_id = context_instance_id;
-  table.context_option = context_option;
+  table.pass_info = api<pass_info>;
+  table.load_library = api<load_library>;
+  table.unload_library = api<unload_library>;
+  table.context_pass_name = api<context_pass_name>;
+  table.context_instance_id = api<context_instance_id>;
+  table.context_option = api<context_option>;
 }
 
 }  // namespace bringup::engine

@@ -98,14 +98,12 @@ AnyArgument any_of(const bringup_any_piece& piece) {
   return made;
 }
 
-int32_t pattern_any(bringup_ir_graph graph, const bringup_any_piece* piece,
-                    bringup_argument* argument) {
-  return guarded([&] {
-    const auto entry = pattern_graph(graph);
-    AnyArgument made = any_of(whole(piece, "piece"));
-    std::string text = text_of(*entry->graph, made);
-    add_piece(*entry, std::move(made), std::move(text), argument);
-  });
+void pattern_any(bringup_ir_graph graph, const bringup_any_piece* piece,
+                 bringup_argument* argument) {
+  const auto entry = pattern_graph(graph);
+  AnyArgument made = any_of(whole(piece, "piece"));
+  std::string text = text_of(*entry->graph, made);
+  add_piece(*entry, std::move(made), std::move(text), argument);
 }
 
 // --- constants
@@ -157,14 +155,12 @@ ConstantArgument constant_piece_of(const bringup_constant_piece& piece) {
   return made;
 }
 
-int32_t pattern_constant(bringup_ir_graph graph, const bringup_constant_piece* piece,
-                         bringup_argument* argument) {
-  return guarded([&] {
-    const auto entry = pattern_graph(graph);
-    ConstantArgument made = constant_piece_of(whole(piece, "piece"));
-    std::string text = text_of(made);
-    add_piece(*entry, std::move(made), std::move(text), argument);
-  });
+void pattern_constant(bringup_ir_graph graph, const bringup_constant_piece* piece,
+                      bringup_argument* argument) {
+  const auto entry = pattern_graph(graph);
+  ConstantArgument made = constant_piece_of(whole(piece, "piece"));
+  std::string text = text_of(made);
+  add_piece(*entry, std::move(made), std::move(text), argument);
 }
 
 // --- lists
@@ -178,33 +174,31 @@ void check_is_new(const GraphEntry& entry, StringId name) {
   }
 }
 
-int32_t pattern_list(bringup_ir_graph graph, const bringup_list_piece* piece,
-                     bringup_argument* argument) {
-  return guarded([&] {
-    const auto entry = pattern_graph(graph);
-    const bringup_list_piece what = whole(piece, "piece");
-    given(argument, "argument");
-    VariadicArgument made;
-    made.name = Strings::intern(text_given(what.name, "the name of a list"));
-    if (made.name == kEmptyString) refuse("the name of a list is empty");
-    check_is_new(*entry, made.name);
-    made.at_least = what.at_least;
-    if (what.at_most != nullptr) made.at_most = *what.at_most;
-    if (made.at_most && *made.at_most < made.at_least) {
-      refuse("list " + quoted(what.name) + ": at_most is less than at_least");
+void pattern_list(bringup_ir_graph graph, const bringup_list_piece* piece,
+                  bringup_argument* argument) {
+  const auto entry = pattern_graph(graph);
+  const bringup_list_piece what = whole(piece, "piece");
+  given(argument, "argument");
+  VariadicArgument made;
+  made.name = Strings::intern(text_given(what.name, "the name of a list"));
+  if (made.name == kEmptyString) refuse("the name of a list is empty");
+  check_is_new(*entry, made.name);
+  made.at_least = what.at_least;
+  if (what.at_most != nullptr) made.at_most = *what.at_most;
+  if (made.at_most && *made.at_most < made.at_least) {
+    refuse("list " + quoted(what.name) + ": at_most is less than at_least");
+  }
+  if (what.each != 0) {
+    made.each = pattern_handles().get(what.each);
+    const size_t outputs = made.each->graph->outputs().size();
+    if (outputs != 1) {
+      refuse("list " + quoted(what.name) + ": each must have one output, it has " +
+             std::to_string(outputs));
     }
-    if (what.each != 0) {
-      made.each = pattern_handles().get(what.each);
-      const size_t outputs = made.each->graph->outputs().size();
-      if (outputs != 1) {
-        refuse("list " + quoted(what.name) + ": each must have one output, it has " +
-               std::to_string(outputs));
-      }
-    }
-    std::string text = text_of(made);
-    add_piece(*entry, std::move(made), std::move(text), argument);
-    if (what.each != 0) pattern_handles().take(what.each);
-  });
+  }
+  std::string text = text_of(made);
+  add_piece(*entry, std::move(made), std::move(text), argument);
+  if (what.each != 0) pattern_handles().take(what.each);
 }
 
 // --- alternatives
@@ -236,12 +230,10 @@ void add_choice(GraphEntry& entry, const ArgumentList& list, const char* name,
   *value = {node, 0};
 }
 
-int32_t pattern_one_of(bringup_ir_graph graph, const bringup_argument* alternatives, uint32_t count,
-                       const char* name, bringup_ir_value* value) {
-  return guarded([&] {
-    const auto entry = pattern_graph(graph);
-    add_choice(*entry, alternatives_of(*entry, alternatives, count), name, value);
-  });
+void pattern_one_of(bringup_ir_graph graph, const bringup_argument* alternatives, uint32_t count,
+                    const char* name, bringup_ir_value* value) {
+  const auto entry = pattern_graph(graph);
+  add_choice(*entry, alternatives_of(*entry, alternatives, count), name, value);
 }
 
 // What stands in the place of an absent value by default.
@@ -260,17 +252,15 @@ bringup_argument usual_otherwise(const GraphEntry& entry, ValueId present) {
   return argument;
 }
 
-int32_t pattern_optional(bringup_ir_graph graph, bringup_ir_value present,
-                         const bringup_argument* otherwise, const char* name,
-                         bringup_ir_value* value) {
-  return guarded([&] {
-    const auto entry = pattern_graph(graph);
-    const ValueId found = living(*entry, present);
-    bringup_argument pair[2] = {{BRINGUP_ARGUMENT_VALUE, 0, {}}, {}};
-    pair[0].of.value = present;
-    pair[1] = otherwise != nullptr ? *otherwise : usual_otherwise(*entry, found);
-    add_choice(*entry, alternatives_of(*entry, pair, 2), name, value);
-  });
+void pattern_optional(bringup_ir_graph graph, bringup_ir_value present,
+                      const bringup_argument* otherwise, const char* name,
+                      bringup_ir_value* value) {
+  const auto entry = pattern_graph(graph);
+  const ValueId found = living(*entry, present);
+  bringup_argument pair[2] = {{BRINGUP_ARGUMENT_VALUE, 0, {}}, {}};
+  pair[0].of.value = present;
+  pair[1] = otherwise != nullptr ? *otherwise : usual_otherwise(*entry, found);
+  add_choice(*entry, alternatives_of(*entry, pair, 2), name, value);
 }
 
 // --- tensors
@@ -334,86 +324,73 @@ TensorConstraint constraint_of(const bringup_tensor_form& form) {
   return made;
 }
 
-int32_t pattern_where(bringup_ir_graph graph, bringup_ir_value value,
-                      const bringup_tensor_form* form) {
-  return guarded([&] {
-    const auto entry = pattern_graph(graph);
-    const ValueId found = living(*entry, value);
-    TensorConstraint made = constraint_of(whole(form, "form"));
-    if (entry->pieces.constraints.contains(found)) {
-      refuse("the form of " + quoted(entry->graph->name_text(found.node)) + " is stated already");
-    }
-    entry->pieces.constraints.emplace(found, std::move(made));
-  });
+void pattern_where(bringup_ir_graph graph, bringup_ir_value value,
+                   const bringup_tensor_form* form) {
+  const auto entry = pattern_graph(graph);
+  const ValueId found = living(*entry, value);
+  TensorConstraint made = constraint_of(whole(form, "form"));
+  if (entry->pieces.constraints.contains(found)) {
+    refuse("the form of " + quoted(entry->graph->name_text(found.node)) + " is stated already");
+  }
+  entry->pieces.constraints.emplace(found, std::move(made));
 }
 
 // --- patterns
 
-int32_t pattern_create(bringup_ir_graph graph, const char* name, bringup_ir_pattern* pattern) {
-  return guarded([&] {
-    given(pattern, "pattern");
-    const auto entry = pattern_graph(graph);
-    check_has_no_cycle(*entry->graph, "pattern");
-    auto made =
-        make_pattern(entry->graph, entry->pieces, name != nullptr ? name : entry->graph->name());
-    take_graph(graph);
-    *pattern = pattern_handles().add(std::move(made));
-  });
+void pattern_create(bringup_ir_graph graph, const char* name, bringup_ir_pattern* pattern) {
+  given(pattern, "pattern");
+  const auto entry = pattern_graph(graph);
+  check_has_no_cycle(*entry->graph, "pattern");
+  auto made =
+      make_pattern(entry->graph, entry->pieces, name != nullptr ? name : entry->graph->name());
+  take_graph(graph);
+  *pattern = pattern_handles().add(std::move(made));
 }
 
-int32_t pattern_release(bringup_ir_pattern pattern) {
-  return guarded([&] { pattern_handles().take(pattern); });
+void pattern_release(bringup_ir_pattern pattern) { pattern_handles().take(pattern); }
+
+void pattern_capture(bringup_ir_pattern pattern, bringup_ir_value value, const char* name) {
+  const auto entry = pattern_handles().get(pattern);
+  const ValueId captured{value.node, value.index};
+  if (!entry->graph->has(captured)) {
+    throw EngineError(ErrorCode::kInvalid,
+                      "pattern " + quoted(entry->name) + " can capture only its own values");
+  }
+  const StringId id = name_given(name);
+  if (id != kEmptyString && !entry->captured_names.contains(id)) {
+    check_name_is_free(*entry, id);
+  }
+  entry->captured.push_back(captured);
+  if (id != kEmptyString) entry->captured_names[id] = captured;
 }
 
-int32_t pattern_capture(bringup_ir_pattern pattern, bringup_ir_value value, const char* name) {
-  return guarded([&] {
-    const auto entry = pattern_handles().get(pattern);
-    const ValueId captured{value.node, value.index};
-    if (!entry->graph->has(captured)) {
-      throw EngineError(ErrorCode::kInvalid,
-                        "pattern " + quoted(entry->name) + " can capture only its own values");
-    }
-    const StringId id = name_given(name);
-    if (id != kEmptyString && !entry->captured_names.contains(id)) {
-      check_name_is_free(*entry, id);
-    }
-    entry->captured.push_back(captured);
-    if (id != kEmptyString) entry->captured_names[id] = captured;
-  });
+void pattern_compare(bringup_ir_pattern pattern, int32_t constant_values, int32_t attributes) {
+  const auto entry = pattern_handles().get(pattern);
+  entry->constant_values = constant_values != 0;
+  entry->attributes = attributes != 0;
 }
 
-int32_t pattern_compare(bringup_ir_pattern pattern, int32_t constant_values, int32_t attributes) {
-  return guarded([&] {
-    const auto entry = pattern_handles().get(pattern);
-    entry->constant_values = constant_values != 0;
-    entry->attributes = attributes != 0;
-  });
-}
-
-int32_t add_pattern(bringup_pass_context context, bringup_ir_pattern pattern) {
-  return guarded([&] {
-    const auto entry = context_of(context);
-    if (entry->patterns == nullptr) {
-      throw EngineError(ErrorCode::kInvalid, "patterns are added in the hook patterns");
-    }
-    entry->patterns->push_back(pattern_handles().take(pattern));
-  });
+void add_pattern(ContextEntry& entry, bringup_ir_pattern pattern) {
+  if (entry.patterns == nullptr) {
+    throw EngineError(ErrorCode::kInvalid, "patterns are added in the hook patterns");
+  }
+  entry.patterns->push_back(pattern_handles().take(pattern));
 }
 
 }  // namespace
 
 void fill_pattern_functions(bringup_engine_api& table) {
-  table.pattern_create = pattern_create;
-  table.pattern_release = pattern_release;
-  table.pattern_capture = pattern_capture;
-  table.add_pattern = add_pattern;
-  table.pattern_any = pattern_any;
-  table.pattern_constant = pattern_constant;
-  table.pattern_list = pattern_list;
-  table.pattern_one_of = pattern_one_of;
-  table.pattern_optional = pattern_optional;
-  table.pattern_where = pattern_where;
-  table.pattern_compare = pattern_compare;
+  table.pattern_create = api<pattern_create>;
+  table.pattern_release = api<pattern_release>;
+  table.pattern_capture = api<pattern_capture>;
+  table.add_pattern = api<add_pattern>;
+  table.pattern_any = api<pattern_any>;
+  table.pattern_constant = api<pattern_constant>;
+  table.pattern_list = api<pattern_list>;
+  table.pattern_one_of = api<pattern_one_of>;
+  table.pattern_optional = api<pattern_optional>;
+  table.pattern_where = api<pattern_where>;
+  table.pattern_compare = api<pattern_compare>;
 }
 
 }  // namespace bringup::engine

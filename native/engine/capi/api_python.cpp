@@ -14,42 +14,34 @@ bringup_python_options python_options_of(const bringup_python_options* given_opt
   return options;
 }
 
-int32_t load(const bringup_python_options* options, uint32_t* count) {
-  return guarded([&] {
-    uint32_t found = 0;
-    python_load(python_options_of(options), &found);
-    if (count != nullptr) *count = found;
-  });
+void load(const bringup_python_options* options, uint32_t* count) {
+  uint32_t found = 0;
+  python_load(python_options_of(options), &found);
+  if (count != nullptr) *count = found;
 }
 
-int32_t unload() {
-  return guarded([] { python_unload(); });
-}
+void unload() { python_unload(); }
 
-int32_t shut_down() {
-  return guarded([] { python_shutdown(); });
-}
+void shut_down() { python_shutdown(); }
 
 int32_t state() { return python_state(); }
 
-int32_t command(const bringup_python_options* options, const char* const* arguments, uint32_t count,
-                int32_t* exit_code) {
-  return guarded([&] {
-    if (count > 0) given(arguments, "arguments");
-    for (uint32_t index = 0; index < count; ++index) text_given(arguments[index], "an argument");
-    given(exit_code, "exit_code");
-    *exit_code = python_command(python_options_of(options), arguments, count);
-  });
+void command(const bringup_python_options* options, const char* const* arguments, uint32_t count,
+             int32_t* exit_code) {
+  if (count > 0) given(arguments, "arguments");
+  for (uint32_t index = 0; index < count; ++index) text_given(arguments[index], "an argument");
+  given(exit_code, "exit_code");
+  *exit_code = python_command(python_options_of(options), arguments, count);
 }
 
 }  // namespace
 
 void fill_python_functions(bringup_engine_api& table) {
-  table.python_load = load;
-  table.python_unload = unload;
-  table.python_shutdown = shut_down;
+  table.python_load = api<load>;
+  table.python_unload = api<unload>;
+  table.python_shutdown = api<shut_down>;
   table.python_state = state;
-  table.python_command = command;
+  table.python_command = api<command>;
 }
 
 }  // namespace bringup::engine

@@ -52,86 +52,76 @@ std::vector<RegistrationPtr> select(const bringup_run_options& options, const Ho
   return Registry::instance().select(selection);
 }
 
-int32_t run_passes_of(bringup_ir_graph graph, const bringup_run_options* given_options,
-                      bringup_run_report* report) {
-  return guarded([&] {
-    given(report, "report");
-    const auto entry = graph_of(graph);
-    if (entry->lent) {
-      throw EngineError(ErrorCode::kInvalid, "a hook cannot run passes over the graph it rewrites");
-    }
-    check_has_no_pieces(*entry->graph, "graph");
-    check_has_no_outer(*entry->graph, "graph");
-    bringup_run_options options{};
-    if (given_options != nullptr) options = whole(given_options, "options");
-    RunSettings settings;
-    settings.options = options_of(options.options, options.option_count, "options");
-    settings.providers = *entry->providers;
-    settings.infer_shapes = options.infer_shapes != 0;
-    settings.fold = options.fold != 0;
-    HostUse host(HostUse::When::kServed);  // before passes are held, which may be Python's objects
-    const std::vector<RegistrationPtr> selected = select(options, host);
-    if (std::none_of(selected.begin(), selected.end(),
-                     [](const RegistrationPtr& pass) { return pass->of_host; })) {
-      host.end();
-    }
-    settings.host = host.sessions();
-    auto done = std::make_shared<const Report>(run_passes(*entry->graph, selected, settings));
-    *report = report_handles().add(done);
-    if (done->failed()) throw EngineError(ErrorCode::kFailed, done->failure);
-  });
+void run_passes_of(GraphEntry& entry, const bringup_run_options* given_options,
+                   bringup_run_report* report) {
+  given(report, "report");
+  if (entry.lent) {
+    throw EngineError(ErrorCode::kInvalid, "a hook cannot run passes over the graph it rewrites");
+  }
+  check_has_no_pieces(*entry.graph, "graph");
+  check_has_no_outer(*entry.graph, "graph");
+  bringup_run_options options{};
+  if (given_options != nullptr) options = whole(given_options, "options");
+  RunSettings settings;
+  settings.options = options_of(options.options, options.option_count, "options");
+  settings.providers = *entry.providers;
+  settings.infer_shapes = options.infer_shapes != 0;
+  settings.fold = options.fold != 0;
+  HostUse host(HostUse::When::kServed);  // before passes are held, which may be Python's objects
+  const std::vector<RegistrationPtr> selected = select(options, host);
+  if (std::none_of(selected.begin(), selected.end(),
+                   [](const RegistrationPtr& pass) { return pass->of_host; })) {
+    host.end();
+  }
+  settings.host = host.sessions();
+  auto done = std::make_shared<const Report>(run_passes(*entry.graph, selected, settings));
+  *report = report_handles().add(done);
+  if (done->failed()) throw EngineError(ErrorCode::kFailed, done->failure);
 }
 
-int32_t report_count(bringup_run_report report, uint32_t* count) {
-  return guarded([&] {
-    given(count, "count") = static_cast<uint32_t>(report_handles().get(report)->results.size());
-  });
+void report_count(bringup_run_report report, uint32_t* count) {
+  given(count, "count") = static_cast<uint32_t>(report_handles().get(report)->results.size());
 }
 
-int32_t report_result(bringup_run_report report, uint32_t index, bringup_pass_result* out) {
-  return guarded([&] {
-    const auto done = report_handles().get(report);
-    whole(out, "result");
-    if (index >= done->results.size()) {
-      throw EngineError(ErrorCode::kMissing, std::to_string(done->results.size()) +
-                                                 " passes ran, there is no number " +
-                                                 std::to_string(index));
-    }
-    const PassResult& result = done->results[index];
-    bringup_pass_result filled{};
-    filled.outcome = static_cast<int32_t>(result.outcome);
-    filled.stage = static_cast<int32_t>(result.stage);
-    filled.status = static_cast<int32_t>(result.status);
-    filled.matches = result.matches;
-    filled.refused = result.refused;
-    filled.edits = result.edits;
-    filled.instance_id = result.instance_id;
-    filled.seconds = result.seconds;
-    filled.name = kept(result.name);
-    filled.message = result.message.c_str();
-    filled.traceback = result.traceback.c_str();
-    filled.near_miss = result.near_misses.empty() ? "" : kept(result.near_misses.front().text());
-    hand_out(filled, out);
-  });
+void report_result(bringup_run_report report, uint32_t index, bringup_pass_result* out) {
+  const auto done = report_handles().get(report);
+  whole(out, "result");
+  if (index >= done->results.size()) {
+    throw EngineError(ErrorCode::kMissing, std::to_string(done->results.size()) +
+                                               " passes ran, there is no number " +
+                                               std::to_string(index));
+  }
+  const PassResult& result = done->results[index];
+  bringup_pass_result filled{};
+  filled.outcome = static_cast<int32_t>(result.outcome);
+  filled.stage = static_cast<int32_t>(result.stage);
+  filled.status = static_cast<int32_t>(result.status);
+  filled.matches = result.matches;
+  filled.refused = result.refused;
+  filled.edits = result.edits;
+  filled.instance_id = result.instance_id;
+  filled.seconds = result.seconds;
+  filled.name = kept(result.name);
+  filled.message = result.message.c_str();
+  filled.traceback = result.traceback.c_str();
+  filled.near_miss = result.near_misses.empty() ? "" : kept(result.near_misses.front().text());
+  hand_out(filled, out);
 }
 
-int32_t report_failure(bringup_run_report report, const char** message) {
-  return guarded(
-      [&] { given(message, "message") = report_handles().get(report)->failure.c_str(); });
+void report_failure(bringup_run_report report, const char** message) {
+  given(message, "message") = report_handles().get(report)->failure.c_str();
 }
 
-int32_t report_release(bringup_run_report report) {
-  return guarded([&] { report_handles().take(report); });
-}
+void report_release(bringup_run_report report) { report_handles().take(report); }
 
 }  // namespace
 
 void fill_running_functions(bringup_engine_api& table) {
-  table.run_passes = run_passes_of;
-  table.report_count = report_count;
-  table.report_result = report_result;
-  table.report_failure = report_failure;
-  table.report_release = report_release;
+  table.run_passes = api<run_passes_of>;
+  table.report_count = api<report_count>;
+  table.report_result = api<report_result>;
+  table.report_failure = api<report_failure>;
+  table.report_release = api<report_release>;
 }
 
 }  // namespace bringup::engine

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <type_traits>
 #include <unordered_map>
 #include <vector>
 
@@ -145,6 +146,47 @@ int32_t guarded(Work&& work) noexcept {
     return note_exception();
   }
 }
+
+// What a function is given that the C API calls: for a handle, what it stands for.
+template <class Parameter>
+struct Received {
+  Parameter given;
+  operator Parameter() const { return given; }
+};
+
+template <class Entry, std::shared_ptr<Entry> (*kFind)(uint64_t handle)>
+struct ReceivedHandle {
+  explicit ReceivedHandle(uint64_t handle) : entry(kFind(handle)) {}
+  operator Entry&() const { return *entry; }
+  std::shared_ptr<Entry> entry;
+};
+
+template <>
+struct Received<GraphEntry&> : ReceivedHandle<GraphEntry, graph_of> {
+  using ReceivedHandle::ReceivedHandle;
+};
+
+template <>
+struct Received<ContextEntry&> : ReceivedHandle<ContextEntry, context_of> {
+  using ReceivedHandle::ReceivedHandle;
+};
+
+template <auto kFunction>
+struct Guarded;
+
+template <class... Parameters, void (*kFunction)(Parameters...)>
+struct Guarded<kFunction> {
+  template <class Parameter>
+  using Given = std::conditional_t<std::is_reference_v<Parameter>, uint64_t, Parameter>;
+
+  static int32_t call(Given<Parameters>... given) noexcept {
+    return guarded([&] { kFunction(Received<Parameters>{given}...); });
+  }
+};
+
+// The function of the C API's table that calls `kFunction`, which may throw.
+template <auto kFunction>
+constexpr auto api = &Guarded<kFunction>::call;
 
 // `what` is there; EngineError(kInvalid) naming it otherwise.
 template <class T>

@@ -19,6 +19,11 @@ Handles<MatchEntry>& match_handles();
 // The entry of a handle; EngineError(kExpired) also when it was lent to another thread.
 std::shared_ptr<MatchEntry> match_of(bringup_match handle);
 
+template <>
+struct Received<MatchEntry&> : ReceivedHandle<MatchEntry, match_of> {
+  using ReceivedHandle::ReceivedHandle;
+};
+
 // Lends a match, and the graph it was found in, to the hook that runs on this thread.
 class LentMatch {
  public:
