@@ -26,18 +26,34 @@ PyObject* guarded(Body&& body) {
   return nullptr;
 }
 
-// The same for a node that must be alive.
-template <class Body>
-PyObject* live(NodeHandle* node, Body&& body) {
-  if (!node->core->require_live(node->id)) return nullptr;
-  return guarded(body);
+bool require_live(const NodeHandle& node) { return node.core->require_live(node.id); }
+bool require_live(const ValueHandle& value) { return value.core->require_live(value.id.node); }
+
+template <class Handle>
+Handle& handle_of(PyObject* self) {
+  return *reinterpret_cast<Handle*>(self);
 }
 
-template <class Body>
-PyObject* live(ValueHandle* value, Body&& body) {
-  if (!value->core->require_live(value->id.node)) return nullptr;
-  return guarded(body);
-}
+// Getters of Python that return what `kBody` does: of handles that are alive, and of any.
+template <auto kBody>
+struct Getter;
+
+template <class Handle, Ref (*kBody)(Handle& handle)>
+struct Getter<kBody> {
+  static PyObject* of_any(PyObject* self, void*) {
+    return guarded([&] { return kBody(handle_of<Handle>(self)); });
+  }
+  static PyObject* of_live(PyObject* self, void*) {
+    return require_live(handle_of<Handle>(self)) ? of_any(self, nullptr) : nullptr;
+  }
+};
+
+template <auto kBody>
+constexpr getter of_any = &Getter<kBody>::of_any;
+template <auto kBody>
+constexpr getter of_live = &Getter<kBody>::of_live;
+
+Ref python_bool(bool value) { return Ref::borrowed(value ? Py_True : Py_False); }
 
 template <class Handle>
 Handle* make_handle(GraphCore& core, PyTypeObject* type) {
@@ -97,131 +113,86 @@ void node_dealloc(PyObject* self) {
   free_handle(node);
 }
 
-PyObject* node_graph(PyObject* self, void*) {
-  return live(node_of(self), [&] { return Ref::borrowed(node_of(self)->owner); });
+template <class Handle>
+Ref graph_of(Handle& handle) {
+  return Ref::borrowed(handle.owner);
 }
 
-PyObject* node_name(PyObject* self, void*) {
-  NodeHandle* node = node_of(self);
-  return live(node, [&] { return node->core->name(node->id); });
+Ref node_name(NodeHandle& node) { return node.core->name(node.id); }
+Ref node_op_type(NodeHandle& node) { return python_text(node.core->graph.type(node.id)); }
+Ref node_operator(NodeHandle& node) { return python_operator(node.core->graph.op(node.id)); }
+
+Ref node_order(NodeHandle& node) {
+  return Ref::checked(PyLong_FromLongLong(node.core->graph.order(node.id)));
 }
 
-PyObject* node_op_type(PyObject* self, void*) {
-  NodeHandle* node = node_of(self);
-  return live(node, [&] { return python_text(node->core->graph.type(node->id)); });
+Ref node_arguments(NodeHandle& node) {
+  const en::ArgumentRange& range = node.core->graph.argument_range(node.id);
+  const bool cached = node.arguments != nullptr && node.cached.first == range.first &&
+                      node.cached.extent == range.extent;
+  if (!cached) {
+    const en::ArgumentSpan items = node.core->graph.items_of(range);
+    Ref made = python_arguments(*node.core, items, range.count);
+    Py_XSETREF(node.arguments, made.release());
+    node.cached = range;
+  }
+  return Ref::borrowed(node.arguments);
 }
 
-PyObject* node_operator(PyObject* self, void*) {
-  NodeHandle* node = node_of(self);
-  return live(node, [&] { return python_operator(node->core->graph.op(node->id)); });
-}
-
-PyObject* node_order(PyObject* self, void*) {
-  NodeHandle* node = node_of(self);
-  return live(node,
-              [&] { return Ref::checked(PyLong_FromLongLong(node->core->graph.order(node->id))); });
-}
-
-PyObject* node_arguments(PyObject* self, void*) {
-  NodeHandle* node = node_of(self);
-  return live(node, [&] {
-    const en::ArgumentRange& range = node->core->graph.argument_range(node->id);
-    const bool cached = node->arguments != nullptr && node->cached.first == range.first &&
-                        node->cached.extent == range.extent;
-    if (!cached) {
-      const en::ArgumentSpan items = node->core->graph.items_of(range);
-      Ref made = python_arguments(*node->core, items, range.count);
-      Py_XSETREF(node->arguments, made.release());
-      node->cached = range;
-    }
-    return Ref::borrowed(node->arguments);
-  });
-}
-
-PyObject* node_keywords(PyObject* self, void*) {
-  NodeHandle* node = node_of(self);
-  return live(node, [&] {
-    const Ref dict = python_keywords(*node->core, node->core->graph.keywords(node->id));
-    return Ref::checked(PyDictProxy_New(dict.get()));
-  });
+Ref node_keywords(NodeHandle& node) {
+  const Ref dict = python_keywords(*node.core, node.core->graph.keywords(node.id));
+  return Ref::checked(PyDictProxy_New(dict.get()));
 }
 
 // A value of another graph is an opaque argument of this one, but it is read all the same.
-void collect_reads(NodeHandle* node, PyObject* found) {
-  for (const en::Argument& item : node->core->graph.all_arguments(node->id)) {
+Ref node_inputs(NodeHandle& node) {
+  const Ref found = Ref::checked(PyList_New(0));
+  for (const en::Argument& item : node.core->graph.all_arguments(node.id)) {
     Ref read;
     if (item.tag == en::Tag::kValue) {
-      read = value_handle(*node->core, item.value);
-    } else if (item.tag == en::Tag::kOpaque && as_value(node->core->objects.at(item.id))) {
-      read = Ref::borrowed(node->core->objects.at(item.id));
+      read = value_handle(*node.core, item.value);
+    } else if (item.tag == en::Tag::kOpaque && as_value(node.core->objects.at(item.id))) {
+      read = Ref::borrowed(node.core->objects.at(item.id));
     }
-    if (read && PyList_Append(found, read.get()) != 0) throw PythonError();
+    if (read && PyList_Append(found.get(), read.get()) != 0) throw PythonError();
   }
+  return Ref::checked(PyList_AsTuple(found.get()));
 }
 
-PyObject* node_inputs(PyObject* self, void*) {
-  NodeHandle* node = node_of(self);
-  return live(node, [&] {
-    const Ref found = Ref::checked(PyList_New(0));
-    collect_reads(node, found.get());
-    return Ref::checked(PyList_AsTuple(found.get()));
-  });
-}
-
-Ref outputs_of(NodeHandle* node) {
-  const uint32_t count = node->core->graph.output_count(node->id);
+Ref node_outputs(NodeHandle& node) {
+  const uint32_t count = node.core->graph.output_count(node.id);
   Ref all = Ref::checked(PyTuple_New(count));
   for (uint32_t i = 0; i < count; ++i) {
-    PyTuple_SET_ITEM(all.get(), i, value_handle(*node->core, {node->id, i}).release());
+    PyTuple_SET_ITEM(all.get(), i, value_handle(*node.core, {node.id, i}).release());
   }
   return all;
 }
 
-PyObject* node_outputs(PyObject* self, void*) {
-  return live(node_of(self), [&] { return outputs_of(node_of(self)); });
+Ref node_output(NodeHandle& node) {
+  const en::Graph& graph = node.core->graph;
+  if (graph.output_count(node.id) > 0) return value_handle(*node.core, {node.id, 0});
+  const std::string type(en::Strings::text(graph.type(node.id)));
+  throw en::EngineError(en::ErrorCode::kInvalid, "node " + en::quoted(graph.name_text(node.id)) +
+                                                     " (" + type + ") has no output");
 }
 
-PyObject* node_output(PyObject* self, void*) {
-  NodeHandle* node = node_of(self);
-  return live(node, [&] {
-    const en::Graph& graph = node->core->graph;
-    if (graph.output_count(node->id) > 0) return value_handle(*node->core, {node->id, 0});
-    const std::string type(en::Strings::text(graph.type(node->id)));
-    throw en::EngineError(en::ErrorCode::kInvalid, "node " + en::quoted(graph.name_text(node->id)) +
-                                                       " (" + type + ") has no output");
-  });
+Ref node_users(NodeHandle& node) {
+  return node_tuple(*node.core, node.core->graph.sorted_users(node.id));
 }
 
-PyObject* node_users(PyObject* self, void*) {
-  NodeHandle* node = node_of(self);
-  return live(node,
-              [&] { return node_tuple(*node->core, node->core->graph.sorted_users(node->id)); });
+Ref node_control_inputs(NodeHandle& node) {
+  return node_tuple(*node.core, node.core->graph.control_inputs(node.id));
 }
 
-PyObject* node_control_inputs(PyObject* self, void*) {
-  NodeHandle* node = node_of(self);
-  return live(node,
-              [&] { return node_tuple(*node->core, node->core->graph.control_inputs(node->id)); });
+Ref node_control_users(NodeHandle& node) {
+  return node_tuple(*node.core, node.core->graph.control_users(node.id));
 }
 
-PyObject* node_control_users(PyObject* self, void*) {
-  NodeHandle* node = node_of(self);
-  return live(node,
-              [&] { return node_tuple(*node->core, node->core->graph.control_users(node->id)); });
-}
+Ref node_pure(NodeHandle& node) { return python_bool(node.core->graph.pure(node.id)); }
 
-PyObject* node_pure(PyObject* self, void*) {
-  NodeHandle* node = node_of(self);
-  return live(node,
-              [&] { return Ref::borrowed(node->core->graph.pure(node->id) ? Py_True : Py_False); });
-}
-
-PyObject* node_next(PyObject* self, void*) {
-  NodeHandle* node = node_of(self);
-  return live(node, [&] {
-    const en::NodeId next = node->core->graph.next(node->id);
-    return next == en::kNoNode ? Ref::borrowed(Py_None) : node_handle(*node->core, next);
-  });
+Ref node_next(NodeHandle& node) {
+  const en::NodeId next = node.core->graph.next(node.id);
+  return next == en::kNoNode ? Ref::borrowed(Py_None) : node_handle(*node.core, next);
 }
 
 PyObject* node_is_before(PyObject* self, PyObject* other) {
@@ -231,42 +202,21 @@ PyObject* node_is_before(PyObject* self, PyObject* other) {
     PyErr_SetString(PyExc_TypeError, "is_before takes a node");
     return nullptr;
   }
-  return live(node, [&] {
-    if (!later->core->require_live(later->id)) throw PythonError();
-    const bool before = node->core->graph.order(node->id) < later->core->graph.order(later->id);
-    return Ref::borrowed(before ? Py_True : Py_False);
-  });
+  if (!require_live(*node) || !require_live(*later)) return nullptr;
+  const bool before = node->core->graph.order(node->id) < later->core->graph.order(later->id);
+  return python_bool(before).release();
 }
 
-PyObject* node_is_erased(PyObject* self, void*) {
-  NodeHandle* node = node_of(self);
-  const en::Graph& graph = node->core->graph;
-  return Py_NewRef(graph.alive(node->id) || graph.is_draft(node->id) ? Py_False : Py_True);
+Ref node_is_erased(NodeHandle& node) {
+  const en::Graph& graph = node.core->graph;
+  return python_bool(!graph.alive(node.id) && !graph.is_draft(node.id));
 }
 
-PyObject* node_raw_name(PyObject* self, void*) {
-  NodeHandle* node = node_of(self);
-  return guarded([&] { return node->core->name(node->id); });
+Ref node_wanted_name(NodeHandle& node) {
+  return python_text(node.core->graph.wanted_name(node.id));
 }
 
-PyObject* node_wanted_name(PyObject* self, void*) {
-  NodeHandle* node = node_of(self);
-  return guarded([&] { return python_text(node->core->graph.wanted_name(node->id)); });
-}
-
-PyObject* node_raw_operator(PyObject* self, void*) {
-  NodeHandle* node = node_of(self);
-  return guarded([&] { return python_operator(node->core->graph.op(node->id)); });
-}
-
-PyObject* node_raw_outputs(PyObject* self, void*) {
-  return guarded([&] { return outputs_of(node_of(self)); });
-}
-
-PyObject* node_meta(PyObject* self, void*) {
-  NodeHandle* node = node_of(self);
-  return guarded([&] { return node->core->node_meta(node->id); });
-}
+Ref node_meta(NodeHandle& node) { return node.core->node_meta(node.id); }
 
 using Table = std::unordered_map<en::NodeId, Ref>;
 
@@ -303,37 +253,39 @@ int set_node_payload(PyObject* self, PyObject* object, void*) {
 }
 
 PyGetSetDef node_getters[] = {
-    {"graph", node_graph, nullptr, "The graph that owns this node.", nullptr},
-    {"name", node_name, nullptr, "Unique in its graph.", nullptr},
-    {"op_type", node_op_type, nullptr,
+    {"graph", of_live<graph_of<NodeHandle>>, nullptr, "The graph that owns this node.", nullptr},
+    {"name", of_live<node_name>, nullptr, "Unique in its graph.", nullptr},
+    {"op_type", of_live<node_op_type>, nullptr,
      "For instance `aten::add.Tensor`, `aten::addmm`, `ir::input`, `ir::constant`.", nullptr},
-    {"operator", node_operator, nullptr, "The operator's facts.", nullptr},
-    {"order", node_order, nullptr,
+    {"operator", of_live<node_operator>, nullptr, "The operator's facts.", nullptr},
+    {"order", of_live<node_order>, nullptr,
      "Grows along the graph: a key to sort nodes by. Changes when nodes are inserted.", nullptr},
-    {"arguments", node_arguments, nullptr, "All arguments in schema order.", nullptr},
-    {"keywords", node_keywords, nullptr,
+    {"arguments", of_live<node_arguments>, nullptr, "All arguments in schema order.", nullptr},
+    {"keywords", of_live<node_keywords>, nullptr,
      "Keyword arguments of an operation that has no schema; empty for operators.", nullptr},
-    {"inputs", node_inputs, nullptr,
+    {"inputs", of_live<node_inputs>, nullptr,
      "Every value this node reads, in order; one that is read twice stands twice.", nullptr},
-    {"outputs", node_outputs, nullptr, "The values this node computes.", nullptr},
-    {"output", node_output, nullptr, "The first output.", nullptr},
-    {"users", node_users, nullptr, "The nodes that read any output, each once, in graph order.",
-     nullptr},
-    {"control_inputs", node_control_inputs, nullptr,
+    {"outputs", of_live<node_outputs>, nullptr, "The values this node computes.", nullptr},
+    {"output", of_live<node_output>, nullptr, "The first output.", nullptr},
+    {"users", of_live<node_users>, nullptr,
+     "The nodes that read any output, each once, in graph order.", nullptr},
+    {"control_inputs", of_live<node_control_inputs>, nullptr,
      "The nodes from which control edges lead here, in the order in which they were added.",
      nullptr},
-    {"control_users", node_control_users, nullptr,
+    {"control_users", of_live<node_control_users>, nullptr,
      "The nodes to which control edges lead from here, in graph order.", nullptr},
-    {"pure", node_pure, nullptr,
+    {"pure", of_live<node_pure>, nullptr,
      "Whether this call only computes its outputs: it may be moved, folded or dropped.", nullptr},
-    {"next", node_next, nullptr, "The node after this one; None for the output node.", nullptr},
-    {"is_erased", node_is_erased, nullptr, "Whether the node is in its graph no more.", nullptr},
-    {"_name", node_raw_name, nullptr, "The name, also of an erased node.", nullptr},
-    {"_wanted_name", node_wanted_name, nullptr,
+    {"next", of_live<node_next>, nullptr, "The node after this one; None for the output node.",
+     nullptr},
+    {"is_erased", of_any<node_is_erased>, nullptr, "Whether the node is in its graph no more.",
+     nullptr},
+    {"_name", of_any<node_name>, nullptr, "The name, also of an erased node.", nullptr},
+    {"_wanted_name", of_any<node_wanted_name>, nullptr,
      "The name if it was asked for, else what it would be made from.", nullptr},
-    {"_operator", node_raw_operator, nullptr, "The operator, also of an erased node.", nullptr},
-    {"_outputs", node_raw_outputs, nullptr, "The values, also of an erased node.", nullptr},
-    {"meta", node_meta, nullptr,
+    {"_operator", of_any<node_operator>, nullptr, "The operator, also of an erased node.", nullptr},
+    {"_outputs", of_any<node_outputs>, nullptr, "The values, also of an erased node.", nullptr},
+    {"meta", of_any<node_meta>, nullptr,
      "Free for anyone; `rule` is the pass that made the node, `stack_trace` the user's line.",
      nullptr},
     {"handle", node_handle_of, set_node_handle,
@@ -381,80 +333,47 @@ void value_dealloc(PyObject* self) {
   free_handle(value);
 }
 
-PyObject* value_node(PyObject* self, void*) {
-  ValueHandle* value = value_of(self);
-  return live(value, [&] { return node_handle(*value->core, value->id.node); });
+Ref value_node(ValueHandle& value) { return node_handle(*value.core, value.id.node); }
+
+Ref value_index(ValueHandle& value) {
+  return Ref::checked(PyLong_FromUnsignedLong(value.id.index));
 }
 
-PyObject* value_index(PyObject* self, void*) {
-  ValueHandle* value = value_of(self);
-  return live(value, [&] { return Ref::checked(PyLong_FromUnsignedLong(value->id.index)); });
+Ref value_name(ValueHandle& value) {
+  const en::Graph& graph = value.core->graph;
+  Ref name = python_text(graph.name(value.id.node));
+  if (graph.output_count(value.id.node) == 1) return name;
+  return Ref::checked(PyUnicode_FromFormat("%U:%u", name.get(), value.id.index));
 }
 
-Ref name_of(ValueHandle* value) {
-  const en::Graph& graph = value->core->graph;
-  Ref name = python_text(graph.name(value->id.node));
-  if (graph.output_count(value->id.node) == 1) return name;
-  return Ref::checked(PyUnicode_FromFormat("%U:%u", name.get(), value->id.index));
+Ref value_meta(ValueHandle& value) {
+  PyObject* meta = value.core->meta(value.id);
+  return Ref::borrowed(meta == nullptr ? Py_None : meta);
 }
 
-PyObject* value_name(PyObject* self, void*) {
-  ValueHandle* value = value_of(self);
-  return live(value, [&] { return name_of(value); });
+Ref value_users(ValueHandle& value) {
+  return node_tuple(*value.core, value.core->graph.sorted_users(value.id));
 }
 
-PyObject* value_raw_node(PyObject* self, void*) {
-  ValueHandle* value = value_of(self);
-  return guarded([&] { return node_handle(*value->core, value->id.node); });
-}
-
-PyObject* value_raw_index(PyObject* self, void*) {
-  return PyLong_FromUnsignedLong(value_of(self)->id.index);
-}
-
-PyObject* value_raw_meta(PyObject* self, void*) {
-  ValueHandle* value = value_of(self);
-  return guarded([&] {
-    PyObject* meta = value->core->meta(value->id);
-    return Ref::borrowed(meta == nullptr ? Py_None : meta);
-  });
-}
-
-PyObject* value_graph(PyObject* self, void*) {
-  ValueHandle* value = value_of(self);
-  return live(value, [&] { return Ref::borrowed(value->owner); });
-}
-
-PyObject* value_meta(PyObject* self, void*) {
-  ValueHandle* value = value_of(self);
-  return value->core->require_live(value->id.node) ? value_raw_meta(self, nullptr) : nullptr;
-}
-
-PyObject* value_users(PyObject* self, void*) {
-  ValueHandle* value = value_of(self);
-  return live(value,
-              [&] { return node_tuple(*value->core, value->core->graph.sorted_users(value->id)); });
-}
-
-PyObject* value_is_erased(PyObject* self, void*) {
-  ValueHandle* value = value_of(self);
-  return Py_NewRef(value->core->graph.alive(value->id.node) ? Py_False : Py_True);
+Ref value_is_erased(ValueHandle& value) {
+  return python_bool(!value.core->graph.alive(value.id.node));
 }
 
 PyGetSetDef value_getters[] = {
-    {"graph", value_graph, nullptr, "The graph that owns this value.", nullptr},
-    {"node", value_node, nullptr, "The node that computes this value.", nullptr},
-    {"index", value_index, nullptr, "Which output of its node it is.", nullptr},
-    {"name", value_name, nullptr,
+    {"graph", of_live<graph_of<ValueHandle>>, nullptr, "The graph that owns this value.", nullptr},
+    {"node", of_live<value_node>, nullptr, "The node that computes this value.", nullptr},
+    {"index", of_live<value_index>, nullptr, "Which output of its node it is.", nullptr},
+    {"name", of_live<value_name>, nullptr,
      "The name of the node, with `:index` when the node has several outputs.", nullptr},
-    {"_node", value_raw_node, nullptr, "The node, also an erased one.", nullptr},
-    {"_index", value_raw_index, nullptr, "The index, also of an erased node's.", nullptr},
-    {"_meta", value_raw_meta, nullptr, "The description, also of an erased node's.", nullptr},
-    {"meta", value_meta, nullptr,
+    {"_node", of_any<value_node>, nullptr, "The node, also an erased one.", nullptr},
+    {"_index", of_any<value_index>, nullptr, "The index, also of an erased node's.", nullptr},
+    {"_meta", of_any<value_meta>, nullptr, "The description, also of an erased node's.", nullptr},
+    {"meta", of_live<value_meta>, nullptr,
      "The dialect's own description (for ATen a fake tensor or SymInt); None if unknown.", nullptr},
-    {"users", value_users, nullptr, "The nodes that read this value, each once, in graph order.",
+    {"users", of_live<value_users>, nullptr,
+     "The nodes that read this value, each once, in graph order.", nullptr},
+    {"is_erased", of_any<value_is_erased>, nullptr, "Whether its node is in its graph no more.",
      nullptr},
-    {"is_erased", value_is_erased, nullptr, "Whether its node is in its graph no more.", nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 PyType_Slot value_slots[] = {{Py_tp_getset, value_getters},
