@@ -38,19 +38,9 @@ void fill_in(Struct* target, Struct filled) {
 
 // --- LIFECYCLE
 
-int32_t init() {
-  return guarded([] {
-    Simulator::instance();
-    return BRINGUP_OK;
-  });
-}
+void init() { Simulator::instance(); }
 
-int32_t shutdown() {
-  return guarded([] {
-    Simulator::instance().shut_down();
-    return BRINGUP_OK;
-  });
-}
+void shutdown() { Simulator::instance().shut_down(); }
 
 // --- ERROR_DETAIL
 
@@ -69,108 +59,82 @@ int32_t error_detail(bringup_error_detail* detail) {
 // --- TIMED_WAITS
 
 int32_t stream_wait_for(int32_t device, bringup_stream stream, int64_t nanoseconds) {
-  return guarded([&] {
-    may_wait();
-    const bool over = Simulator::instance()
-                          .stream(device, stream)
-                          ->synchronize_until(deadline_after(nanoseconds));
-    return over ? BRINGUP_OK : BRINGUP_TIMEOUT;
-  });
+  may_wait();
+  const bool over =
+      Simulator::instance().stream(device, stream)->synchronize_until(deadline_after(nanoseconds));
+  return over ? BRINGUP_OK : BRINGUP_TIMEOUT;
 }
 
 int32_t event_wait_for(bringup_event event, int64_t nanoseconds) {
-  return guarded([&] {
-    may_wait();
-    Simulator::instance();
-    const auto record = event_of(event)->last();
-    if (record == nullptr) return BRINGUP_OK;
-    if (!record->wait_until(deadline_after(nanoseconds))) return BRINGUP_TIMEOUT;
-    if (auto stream = record->stream()) stream->raise_failure();
-    return BRINGUP_OK;
-  });
+  may_wait();
+  Simulator::instance();
+  const auto record = event_of(event)->last();
+  if (record == nullptr) return BRINGUP_OK;
+  if (!record->wait_until(deadline_after(nanoseconds))) return BRINGUP_TIMEOUT;
+  if (auto stream = record->stream()) stream->raise_failure();
+  return BRINGUP_OK;
 }
 
 // --- RESET
 
-int32_t device_reset(int32_t device) {
-  return guarded([&] {
-    may_wait();
-    Simulator::instance().reset(device);
-    return BRINGUP_OK;
-  });
+void device_reset(int32_t device) {
+  may_wait();
+  Simulator::instance().reset(device);
 }
 
 // --- HOST_MEMORY, POINTERS
 
-int32_t host_register(void* address, size_t bytes) {
-  return guarded([&] {
-    Simulator::instance();
-    require(address != nullptr && bytes > 0, "a range of 0 bytes was registered");
-    require(host_ranges().add(address, bytes, true),
-            "a range was registered that overlaps pinned or registered memory");
-    return BRINGUP_OK;
-  });
+void host_register(void* address, size_t bytes) {
+  Simulator::instance();
+  require(address != nullptr && bytes > 0, "a range of 0 bytes was registered");
+  require(host_ranges().add(address, bytes, true),
+          "a range was registered that overlaps pinned or registered memory");
 }
 
-int32_t host_unregister(void* address) {
-  return guarded([&] {
-    Simulator::instance();
-    require(host_ranges().remove(address, true),
-            "an address was unregistered where no registered range begins");
-    return BRINGUP_OK;
-  });
+void host_unregister(void* address) {
+  Simulator::instance();
+  require(host_ranges().remove(address, true),
+          "an address was unregistered where no registered range begins");
 }
 
-int32_t pointer_info(const void* address, bringup_pointer_info* info) {
-  return guarded([&] {
-    bringup_pointer_info found{};
-    found.device = -1;
-    Simulator& simulator = Simulator::instance();
-    for (int32_t device = 0; device < kDeviceCount; ++device) {
-      const auto allocation = simulator.memory(device).allocation_of(address);
-      if (!allocation) continue;
-      found.kind = BRINGUP_POINTER_DEVICE;
-      found.device = device;
-      found.base = allocation->first;
-      found.bytes = allocation->second;
-    }
-    if (const auto range = host_ranges().find(address)) {
-      found.kind = BRINGUP_POINTER_HOST;
-      found.base = range->first;
-      found.bytes = range->second;
-    }
-    fill_in(info, found);
-    return BRINGUP_OK;
-  });
+void pointer_info(const void* address, bringup_pointer_info* info) {
+  bringup_pointer_info found{};
+  found.device = -1;
+  Simulator& simulator = Simulator::instance();
+  for (int32_t device = 0; device < kDeviceCount; ++device) {
+    const auto allocation = simulator.memory(device).allocation_of(address);
+    if (!allocation) continue;
+    found.kind = BRINGUP_POINTER_DEVICE;
+    found.device = device;
+    found.base = allocation->first;
+    found.bytes = allocation->second;
+  }
+  if (const auto range = host_ranges().find(address)) {
+    found.kind = BRINGUP_POINTER_HOST;
+    found.base = range->first;
+    found.bytes = range->second;
+  }
+  fill_in(info, found);
 }
 
 // --- LAUNCH_VALUES
 
-int32_t launch_values(int32_t device, bringup_stream stream,
-                      const bringup_launch_values_args* launch) {
-  return guarded([&] {
-    const std::shared_ptr<Stream> queue = Simulator::instance().stream(device, stream);
-    queue->enqueue(std::make_unique<const ValuesLaunch>(
-        *launch, Simulator::instance().memory(queue->device())));
-    return BRINGUP_OK;
-  });
+void launch_values(int32_t device, bringup_stream stream,
+                   const bringup_launch_values_args* launch) {
+  const std::shared_ptr<Stream> queue = Simulator::instance().stream(device, stream);
+  queue->enqueue(
+      std::make_unique<const ValuesLaunch>(*launch, Simulator::instance().memory(queue->device())));
 }
 
-int32_t graph_add_values(bringup_graph graph, const bringup_launch_values_args* launch) {
-  return guarded([&] {
-    const DeviceMemory& memory = Simulator::instance().memory(graph_of(graph)->device());
-    graph_of(graph)->add(ValuesLaunch(*launch, memory));
-    return BRINGUP_OK;
-  });
+void graph_add_values(bringup_graph graph, const bringup_launch_values_args* launch) {
+  const DeviceMemory& memory = Simulator::instance().memory(graph_of(graph)->device());
+  graph_of(graph)->add(ValuesLaunch(*launch, memory));
 }
 
-int32_t graph_update_values(bringup_graph graph, int32_t kernel,
-                            const bringup_launch_values_args* launch) {
-  return guarded([&] {
-    const DeviceMemory& memory = Simulator::instance().memory(graph_of(graph)->device());
-    graph_of(graph)->update(kernel, ValuesLaunch(*launch, memory));
-    return BRINGUP_OK;
-  });
+void graph_update_values(bringup_graph graph, int32_t kernel,
+                         const bringup_launch_values_args* launch) {
+  const DeviceMemory& memory = Simulator::instance().memory(graph_of(graph)->device());
+  graph_of(graph)->update(kernel, ValuesLaunch(*launch, memory));
 }
 
 }  // namespace bringup::sim

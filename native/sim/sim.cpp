@@ -57,260 +57,197 @@ std::shared_ptr<Stream> copy_stream(bringup_copy_kind kind, int32_t dst_device, 
 
 // --- device
 
-int32_t device_count(int32_t* count) {
-  return guarded([&] {
-    Simulator::instance();
-    *count = kDeviceCount;
-    return BRINGUP_OK;
-  });
+void device_count(int32_t* count) {
+  Simulator::instance();
+  *count = kDeviceCount;
 }
 
-int32_t device_props(int32_t device, bringup_device_props* props) {
-  return guarded([&] {
-    const DeviceMemory& memory = Simulator::instance().memory(device);
-    bringup_device_props all{};
-    all.struct_size = props->struct_size;
-    std::strncpy(all.name, "Simulated NPU", sizeof(all.name) - 1);
-    std::strncpy(all.arch, "sim-1", sizeof(all.arch) - 1);
-    all.total_memory = memory.capacity();
-    all.core_count = std::max(1u, std::thread::hardware_concurrency());
-    all.supports_float64 = 1;
-    all.supports_int64 = 1;
-    all.host_visible_memory = memory.isolated() ? 0 : 1;
-    all.runs_host_code = 1;
-    all.alignment = DeviceMemory::kAlignment;
-    std::memcpy(all.uuid, "bringup-sim-npu", sizeof(all.uuid));
-    all.uuid[sizeof(all.uuid) - 1] = static_cast<uint8_t>(device);
-    std::strncpy(all.driver_version, "1.1", sizeof(all.driver_version) - 1);
-    all.least_priority = kLeastPriority;
-    all.greatest_priority = kGreatestPriority;
-    std::copy(std::begin(kMaxGrid), std::end(kMaxGrid), all.max_grid);
-    std::copy(std::begin(kMaxBlock), std::end(kMaxBlock), all.max_block);
-    all.max_block_threads = kMaxBlockThreads;
-    all.max_shared_bytes = kMaxSharedBytes;
-    std::memcpy(props, &all, std::min<size_t>(props->struct_size, sizeof(all)));
-    return BRINGUP_OK;
-  });
+void device_props(int32_t device, bringup_device_props* props) {
+  const DeviceMemory& memory = Simulator::instance().memory(device);
+  bringup_device_props all{};
+  all.struct_size = props->struct_size;
+  std::strncpy(all.name, "Simulated NPU", sizeof(all.name) - 1);
+  std::strncpy(all.arch, "sim-1", sizeof(all.arch) - 1);
+  all.total_memory = memory.capacity();
+  all.core_count = std::max(1u, std::thread::hardware_concurrency());
+  all.supports_float64 = 1;
+  all.supports_int64 = 1;
+  all.host_visible_memory = memory.isolated() ? 0 : 1;
+  all.runs_host_code = 1;
+  all.alignment = DeviceMemory::kAlignment;
+  std::memcpy(all.uuid, "bringup-sim-npu", sizeof(all.uuid));
+  all.uuid[sizeof(all.uuid) - 1] = static_cast<uint8_t>(device);
+  std::strncpy(all.driver_version, "1.1", sizeof(all.driver_version) - 1);
+  all.least_priority = kLeastPriority;
+  all.greatest_priority = kGreatestPriority;
+  std::copy(std::begin(kMaxGrid), std::end(kMaxGrid), all.max_grid);
+  std::copy(std::begin(kMaxBlock), std::end(kMaxBlock), all.max_block);
+  all.max_block_threads = kMaxBlockThreads;
+  all.max_shared_bytes = kMaxSharedBytes;
+  std::memcpy(props, &all, std::min<size_t>(props->struct_size, sizeof(all)));
 }
 
-int32_t device_synchronize(int32_t device) {
-  return guarded([&] {
-    may_wait();
-    Simulator::instance().synchronize(device);
-    return BRINGUP_OK;
-  });
+void device_synchronize(int32_t device) {
+  may_wait();
+  Simulator::instance().synchronize(device);
 }
 
 // --- memory
 
-int32_t mem_alloc(int32_t device, size_t bytes, void** address) {
-  return guarded([&] {
-    require(bytes > 0, "an allocation of 0 bytes");
-    DeviceMemory& memory = Simulator::instance().memory(device);
-    *address = memory.allocate(bytes);
-    if (*address != nullptr) return BRINGUP_OK;
-    throw SimError(BRINGUP_OUT_OF_MEMORY, "device " + std::to_string(device) + " has no range of " +
-                                              std::to_string(bytes) + " bytes free (" +
-                                              std::to_string(memory.free_bytes()) + " of " +
-                                              std::to_string(memory.capacity()) +
-                                              " bytes are free)");
-  });
+void mem_alloc(int32_t device, size_t bytes, void** address) {
+  require(bytes > 0, "an allocation of 0 bytes");
+  DeviceMemory& memory = Simulator::instance().memory(device);
+  *address = memory.allocate(bytes);
+  if (*address != nullptr) return;
+  throw SimError(BRINGUP_OUT_OF_MEMORY, "device " + std::to_string(device) + " has no range of " +
+                                            std::to_string(bytes) + " bytes free (" +
+                                            std::to_string(memory.free_bytes()) + " of " +
+                                            std::to_string(memory.capacity()) + " bytes are free)");
 }
 
-int32_t mem_free(int32_t device, void* address) {
-  return guarded([&] {
-    require(Simulator::instance().memory(device).release(address),
-            "an address was freed that is not the start of an allocation of that device");
-    return BRINGUP_OK;
-  });
+void mem_free(int32_t device, void* address) {
+  require(Simulator::instance().memory(device).release(address),
+          "an address was freed that is not the start of an allocation of that device");
 }
 
-int32_t mem_info(int32_t device, size_t* free_bytes, size_t* total_bytes) {
-  return guarded([&] {
-    const DeviceMemory& memory = Simulator::instance().memory(device);
-    *free_bytes = memory.free_bytes();
-    *total_bytes = memory.capacity();
-    return BRINGUP_OK;
-  });
+void mem_info(int32_t device, size_t* free_bytes, size_t* total_bytes) {
+  const DeviceMemory& memory = Simulator::instance().memory(device);
+  *free_bytes = memory.free_bytes();
+  *total_bytes = memory.capacity();
 }
 
-int32_t copy_async(bringup_copy_kind kind, int32_t dst_device, void* dst, int32_t src_device,
-                   const void* src, size_t bytes, bringup_stream stream) {
-  return guarded([&] {
-    copy_stream(kind, dst_device, src_device, stream)->enqueue(copy_task(kind, dst, src, bytes));
-    return BRINGUP_OK;
-  });
+void copy_async(bringup_copy_kind kind, int32_t dst_device, void* dst, int32_t src_device,
+                const void* src, size_t bytes, bringup_stream stream) {
+  copy_stream(kind, dst_device, src_device, stream)->enqueue(copy_task(kind, dst, src, bytes));
 }
 
-int32_t copy_2d_async(bringup_copy_kind kind, int32_t dst_device, void* dst, size_t dst_pitch,
-                      int32_t src_device, const void* src, size_t src_pitch, size_t width,
-                      size_t height, bringup_stream stream) {
-  return guarded([&] {
-    require(dst_pitch >= width && src_pitch >= width, "a copy of rows that overlap each other");
-    if (width == 0 || height == 0) return BRINGUP_OK;
-    const auto span = [&](size_t pitch) { return (height - 1) * pitch + width; };
-    auto queue = copy_stream(kind, dst_device, src_device, stream);
-    const CopyTask to = copy_task(kind, dst, src, width);
-    RowCopyTask task{static_cast<std::byte*>(to.dst),
-                     dst_pitch,
-                     static_cast<const std::byte*>(to.src),
-                     src_pitch,
-                     width,
-                     height};
-    if (kind != BRINGUP_DEVICE_TO_HOST) device_range(dst, span(dst_pitch), "the target of a copy");
-    if (kind != BRINGUP_HOST_TO_DEVICE) device_range(src, span(src_pitch), "the source of a copy");
-    queue->enqueue(task);
-    return BRINGUP_OK;
-  });
+void copy_2d_async(bringup_copy_kind kind, int32_t dst_device, void* dst, size_t dst_pitch,
+                   int32_t src_device, const void* src, size_t src_pitch, size_t width,
+                   size_t height, bringup_stream stream) {
+  require(dst_pitch >= width && src_pitch >= width, "a copy of rows that overlap each other");
+  if (width == 0 || height == 0) return;
+  const auto span = [&](size_t pitch) { return (height - 1) * pitch + width; };
+  auto queue = copy_stream(kind, dst_device, src_device, stream);
+  const CopyTask to = copy_task(kind, dst, src, width);
+  RowCopyTask task{static_cast<std::byte*>(to.dst),
+                   dst_pitch,
+                   static_cast<const std::byte*>(to.src),
+                   src_pitch,
+                   width,
+                   height};
+  if (kind != BRINGUP_DEVICE_TO_HOST) device_range(dst, span(dst_pitch), "the target of a copy");
+  if (kind != BRINGUP_HOST_TO_DEVICE) device_range(src, span(src_pitch), "the source of a copy");
+  queue->enqueue(task);
 }
 
-int32_t fill_async(int32_t device, void* dst, uint8_t value, size_t bytes, bringup_stream stream) {
-  return guarded([&] {
-    if (bytes == 0) return BRINGUP_OK;
-    auto queue = Simulator::instance().stream(device, stream);
-    queue->enqueue(FillTask{device_range(dst, bytes, "the target of a fill"), value, bytes});
-    return BRINGUP_OK;
-  });
+void fill_async(int32_t device, void* dst, uint8_t value, size_t bytes, bringup_stream stream) {
+  if (bytes == 0) return;
+  auto queue = Simulator::instance().stream(device, stream);
+  queue->enqueue(FillTask{device_range(dst, bytes, "the target of a fill"), value, bytes});
 }
 
-int32_t fill_wide_async(int32_t device, void* dst, const void* pattern, uint32_t size, size_t count,
-                        bringup_stream stream) {
-  return guarded([&] {
-    require(size <= 16 && std::has_single_bit(size),
-            "a fill with a pattern of another size than "
-            "1, 2, 4, 8 or 16 bytes");
-    require(reinterpret_cast<uintptr_t>(dst) % size == 0,
-            "a fill of memory that is not aligned to the pattern");
-    if (count == 0) return BRINGUP_OK;
-    auto queue = Simulator::instance().stream(device, stream);
-    WideFillTask task{device_range(dst, size * count, "the target of a fill"), {}, size, count};
-    std::memcpy(task.pattern.data(), pattern, size);
-    queue->enqueue(task);
-    return BRINGUP_OK;
-  });
+void fill_wide_async(int32_t device, void* dst, const void* pattern, uint32_t size, size_t count,
+                     bringup_stream stream) {
+  require(size <= 16 && std::has_single_bit(size),
+          "a fill with a pattern of another size than "
+          "1, 2, 4, 8 or 16 bytes");
+  require(reinterpret_cast<uintptr_t>(dst) % size == 0,
+          "a fill of memory that is not aligned to the pattern");
+  if (count == 0) return;
+  auto queue = Simulator::instance().stream(device, stream);
+  WideFillTask task{device_range(dst, size * count, "the target of a fill"), {}, size, count};
+  std::memcpy(task.pattern.data(), pattern, size);
+  queue->enqueue(task);
 }
 
 // --- streams
 
-int32_t stream_create(int32_t device, int32_t priority, bringup_stream* stream) {
-  return guarded([&] {
-    *stream = Simulator::instance().create_stream(device, priority);
-    return BRINGUP_OK;
-  });
+void stream_create(int32_t device, int32_t priority, bringup_stream* stream) {
+  *stream = Simulator::instance().create_stream(device, priority);
 }
 
-int32_t stream_destroy(bringup_stream stream) {
-  return guarded([&] {
-    may_wait();
-    require(stream != nullptr, "the default stream cannot be destroyed");
-    Simulator::instance().destroy_stream(stream);
-    return BRINGUP_OK;
-  });
+void stream_destroy(bringup_stream stream) {
+  may_wait();
+  require(stream != nullptr, "the default stream cannot be destroyed");
+  Simulator::instance().destroy_stream(stream);
 }
 
-int32_t stream_synchronize(int32_t device, bringup_stream stream) {
-  return guarded([&] {
-    may_wait();
-    Simulator::instance().stream(device, stream)->synchronize();
-    return BRINGUP_OK;
-  });
+void stream_synchronize(int32_t device, bringup_stream stream) {
+  may_wait();
+  Simulator::instance().stream(device, stream)->synchronize();
 }
 
 int32_t stream_query(int32_t device, bringup_stream stream) {
-  return guarded([&] {
-    const auto queue = Simulator::instance().stream(device, stream);
-    queue->demand();
-    return queue->idle() ? BRINGUP_OK : BRINGUP_NOT_READY;
-  });
+  const auto queue = Simulator::instance().stream(device, stream);
+  queue->demand();
+  return queue->idle() ? BRINGUP_OK : BRINGUP_NOT_READY;
 }
 
 // --- events
 
-int32_t event_create(int32_t device, int32_t timing, bringup_event* event) {
-  return guarded([&] {
-    Simulator::instance().memory(device);
-    auto* holder =
-        std::make_unique<std::shared_ptr<Event>>(std::make_shared<Event>(timing != 0)).release();
-    *event = reinterpret_cast<bringup_event>(holder);
-    return BRINGUP_OK;
-  });
+void event_create(int32_t device, int32_t timing, bringup_event* event) {
+  Simulator::instance().memory(device);
+  auto* holder =
+      std::make_unique<std::shared_ptr<Event>>(std::make_shared<Event>(timing != 0)).release();
+  *event = reinterpret_cast<bringup_event>(holder);
 }
 
-int32_t event_destroy(bringup_event event) {
-  return guarded([&] {
-    const std::unique_ptr<std::shared_ptr<Event>> holder(&event_of(event));
-    return BRINGUP_OK;
-  });
+void event_destroy(bringup_event event) {
+  const std::unique_ptr<std::shared_ptr<Event>> holder(&event_of(event));
 }
 
-int32_t event_record(bringup_event event, int32_t device, bringup_stream stream) {
-  return guarded([&] {
-    Simulator::instance().stream(device, stream)->record(event_of(event));
-    return BRINGUP_OK;
-  });
+void event_record(bringup_event event, int32_t device, bringup_stream stream) {
+  Simulator::instance().stream(device, stream)->record(event_of(event));
 }
 
-int32_t event_wait(bringup_event event, int32_t device, bringup_stream stream) {
-  return guarded([&] {
-    auto record = event_of(event)->last();
-    auto queue = Simulator::instance().stream(device, stream);
-    if (record != nullptr && (!record->done() || record->failure() != nullptr)) {
-      queue->enqueue(WaitTask{std::move(record)});
-    }
-    return BRINGUP_OK;
-  });
+void event_wait(bringup_event event, int32_t device, bringup_stream stream) {
+  auto record = event_of(event)->last();
+  auto queue = Simulator::instance().stream(device, stream);
+  if (record != nullptr && (!record->done() || record->failure() != nullptr)) {
+    queue->enqueue(WaitTask{std::move(record)});
+  }
 }
 
 int32_t event_query(bringup_event event) {
-  return guarded([&] {
-    Simulator::instance();
-    const auto record = event_of(event)->last();
-    if (record == nullptr) return BRINGUP_OK;
-    record->demand();
-    return record->done() ? BRINGUP_OK : BRINGUP_NOT_READY;
-  });
+  Simulator::instance();
+  const auto record = event_of(event)->last();
+  if (record == nullptr) return BRINGUP_OK;
+  record->demand();
+  return record->done() ? BRINGUP_OK : BRINGUP_NOT_READY;
 }
 
-int32_t event_synchronize(bringup_event event) {
-  return guarded([&] {
-    may_wait();
-    Simulator::instance();
-    const auto record = event_of(event)->last();
-    if (record == nullptr) return BRINGUP_OK;
-    record->wait();
-    if (auto stream = record->stream()) stream->raise_failure();
-    return BRINGUP_OK;
-  });
+void event_synchronize(bringup_event event) {
+  may_wait();
+  Simulator::instance();
+  const auto record = event_of(event)->last();
+  if (record == nullptr) return;
+  record->wait();
+  if (auto stream = record->stream()) stream->raise_failure();
 }
 
 int32_t event_elapsed(bringup_event start, bringup_event end, double* milliseconds) {
-  return guarded([&] {
-    Simulator::instance();
-    int64_t times[2] = {};
-    for (size_t i = 0; const bringup_event handle : {start, end}) {
-      const auto record = event_of(handle)->last();
-      require(event_of(handle)->timing(), "both events need timing to tell the time between them");
-      require(record != nullptr, "both events must be recorded to tell the time between them");
-      if (!record->done()) return BRINGUP_NOT_READY;
-      times[i++] = record->time();
-    }
-    *milliseconds = static_cast<double>(times[1] - times[0]) / 1e6;
-    return BRINGUP_OK;
-  });
+  Simulator::instance();
+  int64_t times[2] = {};
+  for (size_t i = 0; const bringup_event handle : {start, end}) {
+    const auto record = event_of(handle)->last();
+    require(event_of(handle)->timing(), "both events need timing to tell the time between them");
+    require(record != nullptr, "both events must be recorded to tell the time between them");
+    if (!record->done()) return BRINGUP_NOT_READY;
+    times[i++] = record->time();
+  }
+  *milliseconds = static_cast<double>(times[1] - times[0]) / 1e6;
+  return BRINGUP_OK;
 }
 
 const char* last_error() { return last_error_text().c_str(); }
 
 // --- optional groups
 
-int32_t host_alloc(size_t bytes, void** address) {
-  return guarded([&] {
-    const size_t rounded = (bytes + kPinnedAlignment - 1) / kPinnedAlignment * kPinnedAlignment;
-    *address = std::aligned_alloc(kPinnedAlignment, rounded);
-    if (*address == nullptr) throw std::bad_alloc();
-    host_ranges().add(*address, rounded, false);
-    return BRINGUP_OK;
-  });
+void host_alloc(size_t bytes, void** address) {
+  const size_t rounded = (bytes + kPinnedAlignment - 1) / kPinnedAlignment * kPinnedAlignment;
+  *address = std::aligned_alloc(kPinnedAlignment, rounded);
+  if (*address == nullptr) throw std::bad_alloc();
+  host_ranges().add(*address, rounded, false);
 }
 
 int32_t host_free(void* address) {
@@ -319,35 +256,27 @@ int32_t host_free(void* address) {
   return BRINGUP_OK;
 }
 
-int32_t host_view(int32_t device, const void* address, void** host_address) {
-  return guarded([&] {
-    const DeviceMemory& memory = Simulator::instance().memory(device);
-    if (memory.isolated()) {
-      throw SimError(BRINGUP_UNSUPPORTED,
-                     "device memory is isolated from the host (BRINGUP_SIM_ISOLATED=1)");
-    }
-    require(memory.contains(address), "a host view was asked for an address outside that device");
-    *host_address = memory.worker_address(address);
-    return BRINGUP_OK;
-  });
+void host_view(int32_t device, const void* address, void** host_address) {
+  const DeviceMemory& memory = Simulator::instance().memory(device);
+  if (memory.isolated()) {
+    throw SimError(BRINGUP_UNSUPPORTED,
+                   "device memory is isolated from the host (BRINGUP_SIM_ISOLATED=1)");
+  }
+  require(memory.contains(address), "a host view was asked for an address outside that device");
+  *host_address = memory.worker_address(address);
 }
 
-int32_t host_func(int32_t device, bringup_stream stream, void (*fn)(void* user), void* user) {
-  return guarded([&] {
-    Simulator::instance().stream(device, stream)->enqueue(HostTask{fn, user});
-    return BRINGUP_OK;
-  });
+void host_func(int32_t device, bringup_stream stream, void (*fn)(void* user), void* user) {
+  Simulator::instance().stream(device, stream)->enqueue(HostTask{fn, user});
 }
 
-int32_t module_load(int32_t device, const char* library, void** module) {
-  return guarded([&] {
-    Simulator::instance().memory(device);
-    *module = dlopen(library, RTLD_NOW | RTLD_LOCAL);
-    if (*module != nullptr) return BRINGUP_OK;
-    const char* reason = dlerror();
-    throw SimError(BRINGUP_INVALID,
-                   reason != nullptr ? reason : std::string("cannot load ") + library);
-  });
+void module_load(int32_t device, const char* library, void** module) {
+  Simulator::instance().memory(device);
+  *module = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+  if (*module != nullptr) return;
+  const char* reason = dlerror();
+  throw SimError(BRINGUP_INVALID,
+                 reason != nullptr ? reason : std::string("cannot load ") + library);
 }
 
 // A path that leads to the open file and that no other module of the process has: dlopen takes two
@@ -358,38 +287,32 @@ std::string path_of(int file, uint64_t number) {
   return path + "/" + std::to_string(file);
 }
 
-int32_t module_load_data(int32_t device, const void* data, size_t bytes, void** module) {
-  return guarded([&] {
-    static std::atomic<uint64_t> modules{1};
-    Simulator::instance().memory(device);
-    const int file = memfd_create("bringup-kernel", MFD_CLOEXEC);
-    require(file >= 0, "no memory file for a module");
-    const auto* next = static_cast<const char*>(data);
-    size_t left = bytes;
-    while (left > 0) {
-      const ssize_t written = write(file, next, left);
-      if (written < 0) break;
-      next += written;
-      left -= static_cast<size_t>(written);
-    }
-    *module = left == 0 ? dlopen(path_of(file, modules++).c_str(), RTLD_NOW | RTLD_LOCAL) : nullptr;
-    const char* reason = left == 0 ? dlerror() : "the module does not fit into memory";
-    close(file);
-    if (*module != nullptr) return BRINGUP_OK;
-    throw SimError(BRINGUP_INVALID, reason != nullptr ? reason : "cannot load a module");
-  });
+void module_load_data(int32_t device, const void* data, size_t bytes, void** module) {
+  static std::atomic<uint64_t> modules{1};
+  Simulator::instance().memory(device);
+  const int file = memfd_create("bringup-kernel", MFD_CLOEXEC);
+  require(file >= 0, "no memory file for a module");
+  const auto* next = static_cast<const char*>(data);
+  size_t left = bytes;
+  while (left > 0) {
+    const ssize_t written = write(file, next, left);
+    if (written < 0) break;
+    next += written;
+    left -= static_cast<size_t>(written);
+  }
+  *module = left == 0 ? dlopen(path_of(file, modules++).c_str(), RTLD_NOW | RTLD_LOCAL) : nullptr;
+  const char* reason = left == 0 ? dlerror() : "the module does not fit into memory";
+  close(file);
+  if (*module != nullptr) return;
+  throw SimError(BRINGUP_INVALID, reason != nullptr ? reason : "cannot load a module");
 }
 
-int32_t module_unload(void* module) {
-  return guarded([&] { return dlclose(module) == 0 ? BRINGUP_OK : BRINGUP_INVALID; });
-}
+int32_t module_unload(void* module) { return dlclose(module) == 0 ? BRINGUP_OK : BRINGUP_INVALID; }
 
-int32_t get_function(void* module, const char* name, bringup_kernel_fn* fn) {
-  return guarded([&] {
-    *fn = reinterpret_cast<bringup_kernel_fn>(dlsym(module, name));
-    if (*fn != nullptr) return BRINGUP_OK;
-    throw SimError(BRINGUP_INVALID, "the module exports no function '" + std::string(name) + "'");
-  });
+void get_function(void* module, const char* name, bringup_kernel_fn* fn) {
+  *fn = reinterpret_cast<bringup_kernel_fn>(dlsym(module, name));
+  if (*fn != nullptr) return;
+  throw SimError(BRINGUP_INVALID, "the module exports no function '" + std::string(name) + "'");
 }
 
 void check_launch(const bringup_launch& launch) {
@@ -399,98 +322,61 @@ void check_launch(const bringup_launch& launch) {
   require(launch.grid >= 1, "a launch over less than one block");
 }
 
-int32_t launch(int32_t device, bringup_stream stream, const bringup_launch* launch) {
-  return guarded([&] {
-    OwnedLaunch owned(*launch);
-    check_launch(*launch);
-    Simulator::instance().stream(device, stream)->enqueue(std::move(owned));
-    return BRINGUP_OK;
-  });
+void launch(int32_t device, bringup_stream stream, const bringup_launch* launch) {
+  OwnedLaunch owned(*launch);
+  check_launch(*launch);
+  Simulator::instance().stream(device, stream)->enqueue(std::move(owned));
 }
 
 // --- graphs
 
-int32_t graph_create(int32_t device, bringup_graph* graph) {
-  return guarded([&] {
-    Simulator::instance().memory(device);
-    auto* holder =
-        std::make_unique<std::shared_ptr<Graph>>(std::make_shared<Graph>(device)).release();
-    *graph = reinterpret_cast<bringup_graph>(holder);
-    return BRINGUP_OK;
-  });
+void graph_create(int32_t device, bringup_graph* graph) {
+  Simulator::instance().memory(device);
+  auto* holder =
+      std::make_unique<std::shared_ptr<Graph>>(std::make_shared<Graph>(device)).release();
+  *graph = reinterpret_cast<bringup_graph>(holder);
 }
 
-int32_t graph_destroy(bringup_graph graph) {
-  return guarded([&] {
-    const std::unique_ptr<std::shared_ptr<Graph>> holder(&graph_of(graph));
-    return BRINGUP_OK;
-  });
+void graph_destroy(bringup_graph graph) {
+  const std::unique_ptr<std::shared_ptr<Graph>> holder(&graph_of(graph));
 }
 
-int32_t graph_add_kernel(bringup_graph graph, const bringup_launch* launch) {
-  return guarded([&] {
-    OwnedLaunch owned(*launch);
-    check_launch(*launch);
-    graph_of(graph)->add(std::move(owned));
-    return BRINGUP_OK;
-  });
+void graph_add_kernel(bringup_graph graph, const bringup_launch* launch) {
+  OwnedLaunch owned(*launch);
+  check_launch(*launch);
+  graph_of(graph)->add(std::move(owned));
 }
 
-int32_t graph_add_copy(bringup_graph graph, bringup_copy_kind kind, void* dst, const void* src,
-                       size_t bytes) {
-  return guarded([&] {
-    graph_of(graph)->add(copy_task(kind, dst, src, bytes));
-    return BRINGUP_OK;
-  });
+void graph_add_copy(bringup_graph graph, bringup_copy_kind kind, void* dst, const void* src,
+                    size_t bytes) {
+  graph_of(graph)->add(copy_task(kind, dst, src, bytes));
 }
 
-int32_t graph_add_host_func(bringup_graph graph, void (*fn)(void* user), void* user) {
-  return guarded([&] {
-    graph_of(graph)->add(HostTask{fn, user});
-    return BRINGUP_OK;
-  });
+void graph_add_host_func(bringup_graph graph, void (*fn)(void* user), void* user) {
+  graph_of(graph)->add(HostTask{fn, user});
 }
 
-int32_t graph_launch(bringup_graph graph, bringup_stream stream) {
-  return guarded([&] {
-    const std::shared_ptr<Graph> shared = graph_of(graph);
-    Simulator::instance()
-        .stream(shared->device(), stream)
-        ->enqueue(GraphTask{shared, shared->kernels()});
-    return BRINGUP_OK;
-  });
+void graph_launch(bringup_graph graph, bringup_stream stream) {
+  const std::shared_ptr<Graph> shared = graph_of(graph);
+  Simulator::instance()
+      .stream(shared->device(), stream)
+      ->enqueue(GraphTask{shared, shared->kernels()});
 }
 
-int32_t graph_update_kernel(bringup_graph graph, int32_t kernel, const bringup_launch* launch) {
-  return guarded([&] {
-    require(launch->grid >= 1, "a launch over less than one block");
-    graph_of(graph)->update(kernel, *launch);
-    return BRINGUP_OK;
-  });
+void graph_update_kernel(bringup_graph graph, int32_t kernel, const bringup_launch* launch) {
+  require(launch->grid >= 1, "a launch over less than one block");
+  graph_of(graph)->update(kernel, *launch);
 }
 
 // --- profiler
 
-int32_t profiler_start(int32_t device) {
-  return guarded([&] {
-    Simulator::instance().work_log(device).start();
-    return BRINGUP_OK;
-  });
-}
+void profiler_start(int32_t device) { Simulator::instance().work_log(device).start(); }
 
-int32_t profiler_stop(int32_t device) {
-  return guarded([&] {
-    Simulator::instance().work_log(device).stop();
-    return BRINGUP_OK;
-  });
-}
+void profiler_stop(int32_t device) { Simulator::instance().work_log(device).stop(); }
 
-int32_t profiler_read(int32_t device, bringup_record* records, int32_t capacity, int32_t* count,
-                      uint64_t* lost) {
-  return guarded([&] {
-    *count = Simulator::instance().work_log(device).read(records, capacity, *lost);
-    return BRINGUP_OK;
-  });
+void profiler_read(int32_t device, bringup_record* records, int32_t capacity, int32_t* count,
+                   uint64_t* lost) {
+  *count = Simulator::instance().work_log(device).read(records, capacity, *lost);
 }
 
 const bringup_driver kDriver = {
@@ -499,63 +385,63 @@ const bringup_driver kDriver = {
     .device_name = "npu",
     .description =
         "bringup's simulated NPU: two devices with memory and streams of their own, on the host",
-    .device_count = device_count,
-    .device_props = device_props,
-    .device_synchronize = device_synchronize,
-    .mem_alloc = mem_alloc,
-    .mem_free = mem_free,
-    .mem_info = mem_info,
-    .copy_async = copy_async,
-    .fill_async = fill_async,
-    .stream_create = stream_create,
-    .stream_destroy = stream_destroy,
-    .stream_synchronize = stream_synchronize,
-    .stream_query = stream_query,
-    .event_create = event_create,
-    .event_destroy = event_destroy,
-    .event_record = event_record,
-    .event_wait = event_wait,
-    .event_query = event_query,
-    .event_synchronize = event_synchronize,
-    .event_elapsed = event_elapsed,
+    .device_count = guarded_call<device_count>,
+    .device_props = guarded_call<device_props>,
+    .device_synchronize = guarded_call<device_synchronize>,
+    .mem_alloc = guarded_call<mem_alloc>,
+    .mem_free = guarded_call<mem_free>,
+    .mem_info = guarded_call<mem_info>,
+    .copy_async = guarded_call<copy_async>,
+    .fill_async = guarded_call<fill_async>,
+    .stream_create = guarded_call<stream_create>,
+    .stream_destroy = guarded_call<stream_destroy>,
+    .stream_synchronize = guarded_call<stream_synchronize>,
+    .stream_query = guarded_call<stream_query>,
+    .event_create = guarded_call<event_create>,
+    .event_destroy = guarded_call<event_destroy>,
+    .event_record = guarded_call<event_record>,
+    .event_wait = guarded_call<event_wait>,
+    .event_query = guarded_call<event_query>,
+    .event_synchronize = guarded_call<event_synchronize>,
+    .event_elapsed = guarded_call<event_elapsed>,
     .last_error = last_error,
-    .host_alloc = host_alloc,
+    .host_alloc = guarded_call<host_alloc>,
     .host_free = host_free,
-    .host_view = host_view,
-    .host_func = host_func,
-    .module_load = module_load,
-    .module_unload = module_unload,
-    .get_function = get_function,
-    .launch = launch,
-    .graph_create = graph_create,
-    .graph_destroy = graph_destroy,
-    .graph_add_kernel = graph_add_kernel,
-    .graph_add_copy = graph_add_copy,
-    .graph_add_host_func = graph_add_host_func,
-    .graph_launch = graph_launch,
-    .graph_update_kernel = graph_update_kernel,
+    .host_view = guarded_call<host_view>,
+    .host_func = guarded_call<host_func>,
+    .module_load = guarded_call<module_load>,
+    .module_unload = guarded_call<module_unload>,
+    .get_function = guarded_call<get_function>,
+    .launch = guarded_call<launch>,
+    .graph_create = guarded_call<graph_create>,
+    .graph_destroy = guarded_call<graph_destroy>,
+    .graph_add_kernel = guarded_call<graph_add_kernel>,
+    .graph_add_copy = guarded_call<graph_add_copy>,
+    .graph_add_host_func = guarded_call<graph_add_host_func>,
+    .graph_launch = guarded_call<graph_launch>,
+    .graph_update_kernel = guarded_call<graph_update_kernel>,
     .capabilities = BRINGUP_HAS_LIFECYCLE | BRINGUP_HAS_ERROR_DETAIL | BRINGUP_HAS_TIMED_WAITS |
                     BRINGUP_HAS_RESET | BRINGUP_HAS_HOST_MEMORY | BRINGUP_HAS_POINTERS |
                     BRINGUP_HAS_COPY_2D | BRINGUP_HAS_WIDE_FILL | BRINGUP_HAS_MODULE_DATA |
                     BRINGUP_HAS_LAUNCH_VALUES | BRINGUP_HAS_PROFILER,
-    .init = init,
-    .shutdown = shutdown,
+    .init = guarded_call<init>,
+    .shutdown = guarded_call<shutdown>,
     .error_detail = error_detail,
-    .stream_wait_for = stream_wait_for,
-    .event_wait_for = event_wait_for,
-    .device_reset = device_reset,
-    .host_register = host_register,
-    .host_unregister = host_unregister,
-    .pointer_info = pointer_info,
-    .copy_2d_async = copy_2d_async,
-    .fill_wide_async = fill_wide_async,
-    .module_load_data = module_load_data,
-    .launch_values = launch_values,
-    .graph_add_values = graph_add_values,
-    .graph_update_values = graph_update_values,
-    .profiler_start = profiler_start,
-    .profiler_stop = profiler_stop,
-    .profiler_read = profiler_read,
+    .stream_wait_for = guarded_call<stream_wait_for>,
+    .event_wait_for = guarded_call<event_wait_for>,
+    .device_reset = guarded_call<device_reset>,
+    .host_register = guarded_call<host_register>,
+    .host_unregister = guarded_call<host_unregister>,
+    .pointer_info = guarded_call<pointer_info>,
+    .copy_2d_async = guarded_call<copy_2d_async>,
+    .fill_wide_async = guarded_call<fill_wide_async>,
+    .module_load_data = guarded_call<module_load_data>,
+    .launch_values = guarded_call<launch_values>,
+    .graph_add_values = guarded_call<graph_add_values>,
+    .graph_update_values = guarded_call<graph_update_values>,
+    .profiler_start = guarded_call<profiler_start>,
+    .profiler_stop = guarded_call<profiler_stop>,
+    .profiler_read = guarded_call<profiler_read>,
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "bringup/driver.h"
@@ -40,7 +41,7 @@ class SimError : public std::exception {
 std::string& last_error_text();
 ErrorDetail& last_error_detail();
 
-// Runs `body` behind the C border: nothing is thrown over it. `body` returns a bringup_status.
+// Runs `body` behind the C border: nothing is thrown over it. `body` returns a status.
 template <typename Body>
 int32_t guarded(Body&& body) noexcept {
   try {
@@ -59,5 +60,27 @@ int32_t guarded(Body&& body) noexcept {
     return BRINGUP_ERROR;
   }
 }
+
+template <auto kFunction>
+struct Guarded;
+
+template <class Status, class... Arguments, Status (*kFunction)(Arguments...)>
+struct Guarded<kFunction> {
+  static int32_t call(Arguments... arguments) noexcept {
+    return guarded([&]() -> int32_t {
+      if constexpr (std::is_void_v<Status>) {
+        kFunction(arguments...);
+        return BRINGUP_OK;
+      } else {
+        return kFunction(arguments...);
+      }
+    });
+  }
+};
+
+// The function of the driver's table that calls `kFunction`, which throws failures; what returns
+// nothing succeeds.
+template <auto kFunction>
+constexpr auto guarded_call = &Guarded<kFunction>::call;
 
 }  // namespace bringup::sim
