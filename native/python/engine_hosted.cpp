@@ -75,7 +75,7 @@ class LentSession : private ThreadState, public PythonSession {
   ~LentSession() override {
     const nb::gil_scoped_acquire acquired;
     try {
-      if (session_.is_valid()) close_(session_);
+      if (session_.is_valid()) session_.attr("close")();
     } catch (nb::python_error& error) {
       error.discard_as_unraisable("the end of a pass on the graph of a C++ program");
     }
@@ -113,7 +113,6 @@ class LentSession : private ThreadState, public PythonSession {
                     const nb::object& module) {
     const Makers makers{module.attr("make_desc"), module.attr("make_data"),
                         module.attr("make_object"), module.attr("make_symbol")};
-    close_ = module.attr("close_session");
     borrowed_ = std::make_unique<BorrowedGraph>(graph_, makers);
     nb::dict options;
     for (const auto& [key, value] : state.options) {
@@ -141,13 +140,12 @@ class LentSession : private ThreadState, public PythonSession {
     close();
     session_.reset();
     operators_.reset();
-    close_.reset();
     borrowed_.reset();
   }
 
   en::Graph& graph_;
   std::unique_ptr<BorrowedGraph> borrowed_;
-  nb::object operators_, session_, close_;
+  nb::object operators_, session_;
 };
 
 class PythonSessions : public en::HostSessions {

@@ -195,7 +195,7 @@ void PythonSession::copy_outputs(const std::vector<uint32_t>& outputs) {
 std::unique_ptr<en::Pass> PythonSession::make_instance(const en::Registration& pass) {
   return with_gil([&]() -> std::unique_ptr<en::Pass> {
     if (!pass.of_host) {
-      options_ = options_of(nb::dict(call<nb::dict>("library_options")));
+      options_ = options_of(nb::dict(session_.attr("options")));
       call<void>("take_instance", nb::none());
       return library_pass(pass, *core_, session_, library_host_);
     }

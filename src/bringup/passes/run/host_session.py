@@ -72,7 +72,7 @@ class HostSession(Session):
         super().commit()
 
     def close(self) -> None:
-        """Let all that the pass was given raise `ExpiredHandleError` from here on."""
+        """Let all that the pass was given raise `ExpiredHandleError`; called however it ended."""
         if self.watch is not None:
             self.watch.end()
         self.graph.expire()
@@ -99,11 +99,6 @@ def open_session(
     if seconds:
         session.watch = TimeLimit(descriptor.pass_name, float(seconds))
     return session
-
-
-def close_session(session: HostSession) -> None:
-    """Called by the engine when the session is over, however it ended."""
-    session.close()
 
 
 class TimeLimit:

@@ -53,7 +53,7 @@ class Session:
         has_listeners: whether there are subscribers.
 
     Attributes:
-        options: as given.
+        options: as given; what hooks of a library may read.
         error: that failed last.
         traceback: of that error.
         has_listeners: as given; the engine asks once.
@@ -195,10 +195,6 @@ class Session:
         if not self._controls.quiet:
             _LOG.info("%s", result)
         self._context.expire()
-
-    def library_options(self) -> dict[str, object]:
-        """Return what hooks of a library may read."""
-        return dict(self.options)
 
     def library_host(self) -> LibraryHost:
         """Return what hooks of a library may ask about this graph."""
