@@ -9,17 +9,15 @@ the note. The ratios are what they are: torch calls MKL and oneDNN.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import torch
 
+import bringup_sim_ops
 from benchmarks._harness import Row, paired
 from bringup import devices
 
-PACKAGE = Path(__file__).resolve().parent.parent / "drivers" / "sim_ops" / "src"
 SIZES = (128, 256, 512)
 # Batch, heads, length, size of a head; causal.
 ATTENTION = ((1, 4, 128, 64, False), (1, 8, 512, 64, False), (1, 8, 512, 64, True))
@@ -29,19 +27,15 @@ Work = Callable[[list[torch.Tensor]], object]
 
 def run(*, quick: bool = False) -> list[Row]:
     """The rows of this module."""
-    if str(PACKAGE) not in sys.path:
-        sys.path.append(str(PACKAGE))
-    import sim_ops
-
     device = devices.load_driver("sim").device_name
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    sim_ops.load()
+    bringup_sim_ops.load()
     rounds = 3 if quick else 31
     try:
         return [*_products(device, rounds), *_attention(device, rounds)]
     finally:
-        sim_ops.unload()
+        bringup_sim_ops.unload()
         torch.set_num_threads(threads)
 
 

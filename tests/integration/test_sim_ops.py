@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from tests.forked_python import DYNAMO, output_of, run_forked
 from tests.gpt_program import GPT
-
-import sim_ops
 
 pytestmark = pytest.mark.slow
 MOST_FALLBACK_CALLS = 0.05
@@ -19,10 +16,9 @@ MOST_FALLBACK_TIME = 0.10
 
 BEGIN = f"""
 import json, sys, time
-sys.path[:0] = {[str(Path(sim_ops.__file__).parents[1])]!r}
 {GPT}
 from bringup import devices
-import sim_ops
+import bringup_sim_ops
 devices.load_driver("sim")
 """
 
@@ -42,14 +38,14 @@ def program() -> Program:
 
 
 STEPS = """
-sim_ops.load()
+bringup_sim_ops.load()
 def losses(device, steps=5, **options):
     step = trainer(device, **options)
     return [step().item() for _ in range(steps)]
 """
 SHARES = """
 torch.set_num_threads(1)  # threads that wait for each other would be the fallback's time
-sim_ops.load()
+bringup_sim_ops.load()
 step = trainer("npu", dropout=DROPOUT)
 step(), step()
 torch.npu.synchronize()
@@ -135,9 +131,9 @@ for p in (0.1, 0.5, 0.9):
 
 def test_kernels_are_registered_once_and_taken_out_again(program: Program) -> None:
     program("""
-first = sim_ops.load()
-assert sim_ops.load() == first
-assert set(first) == {operator.name for operator in sim_ops.OPERATORS}
+first = bringup_sim_ops.load()
+assert bringup_sim_ops.load() == first
+assert set(first) == {operator.name for operator in bringup_sim_ops.OPERATORS}
 x = torch.randn(3, device="npu")
 def natives(call):
     devices.fallback_report(reset=True)
@@ -145,10 +141,10 @@ def natives(call):
     report = devices.fallback_report()
     return len(report.native), len(report.rows)
 assert natives(lambda: x + x) == (1, 0)
-sim_ops.unload()
+bringup_sim_ops.unload()
 assert natives(lambda: x + x) == (0, 1)
 assert not any(kernel.enabled for kernel in first.values())
-sim_ops.load()
+bringup_sim_ops.load()
 assert natives(lambda: x + x) == (1, 0)
 """)
 
@@ -159,11 +155,11 @@ def test_without_a_driver_nothing_is_registered() -> None:
         + """
 from bringup.errors import DeviceError
 try:
-    sim_ops.load()
+    bringup_sim_ops.load()
 except DeviceError as error:
     print(error)
 devices.load_driver("sim")
-assert len(sim_ops.load()) == len(sim_ops.OPERATORS)
+assert len(bringup_sim_ops.load()) == len(bringup_sim_ops.OPERATORS)
 """
     )
     assert "no driver is loaded" in said
@@ -171,7 +167,7 @@ assert len(sim_ops.load()) == len(sim_ops.OPERATORS)
 
 def test_an_index_out_of_range_is_an_error_where_somebody_waits(program: Program) -> None:
     said = program("""
-sim_ops.load()
+bringup_sim_ops.load()
 table, index = torch.randn(4, 2, device="npu"), torch.tensor([1, 9], device="npu")
 try:
     table.index_select(0, index).cpu()
@@ -185,7 +181,7 @@ except RuntimeError as error:
 def test_factors_of_a_product_are_read_by_their_values(program: Program) -> None:
     """Integers and floating-point numbers, also integers whose bits are those of a small double."""
     program("""
-sim_ops.load()
+bringup_sim_ops.load()
 added, left, right = torch.ones(2, 3), torch.ones(2, 4), torch.ones(4, 3)
 on_npu = [t.to("npu") for t in (added, left, right)]
 for beta, alpha in ((2**53, 1), (-(2**60), 2**52), (True, 2.5), (0.5, -3), (0, 2**62)):

@@ -20,7 +20,7 @@ import torch
 from tests.sweeps.test_sim_operators import OPERATORS
 from torch.utils import _pytree
 
-import sim_ops
+import bringup_sim_ops
 from bringup import devices
 from bringup.conformance._opinfo import operators
 from bringup.conformance._samples import Mover, outcome, tensors
@@ -62,11 +62,11 @@ def kernels(registered: str) -> Iterator[None]:
     """The table's kernels ("sim_ops") or those that the page declares ("documented")."""
     devices.load_driver("sim")
     if registered == "sim_ops":
-        sim_ops.load()
+        bringup_sim_ops.load()
         try:
             yield
         finally:
-            sim_ops.unload()
+            bringup_sim_ops.unload()
         return
     made: list[devices.OperatorKernel] = []
     declare = devices.kernel

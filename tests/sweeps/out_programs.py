@@ -29,7 +29,6 @@ from bringup.conformance._operators import UNINITIALISED
 from bringup.conformance._opinfo import op_db
 from bringup.conformance._samples import Mover, is_strided, outcome, tensors
 
-ROOT = Path(__file__).parents[2]
 MODES = ("visible", "isolated", "kernels", "isolated kernels")
 """The host sees device memory, or not; without and with the kernels of drivers/sim_ops."""
 
@@ -407,10 +406,9 @@ def run(mode: str, names: list[str], file: Path, place: Callable[[str], None]) -
     torch.set_num_threads(1)
     devices.load_driver("sim")
     if "kernels" in mode:
-        sys.path.insert(0, str(ROOT / "drivers" / "sim_ops" / "src"))
-        import sim_ops
+        import bringup_sim_ops
 
-        sim_ops.load()
+        bringup_sim_ops.load()
     warnings.simplefilter("ignore")
     counts: Counter[str] = Counter()
     with file.open("a") as report:

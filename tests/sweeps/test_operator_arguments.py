@@ -13,7 +13,7 @@ import pytest
 import torch
 from tests.sweeps.support import part
 
-import sim_ops
+import bringup_sim_ops
 from bringup import devices
 
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
@@ -156,9 +156,9 @@ CASES = [
 @pytest.fixture(scope="module")
 def native() -> Iterator[None]:
     devices.load_driver("sim")
-    sim_ops.load()
+    bringup_sim_ops.load()
     yield
-    sim_ops.unload()
+    bringup_sim_ops.unload()
 
 
 def called(name: str, values: list[Any], device: str) -> Any:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from tests.sweeps.support import part
 
-import sim_ops
+import bringup_sim_ops
 from bringup import devices, graphs
 from bringup.conformance._opinfo import operators, sweep
 
@@ -92,9 +92,9 @@ KNOWN = {
 @pytest.fixture(scope="module", autouse=True)
 def kernels() -> Iterator[None]:
     devices.load_driver("sim")
-    sim_ops.load()
+    bringup_sim_ops.load()
     yield
-    sim_ops.unload()
+    bringup_sim_ops.unload()
 
 
 def cases() -> list[Any]:
@@ -132,7 +132,7 @@ def test_the_samples_reach_the_kernel(name: str) -> None:
 def test_the_samples_are_of_every_kernel() -> None:
     """But for gradients, which the backward passes of these reach."""
     covered = {f"aten::{native}".partition(".")[0] for native in OPERATORS.values()}
-    tabled = {operator.name.partition(".")[0] for operator in sim_ops.OPERATORS}
+    tabled = {operator.name.partition(".")[0] for operator in bringup_sim_ops.OPERATORS}
     assert {name for name in tabled - covered if "backward" not in name} == set()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-import sim_ops
+import bringup_sim_ops
 from bringup import devices
 
 Call = Callable[..., Any]
@@ -25,9 +25,9 @@ INTEGRAL = [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8]
 @pytest.fixture(scope="module", autouse=True)
 def kernels() -> Iterator[None]:
     devices.load_driver("sim")
-    sim_ops.load()
+    bringup_sim_ops.load()
     yield
-    sim_ops.unload()
+    bringup_sim_ops.unload()
 
 
 def moved(value: Any, device: str) -> Any:

@@ -316,7 +316,7 @@ def _add_package(content: hashlib._Hash, load: str) -> None:
     """Add the files of a package to a digest: sources of kernels as well as Python."""
     module, colon, function = load.partition(":")
     if not (module and colon and function):
-        raise ModelError(f"{load!r}: expected MODULE:FUNCTION, such as 'sim_ops:load'")
+        raise ModelError(f"{load!r}: expected MODULE:FUNCTION, such as 'bringup_sim_ops:load'")
     package = module.partition(".")[0]
     spec = importlib.util.find_spec(package)
     if spec is None:

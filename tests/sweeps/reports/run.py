@@ -148,9 +148,9 @@ def main() -> None:
     warnings.simplefilter("ignore")
     devices.load_driver("sim")
     if chosen.kernels:
-        import sim_ops
+        import bringup_sim_ops
 
-        sim_ops.load()
+        bringup_sim_ops.load()
     json.dump(list(failures(chosen.cases or cases(), chosen.device)), sys.stdout)
 
 

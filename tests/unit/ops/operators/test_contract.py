@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-import sim_ops
+import bringup_sim_ops
 from bringup import devices, graphs, jit
 from bringup.errors import SchemaError
 
@@ -26,9 +26,9 @@ template <class T> struct total {
 
 @pytest.fixture(scope="module", autouse=True)
 def kernels(npu: devices.DriverInfo) -> Iterator[None]:
-    sim_ops.load()
+    bringup_sim_ops.load()
     yield
-    sim_ops.unload()
+    bringup_sim_ops.unload()
 
 
 def outcome(call: Callable[[torch.Tensor], Any], x: torch.Tensor) -> Any:

@@ -7,7 +7,7 @@ device's operators fall back. A real device's package looks like this one: kerne
 
 from __future__ import annotations
 
-from sim_ops._load import load, unload
-from sim_ops._operators import OPERATORS, Operator
+from bringup_sim_ops._load import load, unload
+from bringup_sim_ops._operators import OPERATORS, Operator
 
 __all__ = ["OPERATORS", "Operator", "load", "unload"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bringup import devices, jit
 from bringup.devices import OperatorKernel
-from sim_ops._operators import OPERATORS, Operator
+from bringup_sim_ops._operators import OPERATORS, Operator
 
 __all__ = ["load", "unload"]
 
