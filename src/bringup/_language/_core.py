@@ -5,53 +5,20 @@ of libraries, and the kinds that contracts, variants and gradients consist of. I
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from bringup._native import core
 
-if TYPE_CHECKING:
-    from bringup._native._core import (
-        DTYPE_BITS,
-        FIELD_BITS,
-        LAYOUT_BITS,
-        CheckKind,
-        Convention,
-        KeyFieldKind,
-        Layout,
-        NativeExpression,
-        NativeLaunchSize,
-        NativeParameter,
-        Opcode,
-        SourceKind,
-        ValueKind,
-    )
-else:
-    DTYPE_BITS = core().DTYPE_BITS
-    FIELD_BITS = core().FIELD_BITS
-    LAYOUT_BITS = core().LAYOUT_BITS
-    CheckKind = core().CheckKind
-    Convention = core().Convention
-    KeyFieldKind = core().KeyFieldKind
-    Layout = core().Layout
-    NativeExpression = core().NativeExpression
-    NativeLaunchSize = core().NativeLaunchSize
-    NativeParameter = core().NativeParameter
-    Opcode = core().Opcode
-    SourceKind = core().SourceKind
-    ValueKind = core().ValueKind
+core()  # says what is wrong with it, where something is
 
-__all__ = [
-    "DTYPE_BITS",
-    "FIELD_BITS",
-    "LAYOUT_BITS",
-    "CheckKind",
-    "Convention",
-    "KeyFieldKind",
-    "Layout",
-    "NativeExpression",
-    "NativeLaunchSize",
-    "NativeParameter",
-    "Opcode",
-    "SourceKind",
-    "ValueKind",
-]
+from bringup._native._core import DTYPE_BITS as DTYPE_BITS  # noqa: E402
+from bringup._native._core import FIELD_BITS as FIELD_BITS  # noqa: E402
+from bringup._native._core import LAYOUT_BITS as LAYOUT_BITS  # noqa: E402
+from bringup._native._core import CheckKind as CheckKind  # noqa: E402
+from bringup._native._core import Convention as Convention  # noqa: E402
+from bringup._native._core import KeyFieldKind as KeyFieldKind  # noqa: E402
+from bringup._native._core import Layout as Layout  # noqa: E402
+from bringup._native._core import NativeExpression as NativeExpression  # noqa: E402
+from bringup._native._core import NativeLaunchSize as NativeLaunchSize  # noqa: E402
+from bringup._native._core import NativeParameter as NativeParameter  # noqa: E402
+from bringup._native._core import Opcode as Opcode  # noqa: E402
+from bringup._native._core import SourceKind as SourceKind  # noqa: E402
+from bringup._native._core import ValueKind as ValueKind  # noqa: E402
