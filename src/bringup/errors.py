@@ -6,6 +6,7 @@ class also is the built-in exception that people already catch for its kind (`Va
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 __all__ = [
@@ -175,3 +176,11 @@ class PassFatalError(PassError):
 def first_line(message: object) -> str:
     """Return the first line of an error's text: torch's go on with hints and frames of C++."""
     return str(message).strip().partition("\n")[0]
+
+
+def did_you_mean(name: object, known: Iterable[str], *, most: int = 1, cutoff: float = 0.6) -> str:
+    """Return "; did you mean 'x'?" with the known names that are nearest to a wrong one, or ""."""
+    import difflib  # for a wrong name only
+
+    near = difflib.get_close_matches(str(name), list(known), most, cutoff)
+    return f"; did you mean {' or '.join(map(repr, near))}?" if near else ""

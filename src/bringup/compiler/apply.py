@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bringup import ir
 from bringup._native import has_torch_library
 from bringup.compiler.pass_runs import load_and_select, remember, run, without_library
+from bringup.errors import did_you_mean
 from bringup.passes import PassDescriptor, PassReport, PluginReport
 
 if TYPE_CHECKING:
@@ -140,6 +140,6 @@ def _check_options(options: object) -> None:
     if options is not None and not isinstance(options, Mapping):
         raise TypeError(f"options must map names to values, got {options!r}")
     for name in options or {}:
-        near = difflib.get_close_matches(str(name), _OPTIONS, n=1, cutoff=0.85)
-        if near and name not in _OPTIONS:
-            raise ValueError(f"there is no option {name!r}; did you mean {near[0]!r}?")
+        hint = did_you_mean(name, _OPTIONS, cutoff=0.85)
+        if hint and name not in _OPTIONS:
+            raise ValueError(f"there is no option {name!r}{hint}")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping, Sequence
 
 from bringup import settings
 from bringup.compiler.buckets import AUTO, bucket_ladder
 from bringup.compiler.inner_compiler import INNER_COMPILERS
-from bringup.errors import BringupError
+from bringup.errors import BringupError, did_you_mean
 
 MODES = ("default", "serve", "max")
 _ON_CHANGE = ("raise", "refold")
@@ -230,8 +229,7 @@ class CompileOptions:
 
 def _unknown(name: object, known: Sequence[str], *, shown: bool = True) -> str:
     """Return a wrong name, the nearest known one, and all known ones unless they are shown."""
-    near = difflib.get_close_matches(str(name), known, n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(name, known)
     if not shown:
         return f"{name!r}{hint}"
     return f"{name!r}{hint or '.'} Known are {', '.join(known)}"

@@ -7,7 +7,6 @@ which is the only account of it that names where a kernel was registered.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import re
@@ -17,7 +16,7 @@ from enum import Enum
 from typing import Any
 
 from bringup import _native
-from bringup.errors import DeviceError
+from bringup.errors import DeviceError, did_you_mean
 
 
 class KernelKind(Enum):
@@ -226,11 +225,10 @@ def _require_operator(name: str) -> str:
             f"dispatch table of {name!r}: the operator has the overloads "
             f"{', '.join(sorted(overloads))}: name one"
         )
-    near = difflib.get_close_matches(name, known, n=3)
-    like = f"; did you mean {', '.join(near)}?" if near else ""
+    hint = did_you_mean(name, known, most=3)
     raise DeviceError(
         f"dispatch table of {name!r}: no operator of this name is registered, expected e.g. "
-        f"'aten::add.Tensor'{like}. Import the package that defines it first"
+        f"'aten::add.Tensor'{hint}. Import the package that defines it first"
     )
 
 
@@ -292,9 +290,7 @@ def _kind_of_ours(operator: str, key: str, file: str) -> KernelKind | None:
 
 
 def _hands_to_out_form(operator: str) -> bool:
-    """Return whether the fallback leaves the operator to torch's composite kernel, which calls the
-    registered out form. Needs the native library.
-    """
+    """Return whether the fallback leaves it to torch's composite kernel, for its out form."""
     name, _, overload = operator.partition(".")
     found: bool = _native.torch_library("the fallback").devices.hands_to_out_form(name, overload)
     return found

@@ -222,7 +222,7 @@ def test_what_is_called_a_host_fallback_is_counted_as_one(info: Any) -> None:
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("aten::ad.Tensor", r"no operator of this name.*did you mean aten::add\.Tensor"),
+        ("aten::ad.Tensor", r"no operator of this name.*did you mean 'aten::add\.Tensor'"),
         ("zzzz", r"no operator of this name is registered, expected e\.g\. 'aten::add\.Tensor'\. "),
         ("aten::add", r"has the overloads aten::add\.Scalar, .*: name one"),
         (torch.ops.aten.add, r"has the overloads .*aten::add\.Tensor"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -13,7 +12,7 @@ from onnx import defs
 
 from bringup import ir
 from bringup.compiler.onnx.attributes import AttributeReference, canonical, round32, value_of
-from bringup.errors import SchemaError
+from bringup.errors import SchemaError, did_you_mean
 from bringup.passes import Variadic
 
 DEFAULT_DOMAIN = "onnx"
@@ -323,9 +322,7 @@ def other_version(
 def no_such_operator(domain: str, name: str) -> SchemaError:
     """Return the error for a name that no version of a domain has."""
     names = [known for owner, known in _versions() if owner == domain]
-    close = difflib.get_close_matches(name, names, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
-    return SchemaError(f"there is no operator {type_of(domain, name)}{hint}")
+    return SchemaError(f"there is no operator {type_of(domain, name)}{did_you_mean(name, names)}")
 
 
 def is_known_domain(domain: str) -> bool:

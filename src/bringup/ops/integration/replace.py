@@ -6,7 +6,6 @@ again. Parameters, names, hooks and the modules themselves stay as they are.
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,6 +14,8 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import torch
+
+from bringup.errors import did_you_mean
 
 Forward: TypeAlias = Callable[..., Any]
 _ABSENT = object()
@@ -161,6 +162,5 @@ def _plan(
 
 def _missing(model: str, label: str, kinds: set[type[torch.nn.Module]]) -> str:
     names = sorted({kind.__name__ for kind in kinds})
-    close = difflib.get_close_matches(label, names, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(names)}"
-    return f"a {model} has no layer of class {label!r}; {hint}"
+    hint = did_you_mean(label, names) or f"; it has {', '.join(names)}"
+    return f"a {model} has no layer of class {label!r}{hint}"

@@ -6,14 +6,14 @@ whatever name that driver gives its device.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 
 import torch
 
-from bringup.errors import SchemaError
+from bringup.errors import SchemaError, did_you_mean
 
-_BACKENDS = ("CPU", "CUDA", "XPU", "MPS", "HPU", "PrivateUse1", "PrivateUse2", "Meta")
+_NAMED = ("CPU", "CUDA", "XPU", "MPS", "HPU", "Meta")  # devices are called as these are
+_BACKENDS = (*_NAMED, "PrivateUse1", "PrivateUse2")
 _AUTOGRAD = (
     "Autograd",
     "AutogradOther",
@@ -50,12 +50,7 @@ _KEYS: dict[str, str] = {
     "AutocastNPU": "AutocastPrivateUse1",
 }
 _DEVICES: dict[str, str] = {
-    "cpu": "CPU",
-    "cuda": "CUDA",
-    "xpu": "XPU",
-    "mps": "MPS",
-    "hpu": "HPU",
-    "meta": "Meta",
+    **{name.lower(): name for name in _NAMED},
     "npu": "PrivateUse1",
     "privateuseone": "PrivateUse1",
 }
@@ -114,6 +109,5 @@ def autocast_key(device: str) -> str:
 
 
 def _unknown(what: str, name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(str(name), list(known), n=1, cutoff=0.6)
-    hint = f"; did you mean {close[0]!r}?" if close else "."
+    hint = did_you_mean(name, known) or "."
     return f"{name!r} is no {what}{hint} Known are {', '.join(known)}"

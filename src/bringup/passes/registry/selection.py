@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from bringup import settings
+from bringup.errors import did_you_mean
 from bringup.passes.engine import native
 from bringup.passes.registry.descriptor import PassDescriptor
 from bringup.passes.registry.registry import descriptors_of, get_registered_passes
@@ -89,9 +90,7 @@ def _split(name: object, versions: dict[str, str]) -> str:
 
 
 def _unknown(name: str, known: list[str]) -> ValueError:
-    import difflib  # for a wrong name only
-
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
     there = f"there are {known}" if known else "there are no passes at all"
-    return ValueError(f"no pass named {name!r} is registered; {there}.{hint}")
+    return ValueError(
+        f"no pass named {name!r} is registered; {there}{did_you_mean(name, known) or '.'}"
+    )

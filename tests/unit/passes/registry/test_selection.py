@@ -227,7 +227,7 @@ def test_requirement_that_is_switched_off_is_an_error():
 
 def test_unknown_switch_or_version_of_an_option_is_refused():
     register("Fuse")
-    with pytest.raises(ValueError, match=r"no pass named 'Fuze' .* Did you mean 'Fuse'"):
+    with pytest.raises(ValueError, match=r"no pass named 'Fuze' .*; did you mean 'Fuse'"):
         order(switch={"Fuze": False})
     with pytest.raises(ValueError, match="no pass named 'Fuze'"):
         order(versions={"Fuze": "1"})

@@ -307,7 +307,7 @@ def test_options_reach_the_context_and_an_unknown_one_names_the_others(traced):
 
 def test_unknown_pass_name_suggests_the_nearest(traced):
     graph_pass(lambda graph, context: None, "FuseGelu")
-    with pytest.raises(ValueError, match=r"no pass named 'FuseGeul' .* Did you mean 'FuseGelu'\?"):
+    with pytest.raises(ValueError, match=r"no pass named 'FuseGeul' .*; did you mean 'FuseGelu'\?"):
         compiler.apply_passes(traced(chain, X), passes=["FuseGeul"])
     with pytest.raises(
         TypeError, match="must be a list of names or None, got the string 'FuseGelu'"
