@@ -79,7 +79,9 @@ _names = lazily(
 )
 
 
-def __getattr__(name: str) -> object:
-    if name == "onnx":
-        return importlib.import_module("bringup.compiler.onnx")
-    return _names(name)
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        if name == "onnx":
+            return importlib.import_module("bringup.compiler.onnx")
+        return _names(name)

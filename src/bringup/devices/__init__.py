@@ -19,7 +19,7 @@ An operator without a kernel on the device runs on the host: `set_fallback_polic
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bringup._device_attributes import register_module_attribute
 from bringup._lazy import lazily
@@ -63,6 +63,15 @@ from bringup.devices._fallback import (
 from bringup.devices._load import DriverInfo, device_name_problem, load_driver, loaded
 from bringup.devices._python_driver import DeviceProps, PythonDriver
 from bringup.devices._replay_process import ReplayDifference, ReplayReport, replay_trace
+
+# What a package above this one offers here, imported at first use.
+if TYPE_CHECKING:
+    kernel: Any
+    OperatorKernel: Any
+else:
+    __getattr__ = lazily(
+        __name__, {"bringup.ops.operators.operator_kernel": "kernel OperatorKernel"}
+    )
 
 __all__ = [
     "CallExplanation",
@@ -113,10 +122,3 @@ __all__ = [
     "set_fallback_policy",
     "sim",
 ]
-
-_offered = lazily(__name__, {"bringup.ops.operators.operator_kernel": "kernel OperatorKernel"})
-
-
-def __getattr__(name: str) -> Any:
-    """Return what packages above this one offer here; imported at first use."""
-    return _offered(name)

@@ -107,22 +107,23 @@ __all__ = [
     "use_bundle",
 ]
 
-# What the first kernel of a process has no use for.
-__getattr__ = lazily(
-    __name__,
-    {
-        "ahead_of_time.autotune": "measured tune tuned",
-        "ahead_of_time.prebuild": "PrebuildReport prebuild",
-        "ahead_of_time.use_bundle": "use_bundle",
-        "bringup._language.signature": "Argument Layout layout_of",
-        "load.cuda_kernel": "CudaKernel",
-        "lookup.difference": "differences",
-        "lookup.spec": "Recording Spec load_specs record save_specs",
-        "lookup.warmup": "end_warmup",
-        "template.params": "Field Params params",
-        "template.template": "BoundTemplate Template",
-    },
-)
+if not TYPE_CHECKING:
+    # What the first kernel of a process has no use for.
+    __getattr__ = lazily(
+        __name__,
+        {
+            "ahead_of_time.autotune": "measured tune tuned",
+            "ahead_of_time.prebuild": "PrebuildReport prebuild",
+            "ahead_of_time.use_bundle": "use_bundle",
+            "bringup._language.signature": "Argument Layout layout_of",
+            "load.cuda_kernel": "CudaKernel",
+            "lookup.difference": "differences",
+            "lookup.spec": "Recording Spec load_specs record save_specs",
+            "lookup.warmup": "end_warmup",
+            "template.params": "Field Params params",
+            "template.template": "BoundTemplate Template",
+        },
+    )
 
 
 def __dir__() -> list[str]:

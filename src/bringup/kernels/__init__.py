@@ -114,10 +114,11 @@ _OPERATORS = {
     ),
 }
 
-__getattr__ = lazily(
-    __name__,
-    {**_OPERATORS, "_lengths": "lengths_of use_lengths", "patterns": "register_patterns"},
-)
+if not TYPE_CHECKING:
+    __getattr__ = lazily(
+        __name__,
+        {**_OPERATORS, "_lengths": "lengths_of use_lengths", "patterns": "register_patterns"},
+    )
 
 
 def load() -> None:

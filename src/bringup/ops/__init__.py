@@ -153,36 +153,37 @@ __all__ = [
     "unload_op_plugins",
 ]
 
-__getattr__ = lazily(
-    __name__,
-    {
-        "contract.constraints": (
-            "InputConstraint dtype kernel_checks rank same_dtype same_shape shape"
-        ),
-        "contract.outputs": "OutputRule at_most empty empty_like promote",
-        "custom.custom_op": "CustomOperator CustomOpHandle custom_op",
-        "custom.library": (
-            "Library impl register_autocast register_autograd register_effect register_fake "
-            "register_jvp register_kernel register_sharding register_vmap"
-        ),
-        "integration.adopt": "AdoptedOperator adopt",
-        "integration.attention": "register_attention",
-        "integration.plugins": "load_op_plugins unload_op_plugins",
-        "integration.replace": "Replacement replace_modules",
-        "integration.triton_op": "TritonOperator triton_op",
-        "kernel.autotune": "autotune",
-        "kernel.kernel_op": "KernelOperator kernel_op",
-        "launch.ascendc": "ascendc_load",
-        "launch.ascendc_op": "ascendc_op",
-        "launch.launcher": "KernelLauncher",
-        "launch.memory": "alloc_like tensor_ptr",
-        "launch.scalars": "f32 f64 i8 i16 i32 i64 u8 u16 u32 u64",
-        "launch.two_phase": "TwoPhaseLauncher",
-        "registration.python_kernel": "debugging",
-        "schema.infer": "infer_schema",
-        "validation.report": "CheckOutcome CheckReport CheckRow check",
-    },
-)
+if not TYPE_CHECKING:
+    __getattr__ = lazily(
+        __name__,
+        {
+            "contract.constraints": (
+                "InputConstraint dtype kernel_checks rank same_dtype same_shape shape"
+            ),
+            "contract.outputs": "OutputRule at_most empty empty_like promote",
+            "custom.custom_op": "CustomOperator CustomOpHandle custom_op",
+            "custom.library": (
+                "Library impl register_autocast register_autograd register_effect register_fake "
+                "register_jvp register_kernel register_sharding register_vmap"
+            ),
+            "integration.adopt": "AdoptedOperator adopt",
+            "integration.attention": "register_attention",
+            "integration.plugins": "load_op_plugins unload_op_plugins",
+            "integration.replace": "Replacement replace_modules",
+            "integration.triton_op": "TritonOperator triton_op",
+            "kernel.autotune": "autotune",
+            "kernel.kernel_op": "KernelOperator kernel_op",
+            "launch.ascendc": "ascendc_load",
+            "launch.ascendc_op": "ascendc_op",
+            "launch.launcher": "KernelLauncher",
+            "launch.memory": "alloc_like tensor_ptr",
+            "launch.scalars": "f32 f64 i8 i16 i32 i64 u8 u16 u32 u64",
+            "launch.two_phase": "TwoPhaseLauncher",
+            "registration.python_kernel": "debugging",
+            "schema.infer": "infer_schema",
+            "validation.report": "CheckOutcome CheckReport CheckRow check",
+        },
+    )
 
 
 def __dir__() -> list[str]:

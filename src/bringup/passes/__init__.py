@@ -84,6 +84,12 @@ TYPE_CHECKING = False  # `typing` is imported by none of this
 if TYPE_CHECKING:
     from bringup.passes.mining.mining import Mined, Repeat, mine
 
+TYPE_CHECKING = False  # `typing` is not imported for it
+if TYPE_CHECKING:
+    from bringup.passes.mining.mining import Mined, Repeat, mine
+else:
+    __getattr__ = lazily(__name__, {"mining.mining": "Mined Repeat mine"})
+
 __all__ = [
     "AnyValue",
     "ArgumentPattern",
@@ -155,5 +161,3 @@ __all__ = [
     "unregister_pass",
     "variadic",
 ]
-
-__getattr__ = lazily(__name__, {"mining.mining": "Mined Repeat mine"})

@@ -38,4 +38,5 @@ __all__ = [
     "run",
 ]
 
-__getattr__ = lazily(__name__, {"library": "register_library"})
+if not TYPE_CHECKING:
+    __getattr__ = lazily(__name__, {"library": "register_library"})
