@@ -82,32 +82,27 @@ def placed(aten: Any, weights: Sequence[Weight]) -> list[Weight]:
     return found
 
 
-def freeze_weights(aten: Any, weights: Sequence[Weight]) -> tuple[list[Weight], frozenset[str]]:
+def freeze_weights(aten: Any, weights: Sequence[Weight]) -> frozenset[str]:
     """Let the graph read constants instead of those of its inputs that are weights.
 
     `weights` are as `placed` gives them, none of them written by the graph. The inputs stay in the
-    signature. Returns the frozen weights and the names of the constants, which share memory with
-    them.
+    signature. Returns the names of the constants, which share memory with the weights.
     """
     placeholders = [node for node in aten.graph.nodes if node.op == "placeholder"]
     if not weights:
-        return [], frozenset()
+        return frozenset()
     first = next(node for node in aten.graph.nodes if node.op != "placeholder")
-    frozen: list[Weight] = []
-    names: list[str] = []
-    for weight in weights:
+    names = [f"_frozen_{count}" for count in range(len(weights))]
+    for name, weight in zip(names, weights, strict=True):
         node = placeholders[weight.index]
-        name = f"_frozen_{len(names)}"
         with ordinary_torch():
             aten.register_buffer(name, weight.tensor.detach(), persistent=False)
         with aten.graph.inserting_before(first):
             constant = aten.graph.get_attr(name)
         constant.meta["val"] = node.meta["val"]
         node.replace_all_uses_with(constant)
-        frozen.append(weight)
-        names.append(name)
     aten.recompile()
-    return frozen, frozenset(names)
+    return frozenset(names)
 
 
 @dataclass(frozen=True)

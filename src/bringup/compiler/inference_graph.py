@@ -99,22 +99,19 @@ class InferenceGraph:
     ) -> Sequence[int]:
         from bringup.compiler.weight_gate import choose_layers
 
-        graph, _, _ = self._rewritten(to_freeze)
+        graph, _ = self._rewritten(to_freeze)
         result = choose_layers(graph, arguments, self._options.weight_dtype)
         _LOG.warning("%s: %s", self._name, result.text(self._options.weight_dtype))
         return result.layers
 
-    def _rewritten(
-        self, to_freeze: Sequence[Weight]
-    ) -> tuple[Any, BoxedFunction | None, list[Weight]]:
+    def _rewritten(self, to_freeze: Sequence[Weight]) -> tuple[Any, BoxedFunction | None]:
         """Return the graph with constant weights after the passes, and the runner they choose."""
         graph = copied(self._original)
-        frozen, constants = freeze_weights(graph, to_freeze)
-        return graph, self._rewrite(graph, constants), frozen
+        return graph, self._rewrite(graph, freeze_weights(graph, to_freeze))
 
     def build(self, to_freeze: Sequence[Weight], narrow_layers: Sequence[int] = ()) -> Built:
         """Return the graph with these weights folded in, packed in float32 unless named."""
-        graph, run, frozen = self._rewritten(to_freeze)
+        graph, run = self._rewritten(to_freeze)
         if run is None:
             if narrow_layers:
                 from bringup.compiler.weight_gate import narrow
@@ -129,7 +126,7 @@ class InferenceGraph:
             run = run_eagerly(graph, self._inputs)
         if self._options.captures and computes(graph):
             run = self._captured(graph, run)
-        return Built(run, frozen, constants_of(graph))
+        return Built(run, to_freeze, constants_of(graph))
 
     def _captured(self, graph: Any, run: BoxedFunction) -> BoxedFunction:
         from bringup.compiler.captured_calls import captured, require_capturable

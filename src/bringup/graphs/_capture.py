@@ -45,7 +45,7 @@ class _ThreadCapture(threading.local):
 
     recorder: Any = None
     scopes: ScopeTracker | None = None
-    graph: Callable[[], CapturedGraph | None] = lambda: None
+    graph: Callable[[], CapturedGraph | None] = staticmethod(lambda: None)
     kept: list[Any] | None = None  # for as long as the graph
     task_group: int | None = None  # number of its first node
 
@@ -340,9 +340,7 @@ def constant(tensor: torch.Tensor) -> torch.Tensor:
 def _remember(
     recorder: Any, given: Given, found: Iterable[Found], most: int
 ) -> list[torch.Generator]:
-    """Record the content of reachable tensors, up to `most` bytes, and their holders; return the
-    random generators.
-    """
+    """Record reachable tensors, up to `most` bytes, and their holders; return the generators."""
     found = list(found)
     given.add(found)
     for name, value, _ in found:
@@ -384,12 +382,7 @@ def _session_of(
     try:
         yield
     finally:
-        _thread.recorder, _thread.scopes, _thread.graph = (
-            None,
-            None,
-            lambda: None,
-        )
-        _thread.kept, _thread.task_group = None, None
+        _thread.__dict__.clear()  # which leaves the defaults of its class
         scopes.stop()
 
 
