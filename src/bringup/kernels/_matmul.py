@@ -314,8 +314,7 @@ def basic_matmul(
         ValueError: out_dtype is not one of float16, bfloat16, float32 and float64.
         ContractError: dtypes or shapes do not fit.
     """
-    result: torch.Tensor = _basic_matmul(a, b, _out_dtype("basic_matmul", out_dtype))
-    return result
+    return _basic_matmul(a, b, _out_dtype("basic_matmul", out_dtype))
 
 
 def batched_matmul(
@@ -334,8 +333,7 @@ def batched_matmul(
         ValueError: out_dtype is not one of float16, bfloat16, float32 and float64.
         ContractError: dtypes or shapes do not fit.
     """
-    result: torch.Tensor = _batched_matmul(a, b, _out_dtype("batched_matmul", out_dtype))
-    return result
+    return _batched_matmul(a, b, _out_dtype("batched_matmul", out_dtype))
 
 
 def nz_matmul(
@@ -361,7 +359,7 @@ def nz_matmul(
     """
     rows, depth = _matrix_sizes("a", a)
     right_depth, columns = _matrix_sizes("b", b)
-    result: torch.Tensor = _nz_matmul(
+    return _nz_matmul(
         a if a.dim() == 2 else a.contiguous(),
         b if b.dim() == 2 else b.contiguous(),
         rows if m is None else m,
@@ -369,7 +367,6 @@ def nz_matmul(
         depth if a.dim() == 2 else right_depth,
         _out_dtype("nz_matmul", out_dtype),
     )
-    return result
 
 
 def _matrix_sizes(name: str, operand: torch.Tensor) -> tuple[int, int]:
@@ -404,10 +401,9 @@ def matmul_bias_activation(
         ValueError: out_dtype is not one of float16, bfloat16, float32 and float64.
         ContractError: another activation; dtypes or shapes do not fit.
     """
-    result: torch.Tensor = _matmul_bias_activation(
+    return _matmul_bias_activation(
         a, b, bias, activation, _out_dtype("matmul_bias_activation", out_dtype)
     )
-    return result
 
 
 def gemm(
@@ -432,8 +428,7 @@ def gemm(
         ValueError: out_dtype is not one of float16, bfloat16, float32 and float64.
         ContractError: dtypes or shapes do not fit.
     """
-    result: torch.Tensor = _gemm(a, b, c, alpha, beta, _out_dtype("gemm", out_dtype))
-    return result
+    return _gemm(a, b, c, alpha, beta, _out_dtype("gemm", out_dtype))
 
 
 def gemv(
@@ -458,8 +453,7 @@ def gemv(
         ValueError: out_dtype is not one of float16, bfloat16, float32 and float64.
         ContractError: dtypes or shapes do not fit.
     """
-    result: torch.Tensor = _gemv(a, x, y, alpha, beta, _out_dtype("gemv", out_dtype))
-    return result
+    return _gemv(a, x, y, alpha, beta, _out_dtype("gemv", out_dtype))
 
 
 def quant_matmul(
@@ -487,10 +481,7 @@ def quant_matmul(
         KernelError: scale is neither [1] nor [n]; or a is int8 and k beyond 131071, where sums may
             not fit into int32.
     """
-    result: torch.Tensor = _quant_matmul(
-        a, b, scale, per_token_scale, bias, _out_dtype("quant_matmul", out_dtype)
-    )
-    return result
+    return _quant_matmul(a, b, scale, per_token_scale, bias, _out_dtype("quant_matmul", out_dtype))
 
 
 def grouped_matmul(
@@ -516,10 +507,7 @@ def grouped_matmul(
         ContractError: dtypes or shapes do not fit.
         KernelError: group_list does not rise from 0 to at most m.
     """
-    result: torch.Tensor = _grouped_matmul(
-        a, b, group_list, _out_dtype("grouped_matmul", out_dtype)
-    )
-    return result
+    return _grouped_matmul(a, b, group_list, _out_dtype("grouped_matmul", out_dtype))
 
 
 def grouped_matmul_slice_k(
@@ -543,7 +531,6 @@ def grouped_matmul_slice_k(
         ContractError: dtypes or shapes do not fit.
         KernelError: group_list does not rise from 0 to at most k.
     """
-    result: torch.Tensor = _grouped_matmul_slice_k(
+    return _grouped_matmul_slice_k(
         a, b, group_list, _out_dtype("grouped_matmul_slice_k", out_dtype)
     )
-    return result

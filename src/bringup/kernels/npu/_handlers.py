@@ -10,15 +10,7 @@ from typing import Any, ClassVar
 import torch
 
 from bringup.graphs import GraphOpHandler, register_graph_handler
-from bringup.kernels.npu._operators import FUSED
-
-
-def _names(bare: str) -> list[str]:
-    return [bare, f"{bare}.default", f"{bare}.out"]
-
-
-def _specs(bare: str, **places: int) -> dict[str, list[tuple[str, int, str]]]:
-    return {name: [("arg", place, key) for key, place in places.items()] for name in _names(bare)}
+from bringup.kernels.npu._operators import FUSED, NpuOperator
 
 
 class FusedAttentionHandler(GraphOpHandler):
@@ -44,51 +36,24 @@ class FusedAttentionHandler(GraphOpHandler):
         return operator.out_overload, args, {**kwargs, "workspace": workspace, **results}
 
 
-@register_graph_handler(_names("npu_fused_infer_attention_score"))
-class InferAttentionHandler(FusedAttentionHandler):
-    """Fused attention for inference."""
+def _register(operator: NpuOperator) -> None:
+    """Make the lengths of an operator's sequences updatable."""
+    roles, schema = operator.signature.roles, operator.default._schema
+    lengths = [roles[role] for role in ("Q_LENGTHS", "KV_LENGTHS") if role in roles]
+    places = {argument.name: place for place, argument in enumerate(schema.arguments)}
+    specs = [("arg", places[key], key) for key in lengths]
+    names = [f"{operator.__name__}{overload}" for overload in ("", ".default", ".out")]
 
-    UPDATE_SPECS: ClassVar = _specs(
-        "npu_fused_infer_attention_score", actual_seq_lengths=5, actual_seq_lengths_kv=6
-    )
-    VARIABLE_LENGTH: ClassVar = frozenset({"actual_seq_lengths", "actual_seq_lengths_kv"})
+    @register_graph_handler(names)
+    class Handler(FusedAttentionHandler):
+        UPDATE_SPECS: ClassVar = dict.fromkeys(names, specs)
+        VARIABLE_LENGTH: ClassVar = frozenset(lengths if "Q_LENGTHS" in roles else ())
 
-
-@register_graph_handler(_names("npu_fused_infer_attention_score_v2"))
-class InferAttentionV2Handler(FusedAttentionHandler):
-    """The same in its second version."""
-
-    UPDATE_SPECS: ClassVar = _specs(
-        "npu_fused_infer_attention_score_v2", actual_seq_qlen=7, actual_seq_kvlen=8
-    )
-    VARIABLE_LENGTH: ClassVar = frozenset({"actual_seq_qlen", "actual_seq_kvlen"})
+    Handler.__name__ = Handler.__qualname__ = f"{operator.__name__}_handler"
 
 
-@register_graph_handler(_names("npu_fusion_attention_v3"))
-class FlashAttentionHandler(FusedAttentionHandler):
-    """Flash attention for training."""
-
-    UPDATE_SPECS: ClassVar = _specs(
-        "npu_fusion_attention_v3", actual_seq_qlen=14, actual_seq_kvlen=15
-    )
-    VARIABLE_LENGTH: ClassVar = frozenset({"actual_seq_qlen", "actual_seq_kvlen"})
-
-
-@register_graph_handler(_names("npu_fusion_attention_grad_v3"))
-class FlashAttentionGradHandler(FusedAttentionHandler):
-    """Its backward."""
-
-    UPDATE_SPECS: ClassVar = _specs(
-        "npu_fusion_attention_grad_v3", actual_seq_qlen=21, actual_seq_kvlen=22
-    )
-    VARIABLE_LENGTH: ClassVar = frozenset({"actual_seq_qlen", "actual_seq_kvlen"})
-
-
-@register_graph_handler(_names("npu_multi_head_latent_attention"))
-class LatentAttentionHandler(FusedAttentionHandler):
-    """Attention over compressed keys and values in pages."""
-
-    UPDATE_SPECS: ClassVar = _specs("npu_multi_head_latent_attention", context_lens=5)
+for _operator in FUSED.values():
+    _register(_operator)
 
 
 @register_graph_handler("_npu_paged_attention.default")

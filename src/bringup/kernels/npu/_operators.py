@@ -137,13 +137,20 @@ def _define_kernel(signature: Signature) -> ops.KernelOperator:
             f"{signature.name}.out({signature.arguments}, {star}Tensor(z!)? workspace=None, "
             f"{written}) -> {types if len(marks) == 1 else f'({types})'}"
         )
-    names = [argument.name for argument in torch._C.parse_schema(schema).arguments]
+    arguments = torch._C.parse_schema(schema).arguments
+    names = [argument.name for argument in arguments]
     roles = {**signature.roles, "WORKSPACE": "workspace"}
+    allowed = {*roles.values(), *signature.ignored}
+    unsupported = [
+        argument.name
+        for argument in arguments
+        if str(argument.type).startswith("Optional") and argument.name not in allowed
+    ]
     macros: dict[str, Any] = {
         f"ARG_{role}": names.index(roles[role]) if role in roles else -1
         for role in [*_ROLES, "WORKSPACE"]
     }
-    for macro, listed in ("NONE_ARGUMENTS", signature.none), ("ZERO_ARGUMENTS", signature.zero):
+    for macro, listed in ("NONE_ARGUMENTS", unsupported), ("ZERO_ARGUMENTS", signature.zero):
         macros[macro] = " ".join(f"X({names.index(name)}, {name})" for name in listed)
     query, key, value = (signature.roles[role] for role in ("QUERY", "KEY", "VALUE"))
     return ops.kernel_op(

@@ -17,7 +17,8 @@ class Signature:
         results: the names of what it computes, which are its `.out` form's last arguments.
         source: of `csrc/`.
         roles: what the kernel calls an argument -> its name here.
-        none: arguments that the kernel does not support.
+        ignored: arguments without a role that may be given and change nothing. Others that may be
+            None have to be that.
         zero: numbers that only their default is supported of.
     """
 
@@ -26,13 +27,8 @@ class Signature:
     results: tuple[str, ...]
     source: str
     roles: dict[str, str]
-    none: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
     zero: tuple[str, ...] = ()
-
-    @property
-    def bare(self) -> str:
-        """Return the name without its namespace."""
-        return self.name.partition("::")[2]
 
 
 _INFER_ROLES = {
@@ -79,26 +75,6 @@ INFER = Signature(
         "SCALE": "scale",
         "LSE_FLAG": "softmax_lse_flag",
     },
-    none=(
-        "pse_shift",
-        "dequant_scale1",
-        "quant_scale1",
-        "dequant_scale2",
-        "quant_scale2",
-        "quant_offset2",
-        "antiquant_scale",
-        "antiquant_offset",
-        "query_padding_size",
-        "kv_padding_size",
-        "key_antiquant_scale",
-        "key_antiquant_offset",
-        "value_antiquant_scale",
-        "value_antiquant_offset",
-        "key_shared_prefix",
-        "value_shared_prefix",
-        "actual_shared_prefix_len",
-        "key_rope_antiquant_scale",
-    ),
     zero=("antiquant_mode", "key_antiquant_mode", "value_antiquant_mode"),
 )
 
@@ -126,23 +102,6 @@ INFER_V2 = Signature(
         "SCALE": "softmax_scale",
         "LSE_FLAG": "return_softmax_lse",
     },
-    none=(
-        "pse_shift",
-        "dequant_scale_query",
-        "dequant_scale_key",
-        "dequant_offset_key",
-        "dequant_scale_value",
-        "dequant_offset_value",
-        "dequant_scale_key_rope",
-        "quant_scale_out",
-        "quant_offset_out",
-        "learnable_sink",
-        "query_dtype",
-        "key_dtype",
-        "value_dtype",
-        "query_rope_dtype",
-        "key_rope_dtype",
-    ),
     zero=("query_quant_mode", "key_quant_mode", "value_quant_mode"),
 )
 
@@ -184,7 +143,6 @@ FLASH = Signature(
         "SEED": "seed",
         "OFFSET": "offset",
     },
-    none=("pse", "padding_mask", "prefix", "sink"),
 )
 
 FLASH_GRAD = Signature(
@@ -206,7 +164,7 @@ FLASH_GRAD = Signature(
         "DK": "dk",
         "DV": "dv",
     },
-    none=("pse", "padding_mask", "prefix", "sink"),
+    ignored=("softmax_in", "seed", "offset"),
 )
 
 PAGED = Signature(
@@ -251,5 +209,4 @@ LATENT = Signature(
         "CACHE_MODE": "cache_mode",
         "OUT": "output",
     },
-    none=("mask", "qseqlen", "qk_descale", "pv_descale", "mask_type", "calc_type"),
 )
