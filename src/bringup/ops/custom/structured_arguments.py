@@ -29,12 +29,9 @@ class Structure:
             leaves = parameter.node.flatten(value)
             if not parameter.keyword_only:
                 positional += leaves
-            elif isinstance(parameter.node, Leaf):
-                keywords[parameter.name] = leaves[0]
             else:
-                keywords.update(
-                    zip(_leaf_names(parameter.name, parameter.node), leaves, strict=True)
-                )
+                names = [name for name, _ in parameter.node.named(parameter.name)]
+                keywords.update(zip(names, leaves, strict=True))
         return positional, keywords
 
     def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -154,11 +151,3 @@ def _gradient(node: Leaf | Group, gradient: Any) -> list[Any]:
         for (_, member), part in zip(node.members, parts, strict=True)
         for leaf in _gradient(member, part)
     ]
-
-
-def _leaf_names(prefix: str, group: Group) -> list[str]:
-    names: list[str] = []
-    for suffix, member in group.members:
-        name = f"{prefix}_{suffix}"
-        names += _leaf_names(name, member) if isinstance(member, Group) else [name]
-    return names

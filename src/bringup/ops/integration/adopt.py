@@ -29,7 +29,7 @@ from bringup.ops.registration.methods import RegistrationMethods
 from bringup.ops.registration.vmap import GeneratedRule
 from bringup.ops.schema.dispatch_keys import AUTOGRAD_KEYS, autocast_key, device_keys, listed
 from bringup.ops.schema.operator_facts import find_overload, is_dispatched
-from bringup.ops.schema.schema import Schema, SchemaArgument
+from bringup.ops.schema.schema import Schema, SchemaArgument, type_of
 
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 _is_compiling = torch.compiler.is_compiling
@@ -396,10 +396,8 @@ def _near(name: str) -> str:
 
 def _schema_of(parsed: Any) -> Schema:
     """Return the parts of a schema that matching a backward looks at; its types may be any."""
-    facts_types = [_plain_type(str(a.real_type)) for a in parsed.arguments]
     arguments = tuple(
-        SchemaArgument(a.name, type_text, optional, a.kwarg_only, a.is_write)
-        for a, (type_text, optional) in zip(parsed.arguments, facts_types, strict=True)
+        SchemaArgument(a.name, *type_of(a), a.kwarg_only, a.is_write) for a in parsed.arguments
     )
     return Schema(
         text=str(parsed),
@@ -411,12 +409,3 @@ def _schema_of(parsed: Any) -> Schema:
         return_lists=tuple("List[" in str(r.type) for r in parsed.returns),
         index={a.name: i for i, a in enumerate(arguments)},
     )
-
-
-def _plain_type(text: str) -> tuple[str, bool]:
-    optional = text.startswith("Optional[")
-    if optional:
-        text = text[len("Optional[") : -1]
-    if text.startswith("List["):
-        text = f"{text[len('List[') : -1]}[]"
-    return text, optional

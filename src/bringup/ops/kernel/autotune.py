@@ -67,12 +67,10 @@ def _tune(definition: _Definition, values: Sequence[Any]) -> None:
             operator = definition.candidate(params.tile)
             candidates.callback(operator.undefine)
             given = [_own(definition, index, value) for index, value in enumerate(values)]
-            arguments = definition.schema.arguments
-            positional = sum(not argument.keyword_only for argument in arguments)
-            keywords = {a.name: v for a, v in zip(arguments, given, strict=True) if a.keyword_only}
+            positional, keywords = definition.schema.split(given)
 
             def run() -> None:
-                operator.overload(*given[:positional], **keywords)
+                operator.overload(*positional, **keywords)
                 if device.type != "cpu":
                     torch.get_device_module(device).synchronize()
 

@@ -14,7 +14,8 @@ import torch
 from bringup._language._core import SourceKind
 from bringup.errors import SchemaError
 from bringup.ops.contract.outputs import BoundOutput
-from bringup.ops.schema.schema import Schema
+from bringup.ops.schema.operator_facts import find_overload
+from bringup.ops.schema.schema import Schema, type_of
 
 __all__ = ["ArgumentSource", "BackwardPlan", "SourceKind", "formula_of", "keep_inputs", "match"]
 
@@ -130,9 +131,7 @@ def _items(value: Any) -> Sequence[Any]:
 
 
 def _gradient(ctx: Any, grads: Sequence[Any], written: int, number: int, optional: bool) -> Any:
-    """Return the gradient of a result: of one of the `written` arguments, or of an output after
-    them.
-    """
+    """Return the gradient of a result: the `written` arguments come first, then outputs."""
     gradient = ctx.written_gradients[number] if number < written else grads[number - written]
     if gradient is None and not optional:
         shape, dtype, device = ctx.results[number]
@@ -194,15 +193,10 @@ class _Matcher:
                 )
 
     def find_backward(self) -> Any:
-        namespace, separator, rest = self._operator.partition("::")
-        name, _, overload = rest.partition(".")
-        if not separator:
-            raise self.error("expected 'namespace::name'")
         try:
-            packet = getattr(getattr(torch.ops, namespace), name)
-            return getattr(packet, overload or "default")._schema
-        except AttributeError as error:
-            raise self.error("there is no such operator; define it first") from error
+            return find_overload(self._operator)._schema
+        except SchemaError as error:
+            raise self.error(str(error)) from error
 
     def sources(self, backward: Any) -> list[ArgumentSource]:
         arguments = list(backward.arguments)
@@ -293,10 +287,4 @@ def _type_text(type_text: str, optional: bool) -> str:
 
 
 def _schema_type(argument: Any) -> str:
-    text = str(argument.real_type)
-    optional = text.startswith("Optional[")
-    if optional:
-        text = text[len("Optional[") : -1]
-    if text.startswith("List["):
-        text = f"{text[len('List[') : -1]}[]"
-    return _type_text(text, optional)
+    return _type_text(*type_of(argument))

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from bringup.ops.schema.dtypes import dtype_of_number
+from bringup.ops.schema.dtypes import DTYPES
 
 # In the order of c10::Layout and c10::MemoryFormat.
 _LAYOUTS = (
@@ -29,7 +29,7 @@ _MEMORY_FORMATS = (
     torch.channels_last_3d,
 )
 _READ: dict[str, Callable[[Any], Any]] = {
-    "ScalarType": dtype_of_number,
+    "ScalarType": DTYPES.__getitem__,
     "Layout": _LAYOUTS.__getitem__,
     "MemoryFormat": _MEMORY_FORMATS.__getitem__,
 }
@@ -41,7 +41,4 @@ def default_of(argument: Any) -> Any:
         return None
     value = argument.default_value
     kind = str(argument.real_type).removeprefix("Optional[").removesuffix("]")
-    read = _READ.get(kind)
-    if read is None or not isinstance(value, int):
-        return value
-    return read(value)
+    return _READ[kind](value) if kind in _READ and isinstance(value, int) else value

@@ -11,8 +11,3 @@ DTYPES: dict[int, torch.dtype] = {
     for number, name in enumerate(SCALAR_TYPES.split())
     if hasattr(torch, name)
 }
-
-
-def dtype_of_number(number: int) -> torch.dtype:
-    """Return the dtype of this number. Raises `KeyError` where this torch has none."""
-    return DTYPES[number]

@@ -73,6 +73,10 @@ class Leaf:
         (value,) = values
         return tuple(value) if self.is_tuple and value is not None else value
 
+    def named(self, name: str) -> list[tuple[str, Leaf]]:
+        """Return the schema's arguments by their names, for a parameter of this name."""
+        return [(name, self)]
+
 
 @dataclass(frozen=True)
 class Group:
@@ -99,6 +103,10 @@ class Group:
         return self.rebuild(
             *(member.build([*itertools.islice(stream, member.size)]) for _, member in self.members)
         )
+
+    def named(self, name: str) -> list[tuple[str, Leaf]]:
+        """Return the schema's arguments by their names, for a parameter of this name."""
+        return [leaf for part, node in self.members for leaf in node.named(f"{name}_{part}")]
 
 
 @dataclass(frozen=True)
@@ -257,7 +265,7 @@ class _SchemaInference:
                     f"parameter '{name}' is taken apart into several arguments and cannot have a "
                     "default"
                 )
-            return inferred, _group_texts(name, node)
+            return inferred, [f"{leaf.type} {part}" for part, leaf in node.named(name)]
         type_text = node.type.replace("Tensor", "Tensor!") if mutated else node.type
         if parameter.default is parameter.empty:
             return inferred, [f"{type_text} {name}"]
@@ -379,34 +387,13 @@ class _SchemaInference:
 
     def _one_return(self, annotation: Any) -> str:
         leaf = self._leaf(annotation)
-        simple = {
-            "Tensor",
-            "Tensor?",
-            "Tensor[]",
-            "Tensor?[]",
-            "int",
-            "float",
-            "bool",
-            "str",
-            "Scalar",
-        }
-        if leaf is None or leaf.type not in simple:
+        if leaf is None or leaf.type not in {"Tensor?", "Tensor[]", "Tensor?[]", *_IN_LISTS}:
             raise self.error(
                 f"the return type {_type_name(annotation)} cannot be carried by a schema; expected "
                 "None, Tensor, Optional[Tensor], list[Tensor], int, float, bool, str, Number, or "
                 "a tuple of two or more of them"
             )
         return leaf.type
-
-
-def _group_texts(prefix: str, group: Group) -> list[str]:
-    texts: list[str] = []
-    for suffix, member in group.members:
-        name = f"{prefix}_{suffix}"
-        texts += (
-            _group_texts(name, member) if isinstance(member, Group) else [f"{member.type} {name}"]
-        )
-    return texts
 
 
 def _scalar(annotation: Any) -> str | None:

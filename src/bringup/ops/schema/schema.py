@@ -19,20 +19,8 @@ from bringup.ops.schema.defaults import default_of
 
 MAX_ARGUMENTS = 64  # kMaxArguments of argument.h: inputs and outputs together
 
-_CARRIED = frozenset(
-    (
-        "Tensor",
-        "Tensor[]",
-        "int",
-        "float",
-        "bool",
-        "str",
-        "ScalarType",
-        "int[]",
-        "float[]",
-        "bool[]",
-    )
-)
+_ITEMS = ("Tensor", "int", "float", "bool")
+_CARRIED = frozenset(("str", "ScalarType", *_ITEMS, *(f"{item}[]" for item in _ITEMS)))
 _LIST = re.compile(r"List\[(.*)\]")
 _OPTIONAL = re.compile(r"Optional\[(.*)\]")
 _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
@@ -123,6 +111,12 @@ class Schema:
                 values[index] = [values[index]] * argument.length
         return values
 
+    def split(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the values of all arguments as positional and keyword arguments of a call."""
+        pairs = list(zip(self.arguments, values, strict=True))
+        positional = tuple(value for argument, value in pairs if not argument.keyword_only)
+        return positional, {a.name: value for a, value in pairs if a.keyword_only}
+
     def signature(self) -> str:
         """Return the signature as Python writes it."""
         parts: list[str] = []
@@ -207,6 +201,13 @@ def parse_schema(text: str) -> Schema:
     return schema
 
 
+def type_of(argument: Any) -> tuple[str, bool]:
+    """Return an argument's type as schemas write it, without `?`, and whether it had that."""
+    text = str(argument.real_type)
+    optional = _OPTIONAL.fullmatch(text)
+    return _LIST.sub(r"\1[]", optional[1] if optional else text), optional is not None
+
+
 def _argument(operator: str, parsed: Any) -> SchemaArgument:
     alias = parsed.alias_info
     if alias is not None and not alias.is_write:
@@ -215,11 +216,7 @@ def _argument(operator: str, parsed: Any) -> SchemaArgument:
             "operator cannot "
             "return a view, write 'Tensor' or 'Tensor(a!)'"
         )
-    type_text = str(parsed.real_type)
-    optional = _OPTIONAL.fullmatch(type_text)
-    if optional:
-        type_text = optional[1]
-    type_text = _LIST.sub(r"\1[]", type_text)
+    type_text, optional = type_of(parsed)
     if type_text not in _CARRIED:
         raise SchemaError(
             f"{operator}: argument '{parsed.name}' has type {parsed.real_type}, which the kernel "
@@ -229,7 +226,7 @@ def _argument(operator: str, parsed: Any) -> SchemaArgument:
     return SchemaArgument(
         name=parsed.name,
         type=type_text,
-        optional=optional is not None,
+        optional=optional,
         keyword_only=parsed.kwarg_only,
         mutated=alias is not None,
         required=not parsed.has_default_value(),

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensorMode
 from torch.utils import _pytree
 
 from bringup import devices
 from bringup._differences import not_close, same_bytes
 from bringup.errors import BringupError, ContractError, KernelError, first_line
 from bringup.ops.schema.operator_facts import Facts
-from bringup.ops.validation.samples import Sample, doubled, emptied
+from bringup.ops.validation.samples import Sample, resized
 
 _GUARD = 64  # elements beside an argument that nothing may write
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
@@ -288,7 +288,7 @@ def _agrees_with_fake(subject: Subject, variant: Sample, name: str) -> list[Any]
             f"{name}: the fake gives {expected}, the call raises {type(error).__name__}: {error}"
         ) from error
     if isinstance(expected, Exception):
-        if _is_data_dependent(expected):
+        if isinstance(expected, DynamicOutputShapeException):
             return None
         raise Failed(f"{name}: the call is fine, the fake raises {expected}") from expected
     real = [_meta(leaf) for leaf in got[: len(expected)]]
@@ -297,13 +297,9 @@ def _agrees_with_fake(subject: Subject, variant: Sample, name: str) -> list[Any]
     return got
 
 
-def _is_data_dependent(error: Exception) -> bool:
-    return isinstance(error, torch._subclasses.fake_tensor.DynamicOutputShapeException)
-
-
 def zero_size(subject: Subject, sample: Sample) -> None:
     """Require the fake's shape for no elements, or a refusal in the operator's words."""
-    variants = list(emptied(sample))
+    variants = list(resized(sample, times=0))
     if not variants:
         raise NotApplicable("no argument has elements")
     taken = [_agrees_with_fake(subject, variant, name) for name, variant in variants]
@@ -368,7 +364,7 @@ def dynamic_shapes(subject: Subject, sample: Sample) -> None:
     """Require that the fake and one compilation follow other sizes."""
     call = compiled_call(subject, dynamic=True)
     compare(_run_compiled(call, subject, sample), run(subject.overload, subject, sample), "dynamic")
-    for name, variant in doubled(sample):
+    for name, variant in resized(sample, times=2):
         expected = _agrees_with_fake(subject, variant, name)
         if expected is not None:
             compare(_run_compiled(call, subject, variant), expected, f"compiled {name}")
@@ -455,12 +451,8 @@ def _attempt(call: Callable[..., Any], sample: Sample, count: int) -> list[Any] 
     except Exception as error:
         return error
     # The callable may return written arguments too; they are compared as arguments.
-    returned = _pytree.tree_leaves(result)[:count] if count else []
-    return [_comparable(leaf) for leaf in (*returned, *copy.tensors())]
-
-
-def _comparable(leaf: Any) -> Any:
-    return _meta(leaf) if isinstance(leaf, torch.Tensor) and leaf.is_meta else leaf
+    leaves = [*(_pytree.tree_leaves(result)[:count] if count else []), *copy.tensors()]
+    return [_meta(x) if isinstance(x, torch.Tensor) and x.is_meta else x for x in leaves]
 
 
 def _words(outcome: list[Any] | Exception) -> str:

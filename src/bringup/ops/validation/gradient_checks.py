@@ -21,7 +21,7 @@ from bringup.ops.validation.basic_checks import (
     compare,
     refusals,
 )
-from bringup.ops.validation.samples import Sample, emptied
+from bringup.ops.validation.samples import Sample, resized
 
 _Call = Callable[..., tuple[torch.Tensor, ...]]
 
@@ -178,7 +178,7 @@ def gradient_layouts(subject: Subject, sample: Sample) -> None:
     model may expand, transpose, narrow or negate them.
     """
     checked = _layouts_checked(*_differentiable(subject, sample)[:2])
-    for what, variant in emptied(sample):
+    for what, variant in resized(sample, times=0):
         try:
             function, leaves, _ = _differentiable(subject, variant)
         except Exception:  # the rows "zero-size" and "gradient" are about that

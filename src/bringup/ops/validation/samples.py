@@ -119,21 +119,14 @@ def _fitting(definition: Any, rank: int, *, with_optional: bool) -> Sample:
     for _ in arguments:  # a shape may hang on another one
         for check in definition.checks:
             _fit(check, values, arguments)
-    definition.fake(*_call(arguments, values)[0], **_call(arguments, values)[1])
+    args, kwargs = definition.schema.split(values)
+    definition.fake(*args, **kwargs)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        sample = Sample(*_call(arguments, values)).mapped(_filled)
+        sample = Sample(args, kwargs).mapped(_filled)
     copy = sample.copied()
     definition.function.overload(*copy.args, **copy.kwargs)
     return sample
-
-
-def _call(
-    arguments: Sequence[SchemaArgument], values: Sequence[Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    pairs = list(zip(arguments, values, strict=True))
-    positional = tuple(value for argument, value in pairs if not argument.keyword_only)
-    return positional, {a.name: value for a, value in pairs if a.keyword_only}
 
 
 def _dtypes(checks: Sequence[Any], arguments: Sequence[SchemaArgument]) -> list[torch.dtype]:
@@ -197,31 +190,17 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
     return copy.set_(storage, plain.storage_offset(), plain.shape, plain.stride())
 
 
-def sizes_of(sample: Sample) -> list[int]:
-    """Return every size among the sample's tensors, once."""
-    return sorted({size for tensor in sample.tensors() for size in tensor.shape if size})
-
-
-def emptied(sample: Sample) -> Iterator[tuple[str, Sample]]:
-    """Yield the sample with zero in place of one size, wherever that stands, for each size."""
-    for size in sizes_of(sample):
+def resized(sample: Sample, *, times: int) -> Iterator[tuple[str, Sample]]:
+    """Yield the sample with one size, wherever it stands, 0 or 2 `times` as large, for each."""
+    for size in sorted({size for tensor in sample.tensors() for size in tensor.shape if size}):
         yield (
-            f"with size 0 in place of {size}",
-            sample.mapped(lambda tensor, n=size: _with_size(tensor, n, 0)),  # type: ignore[misc]
+            f"with size {times * size} in place of {size}",
+            sample.mapped(lambda tensor, n=size: _with_size(tensor, n, times)),  # type: ignore[misc]
         )
 
 
-def doubled(sample: Sample) -> Iterator[tuple[str, Sample]]:
-    """Yield the sample with one size doubled, wherever that stands, for each size."""
-    for size in sizes_of(sample):
-        yield (
-            f"with size {2 * size} in place of {size}",
-            sample.mapped(lambda tensor, n=size: _with_size(tensor, n, 2 * n)),  # type: ignore[misc]
-        )
-
-
-def _with_size(tensor: torch.Tensor, old: int, new: int) -> torch.Tensor:
+def _with_size(tensor: torch.Tensor, old: int, times: int) -> torch.Tensor:
     for dim, size in enumerate(tensor.shape):
         if size == old:
-            tensor = tensor.narrow(dim, 0, 0) if new == 0 else torch.cat([tensor, tensor], dim)
+            tensor = tensor.narrow(dim, 0, 0) if times == 0 else torch.cat([tensor] * times, dim)
     return tensor.detach().contiguous()

@@ -183,7 +183,7 @@ def test_a_backward_that_returns_no_tensor_is_refused(add: ops.KernelOperator) -
 
 
 def test_a_backward_that_is_not_defined_is_refused(add: ops.KernelOperator) -> None:
-    with pytest.raises(SchemaError, match="there is no such operator; define it first"):
+    with pytest.raises(SchemaError, match=r"there is no operator .*; define it first"):
         add.register_backward("bringup_test_none::missing")
     with pytest.raises(SchemaError, match="expected 'namespace::name'"):
         add.register_backward("missing")
