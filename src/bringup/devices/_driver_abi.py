@@ -277,7 +277,9 @@ CAPABILITIES: dict[str, int] = {
 
 
 class Table(c.Structure):
-    """bringup_driver, its functions as addresses; None for what the driver has not."""
+    """bringup_driver, its functions as addresses or None; `address` is the driver's own one."""
+
+    address: int
 
     _fields_ = (
         ("struct_size", _u32),
@@ -316,6 +318,7 @@ def open_table(path: Path) -> Table:
         raise DriverError(f"the driver {path} does not speak driver ABI {ABI}")
     size = _u32.from_address(given).value
     table = Table()
+    table.address = given
     c.memmove(c.byref(table), given, min(size, c.sizeof(Table)))
     for name, bit in CAPABILITIES.items():
         if not table.capabilities & (1 << bit):

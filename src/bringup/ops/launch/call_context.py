@@ -17,12 +17,12 @@ from typing import Any, TypeAlias
 import torch
 
 from bringup import devices
+from bringup.devices._driver_abi import DevicePropsStruct, open_table
 from bringup.errors import ContractError, DeviceError, KernelError
 from bringup.ops.launch.memory import Address
 
 StreamLike: TypeAlias = torch.Stream | int | None
 
-_DRIVER_ABI = 1
 _HANDLES = ("npu_stream", "cuda_stream", "native_handle")  # what backends call the native stream
 _C_VALUES = (
     ctypes._SimpleCData,
@@ -171,10 +171,10 @@ def place_of(where: str, args: Sequence[Any], stream: StreamLike) -> Place:
     info = devices.loaded()
     ours = info is not None and device.type == info.device_name
     torch_stream = _as_stream(where, device, stream)
-    if isinstance(stream, int):
-        handle = stream
-    else:
-        handle = 0 if torch_stream is None else _handle_of(torch_stream)
+    handle = stream if isinstance(stream, int) else 0
+    if torch_stream is not None:
+        found = (getattr(torch_stream, name, None) for name in _HANDLES)
+        handle = int(next(one for one in found if one is not None))
     queued = host_code_driver(info.path) if ours and info is not None else None
     return Place(device, handle, torch_stream, queued)
 
@@ -212,57 +212,13 @@ def _as_stream(where: str, device: torch.device, stream: StreamLike) -> torch.St
     )
 
 
-def _handle_of(stream: torch.Stream) -> int:
-    for name in _HANDLES:
-        handle = getattr(stream, name, None)
-        if handle is not None:
-            return int(handle)
-    raise AssertionError("torch.Stream has a native_handle")
-
-
-class _DeviceProps(ctypes.Structure):
-    """bringup_device_props of driver.h."""
-
-    _fields_ = (
-        ("struct_size", ctypes.c_uint32),
-        ("name", ctypes.c_char * 64),
-        ("arch", ctypes.c_char * 32),
-        ("total_memory", ctypes.c_uint64),
-        ("core_count", ctypes.c_uint32),
-        ("supports_float64", ctypes.c_uint32),
-        ("supports_int64", ctypes.c_uint32),
-        ("host_visible_memory", ctypes.c_uint32),
-        ("runs_host_code", ctypes.c_uint32),
-    )
-
-
-class _DriverHead(ctypes.Structure):
-    """The beginning of bringup_driver of driver.h."""
-
-    _fields_ = (
-        ("struct_size", ctypes.c_uint32),
-        ("abi_version", ctypes.c_uint32),
-        ("device_name", ctypes.c_char_p),
-        ("description", ctypes.c_char_p),
-        ("device_count", ctypes.c_void_p),
-        (
-            "device_props",
-            ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(_DeviceProps)),
-        ),
-    )
-
-
 @cache
 def host_code_driver(path: Path) -> int | None:
     """Return the function table of the loaded driver at `path` when what it runs is host code."""
     if not path.is_file():  # a driver in Python
         return None
-    get = ctypes.CDLL(str(path)).bringup_driver_get
-    get.restype = ctypes.c_void_p
-    address: int | None = get(ctypes.c_uint32(_DRIVER_ABI))
-    if address is None:
+    driver = open_table(path)
+    props = DevicePropsStruct(struct_size=ctypes.sizeof(DevicePropsStruct))
+    if driver.function("device_props")(0, ctypes.byref(props)) != 0 or not props.runs_host_code:
         return None
-    props = _DeviceProps(struct_size=ctypes.sizeof(_DeviceProps))
-    if _DriverHead.from_address(address).device_props(0, ctypes.byref(props)) != 0:
-        return None
-    return address if props.runs_host_code else None
+    return driver.address
