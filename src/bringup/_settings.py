@@ -105,11 +105,6 @@ def path(text: str) -> Path:
         raise ValueError(f"expected a path, and there is no user {text.split('/')[0]!r}") from None
 
 
-def optional_path(text: str) -> Path | None:
-    """Return a path, for a setting that may have none."""
-    return path(text)
-
-
 def trace_place(text: str) -> Path | None:
     """Return where a trace goes: "-" for stderr from 1, None from 0, or a JSON file."""
     if text.strip().endswith(".json"):

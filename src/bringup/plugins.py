@@ -63,9 +63,7 @@ class PluginFile:
 
     @property
     def folder(self) -> Path:
-        """Return where what it imports by name may lie: the folder that holds the file or the
-        package.
-        """
+        """Return where what it imports by name may lie: the folder of the file or the package."""
         is_package = self.path.name == "__init__.py"
         return self.path.parent.parent if is_package else self.path.parent
 
@@ -131,7 +129,8 @@ def load_file(plugin: PluginFile) -> ModuleType:
         with _import_state_kept(), _helpers_kept(plugin):
             # compiled here and now: a cached .pyc is trusted by time and size, a plugin by its
             # content
-            _execute(plugin, module)
+            code = compile(plugin.path.read_bytes(), str(plugin.path), "exec", dont_inherit=True)
+            exec(code, vars(module))
     except KeyboardInterrupt:
         unload_file(plugin)
         raise
@@ -201,12 +200,6 @@ def entry_points(group: str) -> list[EntryPoint]:
     if known is None or known[0] != state:
         known = _ENTRY_POINTS[group] = state, read_entry_points(group)
     return list(known[1])
-
-
-def _entry_point(name: str, value: str, group: str) -> EntryPoint:
-    from importlib.metadata import EntryPoint  # see read_entry_points
-
-    return EntryPoint(name, value, group)
 
 
 _Installation: TypeAlias = tuple[tuple[str, int], ...]
@@ -360,7 +353,9 @@ class PluginLoader:
                 own = {key: entry for key, entry in own.items() if key in self._state}
             self._drop_stale(files, own.keys())
             for key, (name, value) in own.items():
-                self._load(key, _entry_point(name, value, self._groups[0]), report)
+                from importlib.metadata import EntryPoint  # see read_entry_points
+
+                self._load(key, EntryPoint(name, value, self._groups[0]), report)
             for file in files:
                 self._load(str(file.path), file, report)
             for group in self._groups:
@@ -470,11 +465,6 @@ def _modules_since(entry: EntryPoint, before: set[str]) -> list[str]:
         for name in [*sys.modules]
         if name not in before and (name == root or name.startswith(f"{root}."))
     ]
-
-
-def _execute(plugin: PluginFile, module: ModuleType) -> None:
-    code = compile(plugin.path.read_bytes(), str(plugin.path), "exec", dont_inherit=True)
-    exec(code, vars(module))
 
 
 def _paths_in(place: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:

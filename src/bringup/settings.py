@@ -165,7 +165,7 @@ _trace_file = Setting(
     "BRINGUP_DRIVER_TRACE",
     "file for every call of the driver and what it answered; %p in it is the process's number",
     "none",
-    parse.optional_path,
+    parse.path,
     lambda: None,
 )
 _trace_payload = Setting(
@@ -232,7 +232,7 @@ pass_dump = Setting(
     "BRINGUP_PASS_DUMP",
     "folder for the graph before and after every pass that changed it, as text and DOT",
     "none",
-    parse.optional_path,
+    parse.path,
     lambda: None,
 )
 pass_limit = Setting(
@@ -397,9 +397,7 @@ def check() -> None:
 
 
 def table() -> list[dict[str, str]]:
-    """Return a row for every setting: variable, meaning, default, current text, and the problem if
-    it is wrong.
-    """
+    """Return a row for every setting: variable, meaning, default, current text and problem."""
     return [
         {
             "variable": setting.variable,

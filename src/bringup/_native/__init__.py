@@ -38,6 +38,7 @@ __all__ = [
     "torch_library_status",
 ]
 
+_ASKED_FOR = "BRINGUP_NATIVE=0 asks for that"
 _OF_CORE = ("_core", "libbringup_engine", "libbringup_runtime")
 _REBUILD = "reinstall with `pip install --no-build-isolation .` (in the sources: `make build`)"
 
@@ -69,9 +70,7 @@ def sim_driver_path() -> Path:
 
 @cache
 def core() -> ModuleType:
-    """Return the module over runtime and engine. Raises `NativeLibraryError` when it cannot be
-    loaded.
-    """
+    """Return the module over runtime and engine; `NativeLibraryError` when it cannot be loaded."""
     found = importlib.util.find_spec("bringup._native._core")
     if found is not None and found.origin is not None and found.name not in sys.modules:
         problem = _compatibility.mismatch(Path(found.origin))
@@ -158,7 +157,7 @@ def torch_library_status() -> TorchLibrary:
         return _decided
     key = _find.running_key()
     if settings.native() == "none":
-        return TorchLibrary(str(key), None, _asked_for())
+        return TorchLibrary(str(key), None, _ASKED_FOR)
     module, refused = _load_first(key)
     if module is not None:
         return TorchLibrary(str(key), module)
@@ -190,7 +189,7 @@ def _find_or_build() -> TorchLibrary:
     key = _find.running_key()
     choice = settings.native()
     if choice == "none":
-        return _without(key, _asked_for())
+        return _without(key, _ASKED_FOR)
     module, refused = _load_first(key)
     if module is None:
         module, problem = _built(key)
@@ -201,10 +200,6 @@ def _find_or_build() -> TorchLibrary:
     if choice == "required":
         raise NativeLibraryError(f"{reason} (BRINGUP_NATIVE=1 demands it)")
     return _without(key, reason)
-
-
-def _asked_for() -> str:
-    return "BRINGUP_NATIVE=0 asks for that"
 
 
 def _text(key: _find.Key, reasons: list[str]) -> str:
@@ -265,16 +260,12 @@ def _built(key: _find.Key) -> tuple[ModuleType | None, str]:
 
     try:
         path = _build.obtain(recipe)
-        return _load_built(path, key), ""
+        candidate = next(found for found in _find.in_folder(path.parent) if found.path == path)
+        if problem := candidate.incompatibility_reason(key, _find.core_build_key(library_dir())):
+            return None, problem
+        return _find.load(candidate, key), ""
     except NativeLibraryError as error:
         return None, str(error)
-
-
-def _load_built(path: Path, key: _find.Key) -> ModuleType:
-    candidate = next(found for found in _find.in_folder(path.parent) if found.path == path)
-    if problem := candidate.incompatibility_reason(key, _find.core_build_key(library_dir())):
-        raise NativeLibraryError(problem)
-    return _find.load(candidate, key)
 
 
 def _without(key: _find.Key, reason: str) -> TorchLibrary:

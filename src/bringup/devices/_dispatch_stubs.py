@@ -104,7 +104,9 @@ def _texts(headers: Path) -> dict[Path, str]:
             f"dispatch stubs: there are no headers in {folder}: a wheel of torch has them, some "
             "distributions' packages leave them out. Install torch from its wheel"
         )
-    return {file.relative_to(headers): _stripped(_read(file)) for file in files}
+    return {
+        file.relative_to(headers): _DEFINE.sub("", _COMMENT.sub("", _read(file))) for file in files
+    }
 
 
 def _read(file: Path) -> str:
@@ -114,10 +116,6 @@ def _read(file: Path) -> str:
         raise DeviceError(
             f"dispatch stubs: {file} cannot be read: {error.strerror}. Install torch from its wheel"
         ) from None
-
-
-def _stripped(text: str) -> str:
-    return _DEFINE.sub("", _COMMENT.sub("", text))
 
 
 def _mangled(name: str) -> str:

@@ -187,6 +187,5 @@ def _write(found: DispatchTrace, file: Path) -> None:
         print(f"bringup: BRINGUP_DISPATCH_TRACE={file}: {error}", file=sys.stderr)
 
 
-def _devices() -> ModuleType:
-    module: ModuleType = _native.torch_library("devices.dispatch_trace").devices
-    return module
+def _devices() -> Any:
+    return _native.torch_library("devices.dispatch_trace").devices

@@ -191,13 +191,11 @@ def _bound(
 
 
 def _key_sets(torch: Any, value: Any, is_tensor: bool) -> Iterator[Any]:
-    """Yield the key sets that the dispatcher reads: of tensors, also in lists, generators, and
-    numbers in place of tensors.
-    """
+    """Yield the key sets of tensors (in lists too), generators, and numbers in their place."""
     if isinstance(value, torch.Tensor):
         yield torch._C._dispatch_keys(value)
     elif isinstance(value, torch.Generator):
-        key = torch._C._dispatch_key_for_device(_device_type(torch, value.device))
+        key = torch._C._dispatch_key_for_device(value.device.type)
         yield torch._C.DispatchKeySet(torch._C._dispatch_key_parse(key))
     elif isinstance(value, (list, tuple)):
         for one in value:
@@ -206,15 +204,10 @@ def _key_sets(torch: Any, value: Any, is_tensor: bool) -> Iterator[Any]:
         yield torch._C._dispatch_keys(torch.tensor(value))
 
 
-def _device_type(torch: Any, device: Any) -> str:
-    kind: str = torch.device(device).type
-    return kind
-
-
 def _factory_key(torch: Any, given: Mapping[str, Any]) -> str:
     """Return the key of a call's device and layout, as BackendSelect computes it."""
     device = given.get("device")
-    kind = "cpu" if device is None else _device_type(torch, device)
+    kind = "cpu" if device is None else torch.device(device).type
     base: str = torch._C._dispatch_key_for_device(kind)
     prefix = _PREFIXES.get(str(given.get("layout")), "SparseCsr")
     if not prefix and str(given.get("dtype")).startswith("torch.q"):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
 from bringup import _native, settings
 from bringup._settings import FALLBACK_ACTIONS, OPERATOR_NAME
@@ -178,6 +177,5 @@ def apply_setting() -> None:
         set_fallback_policy(default, operators)  # type: ignore[arg-type]
 
 
-def _devices() -> ModuleType:
-    module: ModuleType = _native.torch_library("devices.fallback_report").devices
-    return module
+def _devices() -> Any:
+    return _native.torch_library("devices.fallback_report").devices

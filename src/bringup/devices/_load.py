@@ -337,32 +337,24 @@ def _drain(native: ModuleType, name: str) -> None:
     try:
         _await_autograd_release(native, name)
     except RuntimeError as error:  # of a device that is lost, say: nothing is to be waited for
-        warnings.warn(
-            f"device {name!r} failed while the process ended: {error}", RuntimeWarning, stacklevel=1
-        )
+        _warn(f"device {name!r} failed while the process ended: {error}")
     for device in range(native.device_count()):
         status, message = native.synchronize(device)
         if status != 0:
-            warnings.warn(
-                f"work on device '{name}:{device}' failed and its result was not read: {message}",
-                RuntimeWarning,
-                stacklevel=1,
-            )
+            _warn(f"work on device '{name}:{device}' failed and its result was not read: {message}")
     status, message = native.shut_down_driver()
     if status != 0:
-        warnings.warn(
-            f"the driver of device '{name}' did not shut down: {message}",
-            RuntimeWarning,
-            stacklevel=1,
-        )
+        _warn(f"the driver of device '{name}' did not shut down: {message}")
+
+
+def _warn(words: str) -> None:
+    warnings.warn(words, RuntimeWarning, stacklevel=2)
 
 
 def _library(driver: str | Path | None) -> Path:
-    return _chosen_library() if driver is None else driver_library(driver)
-
-
-def _chosen_library() -> Path:
-    """Return the library of the driver that `BRINGUP_DRIVER` names."""
+    """Return the library of a driver, or of the one that `BRINGUP_DRIVER` names."""
+    if driver is not None:
+        return driver_library(driver)
     try:
         return driver_library(settings.driver())
     except DriverError as error:

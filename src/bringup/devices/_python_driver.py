@@ -12,7 +12,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -310,19 +310,10 @@ def _props_struct(props: DeviceProps) -> DevicePropsStruct:
         raise ValueError(f"device_props: unknown dtypes {', '.join(unknown)}; known: {DTYPES}")
     if len(props.uuid) not in (0, 16):
         raise ValueError(f"device_props: expected a uuid of 16 bytes, got {len(props.uuid)}")
-    filled = DevicePropsStruct(
-        name=_text(props.name, "name"),
-        arch=_text(props.arch, "arch"),
-        total_memory=props.total_memory,
-        core_count=props.core_count,
-        supports_float64=props.supports_float64,
-        supports_int64=props.supports_int64,
-        host_visible_memory=props.host_visible_memory,
-        alignment=props.alignment,
-        driver_version=_text(props.driver_version, "driver_version"),
-        least_priority=props.least_priority,
-        greatest_priority=props.greatest_priority,
-    )
+    given = {one.name: getattr(props, one.name) for one in fields(DeviceProps)}
+    del given["dtypes"], given["uuid"]
+    texts = {name: _text(text, name) for name, text in given.items() if isinstance(text, str)}
+    filled = DevicePropsStruct(**{**given, **texts})
     filled.uuid[: len(props.uuid)] = list(props.uuid)
     if props.dtypes is not None:
         filled.dtypes = sum(1 << bit for bit, name in enumerate(DTYPES) if name in props.dtypes)

@@ -430,7 +430,9 @@ class CapturedGraph:
         """
         if not isinstance(other, CapturedGraph):
             raise TypeError(f"diff takes a CapturedGraph, got {type(other).__name__}")
-        ours, theirs = (graph._node_words() for graph in (self, other))
+        ours, theirs = (
+            named_nodes(graph.nodes, graph._captured("diff").accesses()) for graph in (self, other)
+        )
         our_slots, their_slots = (
             {name: f"{slot.type} {value_words(slot.value)}" for name, slot in graph.slots.items()}
             for graph in (self, other)
@@ -469,9 +471,7 @@ class CapturedGraph:
 
     @property
     def memory_bytes(self) -> int:
-        """Return bytes that the graph holds for results: outputs and intermediates, not captured
-        inputs.
-        """
+        """Return the bytes of the graph's outputs and intermediates, without captured inputs."""
         return int(self._captured("memory_bytes").native.reserved_bytes)
 
     def pool(self) -> GraphPool:
@@ -488,10 +488,6 @@ class CapturedGraph:
             return "CapturedGraph(empty)"
         counts = f"{content.native.node_count} nodes, {len(content.places)} slots"
         return f"CapturedGraph({counts}, {self.memory_bytes} bytes)"
-
-    def _node_words(self) -> dict[str, str]:
-        content = self._captured("diff")
-        return named_nodes(self.nodes, content.accesses())
 
     def _captured(self, what: str) -> CapturedContent:
         if self._content is None:

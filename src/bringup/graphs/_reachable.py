@@ -17,9 +17,7 @@ import torch
 
 MOST_OBJECTS = 10_000
 DEEPEST = 8
-_CLOSED = (
-    *("torch", "bringup", "builtins", "os", "typing", "_pytest", "pytest", "numpy", "logging"),
-)
+_CLOSED = {"torch", "bringup", "builtins", "os", "typing", "_pytest", "pytest", "numpy", "logging"}
 """Packages whose objects and functions are not looked into; modules and tensors always are."""
 _PLAIN_KEYS = (str, int, float, bool, bytes, type(None))
 _CONTAINERS: dict[type, Callable[[Any], Iterable[tuple[Any, Any]]]] = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -57,7 +58,7 @@ def _without_gradients() -> Iterator[None]:
 @pytest.fixture
 def handlers() -> Iterator[None]:
     """Handlers that a test registers are gone after it."""
-    with _handlers.handlers_of_block():
+    with mock.patch.dict(_handlers._registry):
         yield
 
 

@@ -48,9 +48,7 @@ class InputConstraint:
     dtypes: tuple[torch.dtype, ...] = ()
 
     def bind(self, schema: Schema, where: str) -> BoundConstraint:
-        """Return the check with argument names resolved. Raises `SchemaError` starting with
-        `where`.
-        """
+        """Return the check over indices. Raises `SchemaError` starting with `where`."""
         return BoundConstraint(
             self.kind,
             tuple(self._index(schema, name, where) for name in self.names),

@@ -394,6 +394,13 @@ def strided_arguments(
     return chosen
 
 
+def packed(results: Sequence[Any]) -> Any:
+    """Return several results as an operator gives them: none, one, or a tuple."""
+    if not results:
+        return None
+    return results[0] if len(results) == 1 else tuple(results)
+
+
 class FakeCounts:
     """The sizes that a kernel would find out, for one call with fake tensors."""
 

@@ -338,7 +338,18 @@ def _define(
         device_key(device)
 
     def register(name: str) -> CustomOperator:
-        return _registered(name, text, function, structure, devices, tags, where, make)
+        """Return the operator in the dispatcher; nothing is left there when that fails."""
+        namespace, bare = _parts(name)
+        library = torch.library.Library(namespace, "FRAGMENT")
+        try:
+            _define_schema(library, name, bare + text, tags)
+            operator = make(find_overload(name), library, function, structure, where)
+            operator._register(devices)
+            operator.install_functionalization(text)
+        except BaseException:
+            destroy(library)
+            raise
+        return operator
 
     with defining(name):
         known = _earlier(name, function, redefine)
@@ -365,30 +376,6 @@ def _from_schema(
 ) -> CustomOperator:
     """Return what mindtorch_v2 constructs as `CustomOpHandle`."""
     return custom_op(qualname, impl_fn, mutates_args=mutates_args, schema=schema, make=make)
-
-
-def _registered(
-    name: str,
-    text: str,
-    function: Callable[..., Any],
-    structure: Structure | None,
-    devices: Sequence[str] | None,
-    tags: Sequence[torch.Tag],
-    where: str,
-    make: type[CustomOperator],
-) -> CustomOperator:
-    """Return the operator in the dispatcher; nothing is left there when that fails."""
-    namespace, bare = _parts(name)
-    library = torch.library.Library(namespace, "FRAGMENT")
-    try:
-        _define_schema(library, name, bare + text, tags)
-        operator = make(find_overload(name), library, function, structure, where)
-        operator._register(devices)
-        operator.install_functionalization(text)
-    except BaseException:
-        destroy(library)
-        raise
-    return operator
 
 
 def _rehearse(name: str, register: Callable[[str], CustomOperator], known: CustomOperator) -> None:

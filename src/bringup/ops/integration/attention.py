@@ -126,7 +126,8 @@ class _Adapter:
         if made is None or self.mask == "bool":
             return made
         dtype = options.get("dtype", torch.float32)
-        return torch.where(made, torch.zeros((), dtype=dtype, device=made.device), _lowest(dtype))
+        zero = torch.zeros((), dtype=dtype, device=made.device)
+        return torch.where(made, zero, float(torch.finfo(dtype).min))
 
     def attend(
         self,
@@ -219,10 +220,6 @@ _TENSORS = ("query", "key", "value")
 
 def _text(value: Any) -> str:
     return f"a tensor {list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
-
-
-def _lowest(dtype: torch.dtype) -> float:
-    return float(torch.finfo(dtype).min)
 
 
 def _parameters(

@@ -27,7 +27,7 @@ from bringup.ops.contract.constraints import (
     verify_devices,
     verify_texts,
 )
-from bringup.ops.contract.outputs import BoundOutput, OutputRule
+from bringup.ops.contract.outputs import BoundOutput, OutputRule, packed
 from bringup.ops.custom.custom_op import CustomOperator, custom_op
 from bringup.ops.kernel.kernel_op import bound_constraints, bound_outputs
 from bringup.ops.kernel.variants import signature_of_schema
@@ -121,7 +121,7 @@ class Launcher:
             name: given.get(name, declared[name].default) for name in declared if name in wanted
         }
         missing = [name for name, value in found.items() if value is inspect.Parameter.empty]
-        if missing and not _is_tuned(self.kernel):
+        if missing and _jit_function(self.kernel) is self.kernel:
             raise SchemaError(
                 f"{self.name}: {self.function.__name__} has the tl.constexpr parameter "
                 f"{missing[0]!r}; give its value, as in constants={{{missing[0]!r}: 128}}"
@@ -181,7 +181,7 @@ class Launcher:
     def fake(self, *args: Any, **kwargs: Any) -> Any:
         """Return the operator on fake and meta tensors."""
         values = self.schema.bind(args, kwargs)
-        return _packed(self._allocate(values))
+        return packed(self._allocate(values))
 
     def _allocate(self, values: Sequence[Any]) -> list[Any]:
         arguments = self.schema.arguments
@@ -207,7 +207,7 @@ class Launcher:
         grid = self._grid_of(passed)
         if grid is not None:
             self._launch(grid, given, next(t.device for t in passed if isinstance(t, torch.Tensor)))
-        return _packed(results)
+        return packed(results)
 
     def _grid_of(self, values: Sequence[Any]) -> Any:
         """Return the grid; None when there is nothing to do."""
@@ -316,12 +316,6 @@ def _given(parameter: CParameter, values: Sequence[Any]) -> Any:
     return parameter.evaluate(values)
 
 
-def _packed(results: Sequence[Any]) -> Any:
-    if not results:
-        return None
-    return results[0] if len(results) == 1 else tuple(results)
-
-
 def _is_constant(annotation: Any) -> bool:
     name = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "")
     return name.rpartition(".")[2] == "constexpr"
@@ -332,10 +326,6 @@ def _jit_function(kernel: Any) -> Any:
     while not inspect.isfunction(kernel.fn):
         kernel = kernel.fn
     return kernel
-
-
-def _is_tuned(kernel: Any) -> bool:
-    return _jit_function(kernel) is not kernel
 
 
 def _is_interpreted(kernel: Any) -> bool:

@@ -6,7 +6,7 @@ Reading `args=` and calling the function is jit's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -33,16 +33,11 @@ class CFunction:
     args: str | None
     returns: Literal["status", "void"] | None
 
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """Return the options by name."""
-        return {"entry": self.entry, "args": self.args, "returns": self.returns}
-
     def of(self, source: jit.Source) -> jit.Source:
         """`source` with the entry and the form that the options ask for. Raises `TypeError` or
         `ValueError` for options that cannot be.
         """
-        for option, value in self.options.items():
+        for option, value in vars(self).items():
             if value is not None and not isinstance(value, str):
                 raise TypeError(f"{option}={value!r}: expected a text, got {type(value).__name__}")
         entry = source.entry if self.entry is None else self.entry
@@ -129,9 +124,7 @@ def with_dtypes(
 def _required(
     schema: Schema, bound: jit.BoundTemplate, outputs: Sequence[BoundOutput]
 ) -> dict[int, torch.dtype]:
-    """Return the dtypes of inputs that parameters tell, also through an output that takes after
-    one.
-    """
+    """Return the dtypes of inputs that parameters tell, also those of outputs like them."""
     found: dict[int, torch.dtype] = {}
     inputs = len(schema.arguments)
     for parameter in bound.parameters:

@@ -68,9 +68,7 @@ def _variable() -> Any:
     from torch._dynamo.variables.torch import BaseTorchVariable
 
     class KernelOperatorVariable(BaseTorchVariable):  # type: ignore[misc]
-        """A kernel operator's callable: itself in every respect but a call, where it is its
-        overload.
-        """
+        """A kernel operator's callable: itself, but in a call its overload."""
 
         def call_function(self, tx: Any, args: Any, kwargs: Any) -> Any:
             return TorchInGraphFunctionVariable(self.value.overload).call_function(tx, args, kwargs)

@@ -45,6 +45,7 @@ from bringup.ops.contract.outputs import (
     Counted,
     FakeCounts,
     OutputRule,
+    packed,
     strided_arguments,
 )
 from bringup.ops.custom.library import forget, remember
@@ -70,17 +71,7 @@ __all__ = ["KernelOperator", "bound_constraints", "bound_outputs", "kernel_op"]
 
 _NO_MACROS: Mapping[str, jit.Macro] = {}
 
-_METHODS = (
-    "register_kernel",
-    "register_fake",
-    "register_autograd",
-    "register_backward",
-    "register_jvp",
-    "register_vmap",
-    "register_autocast",
-    "register_effect",
-    "register_sharding",
-)
+_METHODS = [name for name in dir(KernelMethods) if name.startswith("register_")]
 
 definitions_by_name: dict[str, _Definition] = {}
 _candidates = itertools.count()
@@ -106,9 +97,7 @@ class _Definition:
     thread: Any = field(default_factory=lambda: weakref.ref(threading.current_thread()), repr=False)
 
     def register(self) -> KernelOperator:
-        """Put the operator into the dispatcher, so that it is found; leaves no trace when that
-        fails.
-        """
+        """Put the operator into the dispatcher; leaves no trace when that fails."""
         self._register()
         definitions_by_name[self.schema.qualified_name] = self
         remember(self.schema.qualified_name, self.methods)
@@ -181,9 +170,7 @@ class _Definition:
         return self._declared() == known._declared()
 
     def _declared(self) -> tuple[object, ...]:
-        """Return what decides what a call computes and refuses, to compare; what is in a file may
-        differ.
-        """
+        """Return what decides what a call does, to compare; files are compared by name."""
         template = repr(self.template)  # which tells macros of 1 and True apart
         return self.schema.text, template, self.outputs, self.checks, self.grid, self.strided
 
@@ -236,9 +223,7 @@ class _Definition:
             setattr(self.function, method, getattr(self.methods, method))
 
     def compile(self, device: str, values: Sequence[Any]) -> int:
-        """Return the kernel's number for a device type and what a call's key holds. Called
-        natively.
-        """
+        """Return the kernel's number for a device type and a key. Called natively."""
         name = self.schema.qualified_name
         tuning = self.tuning(device)
         params = jit.tuned(self.variants.params_of_key(values), **tuning)
@@ -251,9 +236,7 @@ class _Definition:
             ) from None
 
     def tuning(self, device: str) -> dict[str, Any]:
-        """Return what measured tile sizes are kept under besides a call's parameter set: the
-        arguments of `jit.tune`.
-        """
+        """Return the arguments of `jit.tune` beside a call's parameter set."""
         arch = ""
         if device != "cpu" and devices.loaded() is not None:
             arch = str(torch.get_device_module(device).get_device_properties().arch)
@@ -309,11 +292,7 @@ class _Definition:
             )
         except ContractError as error:
             raise ContractError(f"{self.schema.qualified_name}: {error}") from None
-        if not results:
-            results = tuple(values[index] for index in self.schema.returns)
-        if not results:
-            return None
-        return results[0] if len(results) == 1 else results
+        return packed(results or [values[index] for index in self.schema.returns])
 
     def verify(self, values: Sequence[Any]) -> Any:
         """Check the input contract; the one device of all tensors. Raises `ContractError` without
@@ -357,23 +336,18 @@ def _set_output_pool() -> None:
     torch_library().ops.set_output_pool(settings.ops_pool())
 
 
-def _callable_of(name: str) -> KernelOperator | None:
-    definition = definitions_by_name.get(name)
-    return None if definition is None else definition.function
-
-
 def _reduce(function: Any) -> tuple[Any, ...]:
     """Return how a callable is pickled and copied; its type is native."""
     name = function.qualified_name
     return reduced(name, definition.module if (definition := definitions_by_name.get(name)) else "")
 
 
-find_operator_by(_callable_of)
-
-
 def definition_of(qualified_name: str) -> _Definition | None:
     """Return the definition of a kernel operator, or None when it is another library's."""
     return definitions_by_name.get(qualified_name)
+
+
+find_operator_by(lambda name: getattr(definition_of(name), "function", None))
 
 
 def kernel_op(
@@ -490,9 +464,7 @@ def kernel_op(
 def bound_outputs(
     schema: Schema, outputs: OutputRule | Iterable[OutputRule]
 ) -> tuple[BoundOutput, ...]:
-    """Return the output rules of a definition. Raises `SchemaError` for what does not fit the
-    schema.
-    """
+    """Return the output rules of a definition. Raises `SchemaError` for what does not fit."""
     name = schema.qualified_name
     rules = _listed(outputs, OutputRule)
     if not all(isinstance(rule, OutputRule) for rule in rules):
@@ -523,9 +495,7 @@ def _listed(given: Any, kind: type) -> tuple[Any, ...]:
 def bound_constraints(
     schema: Schema, checks: InputConstraint | Iterable[InputConstraint]
 ) -> tuple[BoundConstraint, ...]:
-    """Return the input contract of a definition. Raises `SchemaError` for what does not fit the
-    schema.
-    """
+    """Return the input contract of a definition. Raises `SchemaError` for what does not fit."""
     name = schema.qualified_name
     contract = _listed(checks, InputConstraint)
     if not all(isinstance(check, InputConstraint) for check in contract):

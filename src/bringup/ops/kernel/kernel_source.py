@@ -12,7 +12,7 @@ from typing import Literal
 from bringup import jit
 from bringup.errors import SchemaError
 from bringup.ops.kernel.c_function import CFunction, GridSize
-from bringup.ops.kernel.variants import output_names, template_of
+from bringup.ops.kernel.variants import output_names
 from bringup.ops.schema.schema import Schema
 
 
@@ -33,7 +33,7 @@ def template_for(
     """
     name = schema.qualified_name
     if isinstance(source, jit.Template):
-        given = {"dtypes": dtypes, "macros": macros, "flags": flags, **function.options}
+        given = {"dtypes": dtypes, "macros": macros, "flags": flags, **vars(function)}
         given |= size.options
         if both := [option for option, value in given.items() if value]:
             raise SchemaError(
@@ -47,8 +47,19 @@ def template_for(
             plain = replace(plain, kind=kind)
         plain = size.of(function.of(plain))
         given = size.options if plain.abi == "values" else {}
-        return template_of(
-            plain, dtypes, macros, flags, function.args or "", function.returns, **given
+        return jit.Template(
+            plain.path,
+            text=plain.text,
+            name=plain.name,
+            entry=plain.entry,
+            abi=plain.abi,
+            kind=plain.kind,
+            dtypes=dtypes,
+            macros=macros,
+            flags=flags,
+            params=function.args or "",
+            returns=function.returns,
+            **given,
         )
     except (TypeError, ValueError) as error:
         raise SchemaError(f"{name}: {error}") from error

@@ -98,9 +98,7 @@ class KernelOperator(Protocol):
         """
 
     def undefine(self) -> None:
-        """Remove the operator, so that its name can be defined again. Calls of it raise from then
-        on.
-        """
+        """Remove the operator and free its name. Calls of it raise from then on."""
 
 
 class KernelMethods(RegistrationMethods):

@@ -7,8 +7,8 @@ template of the entry form "args".
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -168,9 +168,7 @@ class Variants:
         return [*(as_passed(i, value) for i, value in enumerate(values)), *results]
 
     def takes(self, index: int, tensor: torch.Tensor, strided: Sequence[int]) -> bool:
-        """Return whether the kernel takes a tensor as it lies in memory; those in `strided` it
-        does.
-        """
+        """Return whether the kernel takes a tensor as it lies, as it does those in `strided`."""
         layouts = {choice.argument: choice.allowed for choice in self.bound.layouts}
         return _taken(tensor, layouts.get(index), index not in strided)
 
@@ -190,31 +188,3 @@ def _taken(tensor: torch.Tensor, allowed: Sequence[jit.Layout] | None, contiguou
         return not contiguous or tensor.is_contiguous()
     everything = [one for one in jit.Layout if one is not jit.Layout.NZ or one in allowed]
     return jit.layout_of(tensor, everything) in allowed
-
-
-def template_of(
-    source: jit.Source,
-    dtypes: Mapping[str, str],
-    macros: Mapping[str, jit.Macro],
-    flags: Sequence[str],
-    params: str = "",
-    returns: Literal["status", "void"] | None = None,
-    **size: Any,
-) -> jit.Template:
-    """Return a plain source as a template; `size` are `grid`, `block` and `shared` of device code
-    with plain arguments. Raises `TypeError` or `ValueError` for macros or flags that cannot be.
-    """
-    return jit.Template(
-        source.path,
-        text=source.text,
-        name=source.name,
-        entry=source.entry,
-        abi=source.abi,
-        kind=source.kind,
-        dtypes=dtypes,
-        macros=macros,
-        flags=flags,
-        params=params,
-        returns=returns,
-        **size,
-    )

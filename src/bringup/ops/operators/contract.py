@@ -149,9 +149,7 @@ def _asked(
     sizes: Bounds,
     usual: tuple[dict[torch.dtype, torch.dtype], ...] = ({}, {}),
 ) -> list[torch.dtype] | Exception:
-    """Return the CPU's result dtypes for stand-ins full of `number` with dtypes `usual`, or its
-    refusal.
-    """
+    """Return the dtypes of the CPU's results for stand-ins full of `number`, or its refusal."""
 
     def stand_in(value: Any, usual: dict[torch.dtype, torch.dtype]) -> Any:
         if isinstance(value, (list, tuple)):

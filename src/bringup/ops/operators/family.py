@@ -137,9 +137,7 @@ class Overload:
         return tuple(p.role for p in self.parameters if p.role != "out")
 
     def signature(self, kind: Kind) -> tuple[object, ...]:
-        """Return what the forms of one family have in common: a tensor in one may be a number in
-        another.
-        """
+        """Return what the forms of one family share: a tensor in one may be a number in another."""
         same: list[tuple[str, str]] = []
         for parameter in self.parameters:
             if parameter.role in {"out", "dim", "keepdim", "dtype"} and kind == "reduction":

@@ -8,6 +8,7 @@ import threading
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
@@ -83,9 +84,7 @@ class OperatorKernel:
                 self.enable()
 
     def close(self) -> None:
-        """Take the kernel out of the dispatcher: the fallback is there again. Captured graphs go on
-        with it.
-        """
+        """Take the kernel out of the dispatcher. Captured graphs go on with it."""
         with _lock:
             self._take_out(self.operators)
 
@@ -237,11 +236,7 @@ def _source(
         raise SchemaError(
             f"devices.kernel({operator!r}): source has abi={source.abi!r}, expected 'args'"
         )
-    if kind != "raw":
-        return jit.Source(source.path, text=source.text, name=source.name, kind="device")
-    return jit.Source(
-        source.path, text=source.text, name=source.name, entry=source.entry, kind="device"
-    )
+    return replace(source, kind="device", entry=source.entry if kind == "raw" else "run")
 
 
 def _supported(operator: str, supports: Iterable[Any]) -> frozenset[torch.dtype]:

@@ -322,22 +322,6 @@ class Planner:
         return macros
 
 
-# As torch's errors call them.
-_NAMES = {
-    torch.bool: "Bool",
-    torch.uint8: "Byte",
-    torch.int8: "Char",
-    torch.int16: "Short",
-    torch.int32: "Int",
-    torch.int64: "Long",
-    torch.float16: "Half",
-    torch.bfloat16: "BFloat16",
-    torch.float32: "Float",
-    torch.float64: "Double",
-    torch.complex32: "ComplexHalf",
-    torch.complex64: "ComplexFloat",
-    torch.complex128: "ComplexDouble",
-}
 _NOT_GIVEN = {"dim", "keepdim", "dtype"}
 _NUMBERS = {"int": "int64_t", "SymInt": "int64_t", "bool": "bool", "float": "double"}
 
@@ -345,7 +329,8 @@ _NUMBERS = {"int": "int64_t", "SymInt": "int64_t", "bool": "bool", "float": "dou
 def _check_cast(result: torch.dtype, written: torch.dtype) -> None:
     if torch.can_cast(result, written):
         return
-    names = [_NAMES.get(dtype, str(dtype)) for dtype in (result, written)]
+    # As torch's errors call them: "Float" of "torch.FloatTensor".
+    names = [torch.empty(0, dtype=dtype, device="cpu").type()[6:-6] for dtype in (result, written)]
     raise RuntimeError(
         f"result type {names[0]} can't be cast to the desired output type {names[1]}"
     )
