@@ -29,71 +29,77 @@ _NORM_CHECKS = (
 # In 16 bits an eps of 1e-6 would be a subnormal number, or 0.
 _EPS_CHECKS = (ops.dtype("eps", torch.float32, torch.float64), ops.shape("eps"))
 
+_RMS_NORM_CHECKS = (
+    ops.dtype("x", *_FLOATS),
+    ops.same_dtype("x", "weight"),
+    ops.shape("weight", "x.shape[-1]"),
+)
+
 _LAYER_NORM_CHECKS = (
     *_NORM_CHECKS,
     ops.same_dtype("x", "bias"),
     ops.shape("bias", "x.shape[-1]"),
 )
 
-add_layer_norm = ops.kernel_op(
-    "bringup::add_layer_norm(Tensor x, Tensor residual, Tensor weight, Tensor bias, "
-    "float eps=1e-05) -> Tensor",
-    source=_source("add_layer_norm"),
-    dtypes={"SCALAR": "x"},
-    outputs=ops.empty_like("x"),
-    checks=_LAYER_NORM_CHECKS,
+
+def _operator(
+    signature: str, *checks: ops.InputConstraint, results: int = 1, **macros: str
+) -> ops.KernelOperator:
+    """Define an operator whose results are like x; one with a tensor `eps` has the same source."""
+    return ops.kernel_op(
+        f"bringup::{signature}",
+        source=_source(signature.partition("(")[0].removesuffix("_eps")),
+        dtypes={"SCALAR": "x", **macros},
+        outputs=[ops.empty_like("x")] * results,
+        checks=checks,
+    )
+
+
+add_layer_norm = _operator(
+    "add_layer_norm(Tensor x, Tensor residual, Tensor weight, Tensor bias, float eps=1e-05) "
+    "-> Tensor",
+    *_LAYER_NORM_CHECKS,
 )
 
-add_layer_norm_sum = ops.kernel_op(
-    "bringup::add_layer_norm_sum(Tensor x, Tensor residual, Tensor weight, Tensor bias, "
-    "float eps=1e-05) -> (Tensor normalized, Tensor total)",
-    source=_source("add_layer_norm_sum"),
-    dtypes={"SCALAR": "x"},
-    outputs=(ops.empty_like("x"), ops.empty_like("x")),
-    checks=_LAYER_NORM_CHECKS,
+add_layer_norm_sum = _operator(
+    "add_layer_norm_sum(Tensor x, Tensor residual, Tensor weight, Tensor bias, float eps=1e-05) "
+    "-> (Tensor normalized, Tensor total)",
+    *_LAYER_NORM_CHECKS,
+    results=2,
 )
 
-rms_norm = ops.kernel_op(
-    "bringup::rms_norm(Tensor x, Tensor? weight=None, float eps=1e-06) -> Tensor",
-    source=_source("rms_norm"),
-    dtypes={"SCALAR": "x"},
-    outputs=ops.empty_like("x"),
-    checks=(
-        ops.dtype("x", *_FLOATS),
-        ops.same_dtype("x", "weight"),
-        ops.shape("weight", "x.shape[-1]"),
-    ),
+rms_norm = _operator(
+    "rms_norm(Tensor x, Tensor? weight=None, float eps=1e-06) -> Tensor", *_RMS_NORM_CHECKS
 )
 
-rms_norm_eps = ops.kernel_op(
-    "bringup::rms_norm_eps(Tensor x, Tensor? weight, Tensor eps) -> Tensor",
-    source=_source("rms_norm"),
-    dtypes={"SCALAR": "x", "EPS": "eps"},
-    outputs=ops.empty_like("x"),
-    checks=(
-        ops.dtype("x", *_FLOATS),
-        ops.same_dtype("x", "weight"),
-        ops.shape("weight", "x.shape[-1]"),
-        *_EPS_CHECKS,
-    ),
+rms_norm_eps = _operator(
+    "rms_norm_eps(Tensor x, Tensor? weight, Tensor eps) -> Tensor",
+    *_RMS_NORM_CHECKS,
+    *_EPS_CHECKS,
+    EPS="eps",
 )
 
-add_rms_norm_eps = ops.kernel_op(
-    "bringup::add_rms_norm_eps(Tensor x, Tensor residual, Tensor weight, Tensor eps) -> "
+add_rms_norm = _operator(
+    "add_rms_norm(Tensor x, Tensor residual, Tensor weight, float eps=1e-06) -> "
     "(Tensor normalized, Tensor total)",
-    source=_source("add_rms_norm"),
-    dtypes={"SCALAR": "x", "EPS": "eps"},
-    outputs=(ops.empty_like("x"), ops.empty_like("x")),
-    checks=(*_NORM_CHECKS, *_EPS_CHECKS),
+    *_NORM_CHECKS,
+    results=2,
 )
 
-add_rms_norm = ops.kernel_op(
-    "bringup::add_rms_norm(Tensor x, Tensor residual, Tensor weight, float eps=1e-06) -> "
+add_rms_norm_eps = _operator(
+    "add_rms_norm_eps(Tensor x, Tensor residual, Tensor weight, Tensor eps) -> "
     "(Tensor normalized, Tensor total)",
-    source=_source("add_rms_norm"),
-    dtypes={"SCALAR": "x"},
-    outputs=(ops.empty_like("x"), ops.empty_like("x")),
-    checks=_NORM_CHECKS,
+    *_NORM_CHECKS,
+    *_EPS_CHECKS,
+    results=2,
+    EPS="eps",
+)
+
+bias_gelu = _operator(
+    "bias_gelu(Tensor x, Tensor bias) -> Tensor",
+    ops.dtype("x", *_FLOATS),
+    ops.same_dtype("x", "bias"),
+    ops.shape("bias", "x.shape[-1]"),
 )
 
 rotary = ops.kernel_op(
@@ -115,18 +121,6 @@ silu_mul = ops.kernel_op(
         ops.dtype("gate", *_FLOATS),
         ops.same_dtype("gate", "up"),
         ops.same_shape("gate", "up"),
-    ),
-)
-
-bias_gelu = ops.kernel_op(
-    "bringup::bias_gelu(Tensor x, Tensor bias) -> Tensor",
-    source=_source("bias_gelu"),
-    dtypes={"SCALAR": "x"},
-    outputs=ops.empty_like("x"),
-    checks=(
-        ops.dtype("x", *_FLOATS),
-        ops.same_dtype("x", "bias"),
-        ops.shape("bias", "x.shape[-1]"),
     ),
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from bringup import ir, passes
 
@@ -46,9 +46,11 @@ class NodePass(passes.FusionBasePass):
         raise NotImplementedError
 
 
-def binary(builder: ir.GraphBuilder, op_type: str, left: object, right: object) -> ir.TensorHolder:
-    """Return an operator with one output over two arguments."""
-    result = builder.op(op_type, left, right)
+def single(
+    builder: ir.GraphBuilder, op_type: str, *arguments: Any, **keywords: Any
+) -> ir.TensorHolder:
+    """Return the one output of an operator."""
+    result = builder.op(op_type, *arguments, **keywords)
     assert isinstance(result, ir.TensorHolder)
     return result
 

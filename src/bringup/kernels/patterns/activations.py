@@ -9,12 +9,12 @@ from bringup import ir, kernels, passes
 from bringup.kernels.patterns._support import (
     ALL_FLOATS,
     KNOWN_AT_RUN_TIME,
-    binary,
     close_to,
     described,
     is_frozen,
     is_scalar,
     require,
+    single,
 )
 
 
@@ -26,16 +26,16 @@ class SwiGlu(passes.PatternFusionPass):
         """With the operator."""
         gate, up = inputs[0], inputs[1]
         activated = gate.builder.op("aten::silu", gate)
-        return binary(gate.builder, "aten::mul.Tensor", activated, up)
+        return single(gate.builder, "aten::mul.Tensor", activated, up)
 
     @passes.pattern
     def sigmoid(self, inputs: passes.PatternInputs) -> ir.TensorHolder:
         """Written out."""
         gate, up = inputs[0], inputs[1]
-        activated = binary(
+        activated = single(
             gate.builder, "aten::mul.Tensor", gate, gate.builder.op("aten::sigmoid", gate)
         )
-        return binary(gate.builder, "aten::mul.Tensor", activated, up)
+        return single(gate.builder, "aten::mul.Tensor", activated, up)
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
         """Require one shape of both, rows without gaps."""
@@ -52,7 +52,7 @@ class SwiGlu(passes.PatternFusionPass):
         """Return the fused operator."""
         kernels.load()
         builder = ir.GraphBuilder()
-        return binary(builder, "bringup::silu_mul", *builder.create_inputs(2))
+        return single(builder, "bringup::silu_mul", *builder.create_inputs(2))
 
 
 class _WrittenOutGelu(passes.PatternFusionPass):
@@ -81,9 +81,8 @@ class _WrittenOutGelu(passes.PatternFusionPass):
     def replacement(self, match_result: passes.MatchResult) -> ir.TensorHolder:
         """Return the operator."""
         builder = ir.GraphBuilder()
-        gelu = builder.op("aten::gelu", builder.create_input(), approximate=self.approximate)
-        assert isinstance(gelu, ir.TensorHolder)
-        return gelu
+        x = builder.create_input()
+        return single(builder, "aten::gelu", x, approximate=self.approximate)
 
 
 class TanhGelu(_WrittenOutGelu):
@@ -101,7 +100,7 @@ class TanhGelu(_WrittenOutGelu):
     @passes.pattern
     def power(self, inputs: passes.PatternInputs) -> ir.TensorHolder:
         """Match a cube written as a power."""
-        cube = binary(
+        cube = single(
             inputs[0].builder, "aten::pow.Tensor_Scalar", inputs[0], passes.any_value("three")
         )
         return self._gelu(inputs[0], cube)
@@ -110,21 +109,21 @@ class TanhGelu(_WrittenOutGelu):
     def product(self, inputs: passes.PatternInputs) -> ir.TensorHolder:
         """Match a cube written as a product."""
         x, builder = inputs[0], inputs[0].builder
-        square = binary(builder, "aten::mul.Tensor", x, x)
-        return self._gelu(x, binary(builder, "aten::mul.Tensor", square, x))
+        square = single(builder, "aten::mul.Tensor", x, x)
+        return self._gelu(x, single(builder, "aten::mul.Tensor", square, x))
 
     def _gelu(self, x: ir.TensorHolder, cube: ir.TensorHolder) -> ir.TensorHolder:
         builder, named = x.builder, passes.any_value
-        cubic = binary(builder, "aten::mul.Tensor", cube, named("cubic"))
-        inner = binary(
+        cubic = single(builder, "aten::mul.Tensor", cube, named("cubic"))
+        inner = single(
             builder,
             "aten::mul.Tensor",
-            binary(builder, "aten::add.Tensor", x, cubic),
+            single(builder, "aten::add.Tensor", x, cubic),
             named("scale"),
         )
-        shifted = binary(builder, "aten::add.Tensor", builder.op("aten::tanh", inner), named("one"))
-        half = binary(builder, "aten::mul.Tensor", x, named("half"))
-        return binary(builder, "aten::mul.Tensor", half, shifted)
+        shifted = single(builder, "aten::add.Tensor", builder.op("aten::tanh", inner), named("one"))
+        half = single(builder, "aten::mul.Tensor", x, named("half"))
+        return single(builder, "aten::mul.Tensor", half, shifted)
 
     def names(self, pattern_name: str) -> tuple[str, ...]:
         """Return which numbers this spelling has."""
@@ -154,10 +153,10 @@ class ErfGelu(_WrittenOutGelu):
 
     def _gelu(self, x: ir.TensorHolder, scaling: str, number: str) -> ir.TensorHolder:
         builder, named = x.builder, passes.any_value
-        scaled = binary(builder, scaling, x, named(number))
-        shifted = binary(builder, "aten::add.Tensor", builder.op("aten::erf", scaled), named("one"))
-        half = binary(builder, "aten::mul.Tensor", x, named("half"))
-        return binary(builder, "aten::mul.Tensor", half, shifted)
+        scaled = single(builder, scaling, x, named(number))
+        shifted = single(builder, "aten::add.Tensor", builder.op("aten::erf", scaled), named("one"))
+        half = single(builder, "aten::mul.Tensor", x, named("half"))
+        return single(builder, "aten::mul.Tensor", half, shifted)
 
     def names(self, pattern_name: str) -> tuple[str, ...]:
         """Return which numbers this spelling has."""
@@ -173,9 +172,8 @@ class BiasGelu(passes.PatternFusionPass):
         """gelu(view(addmm(bias, x, weight)))."""
         builder = inputs[0].builder
         layer = builder.op("aten::addmm", inputs[0], inputs[1], inputs[2])
-        gelu = builder.op("aten::gelu", builder.op("aten::view", layer, passes.any_value("size")))
-        assert isinstance(gelu, ir.TensorHolder)
-        return gelu
+        view = builder.op("aten::view", layer, passes.any_value("size"))
+        return single(builder, "aten::gelu", view)
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
         """Require a bias for each column and a view that keeps columns."""
@@ -193,6 +191,6 @@ class BiasGelu(passes.PatternFusionPass):
         kernels.load()
         builder = ir.GraphBuilder()
         bias, x, weight = builder.create_inputs(3)
-        product = binary(builder, "aten::mm", x, weight)
-        fused = binary(builder, "bringup::bias_gelu", product, bias)
-        return binary(builder, "aten::view", fused, match_result["size"])
+        product = single(builder, "aten::mm", x, weight)
+        fused = single(builder, "bringup::bias_gelu", product, bias)
+        return single(builder, "aten::view", fused, match_result["size"])

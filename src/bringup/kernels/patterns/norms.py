@@ -8,34 +8,28 @@ from bringup import ir, kernels, passes
 from bringup.kernels.patterns._support import (
     ALL_FLOATS,
     FLOATS,
-    binary,
     close_to,
     described,
     is_scalar,
     last_dimension,
     require,
+    single,
 )
 
 _Spelling = Callable[[ir.GraphBuilder, ir.TensorHolder], ir.TensorHolder]
 
 
-def _unary(builder: ir.GraphBuilder, op_type: str, x: ir.TensorHolder) -> ir.TensorHolder:
-    result = builder.op(op_type, x)
-    assert isinstance(result, ir.TensorHolder)
-    return result
-
-
 _SQUARES: dict[str, _Spelling] = {
-    "pow": lambda builder, x: binary(
+    "pow": lambda builder, x: single(
         builder, "aten::pow.Tensor_Scalar", x, passes.any_value("two")
     ),
-    "mul": lambda builder, x: binary(builder, "aten::mul.Tensor", x, x),
+    "mul": lambda builder, x: single(builder, "aten::mul.Tensor", x, x),
 }
 _INVERSE_ROOTS: dict[str, _Spelling] = {
-    "rsqrt": lambda builder, x: _unary(builder, "aten::rsqrt", x),
-    "pow": lambda builder, x: binary(builder, "aten::pow.Tensor_Scalar", x, -0.5),
-    "sqrt": lambda builder, x: _unary(
-        builder, "aten::reciprocal", _unary(builder, "aten::sqrt", x)
+    "rsqrt": lambda builder, x: single(builder, "aten::rsqrt", x),
+    "pow": lambda builder, x: single(builder, "aten::pow.Tensor_Scalar", x, -0.5),
+    "sqrt": lambda builder, x: single(
+        builder, "aten::reciprocal", single(builder, "aten::sqrt", x)
     ),
 }
 
@@ -62,10 +56,10 @@ class RmsNorm(passes.PatternFusionPass):
         mean = builder.op(
             "aten::mean.dim", _SQUARES[square](builder, x), passes.any_value("dim"), True
         )
-        shifted = binary(builder, "aten::add.Tensor", mean, passes.any_value("eps"))
-        normalized = binary(builder, "aten::mul.Tensor", x, _INVERSE_ROOTS[root](builder, shifted))
+        shifted = single(builder, "aten::add.Tensor", mean, passes.any_value("eps"))
+        normalized = single(builder, "aten::mul.Tensor", x, _INVERSE_ROOTS[root](builder, shifted))
         if weighted:
-            normalized = binary(builder, "aten::mul.Tensor", builder.create_input(), normalized)
+            normalized = single(builder, "aten::mul.Tensor", builder.create_input(), normalized)
         return passes.Pattern(builder.build_and_reset(normalized))
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
@@ -93,19 +87,13 @@ class RmsNorm(passes.PatternFusionPass):
         eps = match_result["eps"]
         arguments = (x, weight[0] if weight else None)
         if not isinstance(eps, ir.Value):
-            return _one(builder.op("bringup::rms_norm", *arguments, eps))
+            return single(builder, "bringup::rms_norm", *arguments, eps)
         desc = described(match_result.inputs[:1])[0]
         if eps.desc is None or eps.desc.device != desc.device:
             import torch  # `bringup passes list` does without
 
-            eps = _one(builder.op("aten::_to_copy", eps, device=torch.device(desc.device)))
-        return _one(builder.op("bringup::rms_norm_eps", *arguments, eps))
-
-
-def _one(result: ir.TensorHolder | tuple[ir.TensorHolder, ...]) -> ir.TensorHolder:
-    """Return the one output of an operator."""
-    assert isinstance(result, ir.TensorHolder)
-    return result
+            eps = single(builder, "aten::_to_copy", eps, device=torch.device(desc.device))
+        return single(builder, "bringup::rms_norm_eps", *arguments, eps)
 
 
 class NarrowRmsNorm(passes.PatternFusionPass):
@@ -128,9 +116,9 @@ class NarrowRmsNorm(passes.PatternFusionPass):
         weight, x = inputs[0], inputs[1]
         builder = x.builder
         wide = builder.op("aten::_to_copy", x, dtype=passes.any_value("wide"))
-        normalized = _one(builder.op(op_type, wide, None, eps))
+        normalized = single(builder, op_type, wide, None, eps)
         narrow = builder.op("aten::_to_copy", normalized, dtype=passes.any_value("narrow"))
-        return binary(builder, "aten::mul.Tensor", weight, narrow)
+        return single(builder, "aten::mul.Tensor", weight, narrow)
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
         """Require widening to float32, rounding back, and one weight per column."""
@@ -153,7 +141,7 @@ class NarrowRmsNorm(passes.PatternFusionPass):
         builder = ir.GraphBuilder()
         weight, x, *eps = builder.create_inputs(len(match_result.inputs))
         op_type = f"bringup::rms_norm{'_eps' if eps else ''}"
-        return _one(builder.op(op_type, x, weight, eps[0] if eps else match_result["eps"]))
+        return single(builder, op_type, x, weight, eps[0] if eps else match_result["eps"])
 
 
 class AddRmsNorm(passes.PatternFusionPass):
@@ -191,8 +179,8 @@ def _add_norm(
 ) -> tuple[ir.TensorHolder, ir.TensorHolder]:
     kernels.load()
     x, residual, weight = inputs[0], inputs[1], inputs[2]
-    total = binary(x.builder, "aten::add.Tensor", x, residual)
-    return _one(x.builder.op(op_type, total, weight, eps)), total
+    total = single(x.builder, "aten::add.Tensor", x, residual)
+    return single(x.builder, op_type, total, weight, eps), total
 
 
 class AddLayerNorm(passes.PatternFusionPass):
@@ -212,7 +200,7 @@ class AddLayerNorm(passes.PatternFusionPass):
 
     def _add_norm(self, inputs: passes.PatternInputs) -> tuple[ir.TensorHolder, ir.TensorHolder]:
         builder = inputs[0].builder
-        total = binary(builder, "aten::add.Tensor", inputs[0], inputs[1])
+        total = single(builder, "aten::add.Tensor", inputs[0], inputs[1])
         shape, eps = passes.any_value("shape"), passes.any_value("eps")
         outputs = builder.op("aten::native_layer_norm", total, shape, inputs[2], inputs[3], eps)
         assert isinstance(outputs, tuple)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from bringup import ir, kernels, passes
 from bringup.kernels.patterns._support import (
     ALL_FLOATS,
-    binary,
     described,
     last_dimension,
     require,
+    single,
 )
 
 
@@ -51,9 +51,9 @@ class Rotary(passes.PatternFusionPass):
         turned = builder.op(
             "aten::cat", [builder.op("aten::neg", high), low], passes.any_value("cat_dim")
         )
-        straight = binary(builder, "aten::mul.Tensor", x, cos)
-        return binary(
-            builder, "aten::add.Tensor", straight, binary(builder, "aten::mul.Tensor", turned, sin)
+        straight = single(builder, "aten::mul.Tensor", x, cos)
+        return single(
+            builder, "aten::add.Tensor", straight, single(builder, "aten::mul.Tensor", turned, sin)
         )
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
@@ -97,6 +97,4 @@ class Rotary(passes.PatternFusionPass):
         kernels.load()
         builder = ir.GraphBuilder()
         rotated = builder.op("bringup::rotary", *builder.create_inputs(3))
-        turned = builder.op("aten::transpose.int", rotated, 1, 2)
-        assert isinstance(turned, ir.TensorHolder)
-        return turned
+        return single(builder, "aten::transpose.int", rotated, 1, 2)
