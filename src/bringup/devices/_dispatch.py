@@ -335,16 +335,12 @@ def call_chain(
             if entry.key == "BackendSelect" and factory_key:
                 key = torch_c._dispatch_key_parse(factory_key)
                 key_set |= torch_c.DispatchKeySet(key)
-            elif _ends_chain(entry):
+            elif (
+                entry.kind in _LAST_KINDS or entry.key in _LAST_KEYS or entry.key in _backend_keys()
+            ):
                 return (*chain, *_on_host(table, entry))
         elif entry.key == "Undefined":
             return tuple(chain)
-
-
-def _ends_chain(entry: DispatchEntry) -> bool:
-    if entry.kind in _LAST_KINDS or entry.key in _LAST_KEYS:
-        return True
-    return entry.key in _backend_keys()
 
 
 @functools.cache

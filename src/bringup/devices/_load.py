@@ -105,7 +105,9 @@ def load_driver(
     policy = _float64_policy(downcast_float64)
     trace_to = settings.dispatch_trace()
     native.set_wait_limit(settings.wait_timeout(), settings.wait_abort())
-    _set_trace(native)
+    asked = settings.driver_trace()
+    if asked is not None:
+        native.set_driver_trace(str(asked.file), asked.payload, asked.limit or 0)
     info = _open(native, source, name, policy)
     native.set_float64_policy(getattr(native.Float64Policy, policy))
     _install(native, info.device_name)
@@ -142,13 +144,6 @@ def _open(
         host_visible=facts["host_visible"],
         downcast_float64=policy,
     )
-
-
-def _set_trace(native: ModuleType) -> None:
-    """Trace the driver that is opened next, if the settings say so."""
-    asked = settings.driver_trace()
-    if asked is not None:
-        native.set_driver_trace(str(asked.file), asked.payload, asked.limit or 0)
 
 
 def _float64_policy(given: str | None) -> Float64Policy:

@@ -238,21 +238,16 @@ class PythonDriver(_SynchronousDriver, ABC):
         def call(*arguments: Any) -> int:
             # Nothing may be raised through C, so whatever it is becomes a status.
             try:
-                self._require_own_process()
+                if os.getpid() != self._process:
+                    raise RuntimeError(f"the driver {self.path} cannot be used in a forked process")
                 status = adapter(method, *arguments)
             except BaseException as error:
-                self._say(f"{type(error).__name__}: {error}")
+                words = f"{type(error).__name__}: {error}".encode(errors="replace")
+                self._words.buffer = ctypes.create_string_buffer(words)
                 return int(_status_of(error))
             return int(Status.OK if status is None else status)
 
         return call
-
-    def _require_own_process(self) -> None:
-        if os.getpid() != self._process:
-            raise RuntimeError(f"the driver {self.path} cannot be used in a forked process")
-
-    def _say(self, text: str) -> None:
-        self._words.buffer = ctypes.create_string_buffer(text.encode(errors="replace"))
 
     def _last_error(self) -> int | None:
         buffer = getattr(self._words, "buffer", None)

@@ -174,11 +174,8 @@ def memory_summary(stats: dict[str, Any], device: str, free: int, total: int) ->
         f"{'bytes':24}" + "".join(f"{kind:>18}" for kind in _KINDS),
     ]
     for title, key in _ROWS:
-        lines.append(f"{title:24}" + "".join(_cells(stats, key)))
+        cells = (f"{stats.get(f'{key}.{kind}', 0):>18,}" for kind in _KINDS)
+        lines.append(f"{title:24}" + "".join(cells))
     retries, failures = stats.get("num_alloc_retries", 0), stats.get("num_ooms", 0)
     lines.append(f"allocations tried again: {retries:,}; out of memory: {failures:,}")
     return "\n".join(lines)
-
-
-def _cells(stats: dict[str, Any], key: str) -> Iterable[str]:
-    return (f"{stats.get(f'{key}.{kind}', 0):>18,}" for kind in _KINDS)

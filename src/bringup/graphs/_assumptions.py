@@ -78,7 +78,8 @@ class HeldTensors:
         kept: list[Found] = []
         for name, value, all_held in reversed(found):
             held = {key: item for key, item in all_held.items() if can_hold_tensors(type(item))}
-            fresh = {key for key, item in held.items() if self._is_result(item)}
+            tensors = {key for key, item in held.items() if issubclass(type(item), torch.Tensor)}
+            fresh = {key for key in tensors if not self._predates(held[key])}  # results of the run
             if issubclass(type(value), torch.nn.Module):
                 self.modules.append(value)
                 held = {key: item for key, item in held.items() if key not in fresh}
@@ -89,9 +90,6 @@ class HeldTensors:
                 kept.append((name, value, held))
         for row in reversed(kept):
             self._held.setdefault(id(row[1]), row)
-
-    def _is_result(self, value: Any) -> bool:
-        return issubclass(type(value), torch.Tensor) and not self._predates(value)
 
     def check(self, watch: Any) -> None:
         """Raise `CaptureError` for a tensor that the graph reads and the run replaced."""

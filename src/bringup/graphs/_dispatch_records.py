@@ -183,7 +183,8 @@ def _record(
     if not isinstance(func, torch._ops.OpOverload):
         named = {key: wrapped(value) for key, value in kwargs.items()}
         return DispatchRecord(func, [wrapped(value) for value in args], named)
-    tensors, wrap = _tensor_names(func), hook_of(handler, "record_wrap_kwarg")
+    tensors = frozenset(a.name for a in func._schema.arguments if "Tensor" in str(a.real_type))
+    wrap = hook_of(handler, "record_wrap_kwarg")
     positional, keywords = _completed(func, args, kwargs)
     return DispatchRecord(
         func,
@@ -206,10 +207,6 @@ def _completed(
         else:
             positional[argument.name] = given.pop(0) if given else value
     return positional, keywords
-
-
-def _tensor_names(func: Any) -> frozenset[str]:
-    return frozenset(a.name for a in func._schema.arguments if "Tensor" in str(a.real_type))
 
 
 class _Watched(Mapping[str, Any]):

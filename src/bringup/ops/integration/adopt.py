@@ -215,8 +215,9 @@ class AdoptedOperator(RegistrationMethods):
         """Permit a registration at these keys, of which one may be another library's."""
         if isinstance(self.overload, _Expired):
             self.overload()
-        present = [key for key in keys if self._is_others(key)]
-        if _has_kernel(self.qualified_name, _COMPOSITE) and what in ("a fake", "a gradient"):
+        name = self.qualified_name
+        present = [key for key in keys if key not in self._ours and _has_kernel(name, key)]
+        if _has_kernel(name, _COMPOSITE) and what in ("a fake", "a gradient"):
             present.append(_COMPOSITE)
         if present and not override and not self._is_placeholder(what):
             why = (
@@ -225,11 +226,12 @@ class AdoptedOperator(RegistrationMethods):
                 else f"at {', '.join(present)}"
             )
             raise SchemaError(
-                f"{self.qualified_name} has {what} already ({why}); override=True takes its place "
+                f"{name} has {what} already ({why}); override=True takes its place "
                 "as long as this handle is held"
             )
-        mine = self._library._op_impls
-        self._former |= {f"{self._book_name}/{key}" for key in keys} & (_registered - mine)
+        # as torch's book of Python registrations calls them
+        booked = {f"{name.replace('::', '/')}/{key}" for key in keys}
+        self._former |= booked & (_registered - self._library._op_impls)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that a kernel is overridden, as asked
             with self._overriding(bool(present)):
@@ -243,14 +245,6 @@ class AdoptedOperator(RegistrationMethods):
         member = {"a fake": "_abstract_fn", "a gradient": "_backward_fn"}.get(what)
         known = torch._library.custom_ops.OPDEFS.get(self.qualified_name)
         return known is not None and member is not None and getattr(known, member) is None
-
-    @property
-    def _book_name(self) -> str:
-        """Return what torch's book of Python registrations calls the operator."""
-        return self.qualified_name.replace("::", "/")
-
-    def _is_others(self, key: str) -> bool:
-        return key not in self._ours and bool(_has_kernel(self.qualified_name, key))
 
     @contextmanager
     def _overriding(self, override: bool) -> Iterator[None]:

@@ -157,7 +157,9 @@ class _Definition:
             torch.library.register_fake(name, self.fake, lib=self.library)
             packet = getattr(getattr(torch.ops, namespace), bare.partition(".")[0])
             self._make_callable(getattr(packet, self.schema.overload or "default"))
-            self._add_methods()
+            self.methods = KernelMethods(self.schema, self.outputs, self.function, self.library)
+            for method in _METHODS:
+                setattr(self.function, method, getattr(self.methods, method))
             self.methods.install_functionalization(self.schema.text, self.function)
         except BaseException as error:
             self._remove()
@@ -216,11 +218,6 @@ class _Definition:
             overload=overload,
             compile=self.compile,
         )
-
-    def _add_methods(self) -> None:
-        self.methods = KernelMethods(self.schema, self.outputs, self.function, self.library)
-        for method in _METHODS:
-            setattr(self.function, method, getattr(self.methods, method))
 
     def compile(self, device: str, values: Sequence[Any]) -> int:
         """Return the kernel's number for a device type and a key. Called natively."""

@@ -305,7 +305,9 @@ class _SchemaInference:
         if leaf is not None:
             return leaf
         if typing.get_origin(annotation) is tuple:
-            return self._tuple(name, typing.get_args(annotation))
+            parts = enumerate(typing.get_args(annotation))
+            members = tuple((str(i), self._node(f"{name}_{i}", part)) for i, part in parts)
+            return Group(members, list, lambda *values: values)
         if (
             isinstance(annotation, type)
             and issubclass(annotation, tuple)
@@ -348,10 +350,6 @@ class _SchemaInference:
         ):
             return _list(args[0], is_tuple=True)
         return None
-
-    def _tuple(self, name: str, annotations: Sequence[Any]) -> Group:
-        members = tuple((str(i), self._node(f"{name}_{i}", a)) for i, a in enumerate(annotations))
-        return Group(members, list, lambda *values: values)
 
     def _fields(
         self, name: str, kind: type, fields: Sequence[str], take: Callable[[Any], Sequence[Any]]
