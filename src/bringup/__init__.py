@@ -49,16 +49,22 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> ModuleType:
-    if name in __all__:
-        import importlib
+def _imported(name: str) -> ModuleType:
+    import importlib
 
-        return importlib.import_module(f"bringup.{name}")
-    raise AttributeError(f"module 'bringup' has no attribute {name!r}")
+    return importlib.import_module(f"bringup.{name}")
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        if name in __all__:
+            return _imported(name)
+        raise AttributeError(f"module 'bringup' has no attribute {name!r}")
 
 
 def _of_graphs(name: str) -> Callable[[], object]:
-    return lambda: getattr(__getattr__("graphs"), name)
+    return lambda: getattr(_imported("graphs"), name)
 
 
 for _attribute, _name in GRAPHS.items():

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from random import Random
-from unittest import mock
 
 import pytest
 import torch
@@ -24,7 +23,7 @@ from torch import Tensor, nn
 
 from bringup import devices, graphs
 from bringup.errors import CaptureError
-from bringup.graphs import _handlers
+from bringup.graphs._handlers import handlers_of_block
 
 STEPS = 12
 DOCUMENT = Path(__file__).parents[2] / "docs" / "graphs" / "capture.md"
@@ -119,7 +118,7 @@ def _equal(replayed: list[Tensor], expected: list[Tensor] | None) -> bool:
 
 @pytest.fixture(autouse=True)
 def _updatable_softplus() -> Iterator[None]:
-    with mock.patch.dict(_handlers._registry):
+    with handlers_of_block():
         graphs.register_graph_handler("aten::softplus")(SoftplusHandler)
         yield
 

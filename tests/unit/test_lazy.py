@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -68,3 +69,10 @@ def test_what_a_type_checker_sees_is_what_is_found(package: str) -> None:
     for name in set(module.__all__) & set(found):
         owner, original = found[name]
         assert getattr(module, name) is getattr(importlib.import_module(owner), original)
+
+
+@pytest.mark.parametrize("package", ["bringup", "bringup.compiler.onnx", *ALL])
+def test_a_type_checker_sees_no_names_but_those(package: str) -> None:
+    """A `__getattr__` that it saw would make every misspelled name one of the package."""
+    text = Path(str(importlib.import_module(package).__file__)).read_text()
+    assert re.search(r"^(def )?__getattr__\b", text, re.MULTILINE) is None

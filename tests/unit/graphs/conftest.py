@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -58,7 +57,7 @@ def _without_gradients() -> Iterator[None]:
 @pytest.fixture
 def handlers() -> Iterator[None]:
     """Handlers that a test registers are gone after it."""
-    with mock.patch.dict(_handlers._registry):
+    with _handlers.handlers_of_block():
         yield
 
 
