@@ -430,9 +430,7 @@ class CapturedGraph:
         """
         if not isinstance(other, CapturedGraph):
             raise TypeError(f"diff takes a CapturedGraph, got {type(other).__name__}")
-        ours, theirs = (
-            named_nodes(graph.nodes, graph._captured("diff").accesses()) for graph in (self, other)
-        )
+        ours, theirs = (graph._node_words() for graph in (self, other))
         our_slots, their_slots = (
             {name: f"{slot.type} {value_words(slot.value)}" for name, slot in graph.slots.items()}
             for graph in (self, other)
@@ -488,6 +486,10 @@ class CapturedGraph:
             return "CapturedGraph(empty)"
         counts = f"{content.native.node_count} nodes, {len(content.places)} slots"
         return f"CapturedGraph({counts}, {self.memory_bytes} bytes)"
+
+    def _node_words(self) -> dict[str, str]:
+        content = self._captured("diff")
+        return named_nodes(self.nodes, content.accesses())
 
     def _captured(self, what: str) -> CapturedContent:
         if self._content is None:

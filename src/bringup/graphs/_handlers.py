@@ -292,6 +292,17 @@ def _check_spec(handler: type[GraphOpHandler], spec: Spec) -> None:
         )
 
 
+@contextmanager
+def handlers_of_block() -> Iterator[None]:
+    """Undo at the end of the block what it registered, restoring replaced handlers."""
+    former = dict(_registry)
+    try:
+        yield
+    finally:
+        _registry.clear()
+        _registry.update(former)
+
+
 def registered_names() -> list[str]:
     """Return every operator name that has a handler, or a handle of `ops.adopt`."""
     return [*_registry, *adopted_names()]
