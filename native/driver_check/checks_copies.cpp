@@ -85,7 +85,7 @@ void default_stream(Context& context) {
 }
 
 void in_order(Context& context) {
-  const size_t bytes = std::min<size_t>(kMiB, context.props(0).total_memory / 8);
+  const size_t bytes = context.at_most(kMiB);
   const Memory memory(context, 0, bytes);
   std::vector<Bytes> contents;
   for (uint64_t seed = 0; seed < 6; ++seed) contents.push_back(pattern(bytes - seed * 100, seed));
@@ -103,7 +103,7 @@ void in_order(Context& context) {
 
 void between_devices(Context& context) {
   if (context.device_count() < 2) throw Skipped{"there is one device"};
-  const size_t bytes = std::min<size_t>(kMiB + 1, context.props(0).total_memory / 8);
+  const size_t bytes = context.at_most(kMiB + 1);
   const Memory here(context, 0, bytes);
   const Memory there(context, 1, bytes);
   const Bytes content = pattern(bytes, 9);
@@ -132,7 +132,7 @@ void fill(Context& context) {
 }
 
 void fill_in_order(Context& context) {
-  const size_t bytes = std::min<size_t>(kMiB, context.props(0).total_memory / 8);
+  const size_t bytes = context.at_most(kMiB);
   const Memory memory(context, 0, bytes);
   const Bytes content = pattern(bytes / 2, 4);
   Bytes result(bytes);

@@ -9,9 +9,7 @@ namespace {
 
 constexpr double kPatience = 4;  // seconds for an event whose work is done
 
-size_t large(Context& context) {
-  return std::min<size_t>(size_t{4} << 20, context.props(0).total_memory / 8);
-}
+size_t large(Context& context) { return context.at_most(size_t{4} << 20); }
 
 void never_recorded(Context& context) {
   const Memory memory(context, 0, 64);
@@ -51,25 +49,19 @@ void follow_a_copy(Context& context) {
   context.synchronize(0, stream);
 }
 
-void require_pending(Context& context, const Gate& gate, bringup_event event) {
-  gate.require_holding();
-  const int32_t status = context.call<&D::event_query>(event);
-  gate.require_holding();
-  expect(status == BRINGUP_NOT_READY,
-         "event_query returned " + std::string(status_name(status)) +
-             " while a host function in front of event_record had not ended",
-         "BRINGUP_NOT_READY", status_name(status));
+void follow(Context& context, const Stream& stream, const Event& event) {
+  Gate gate(context, 0, stream);
+  context.must<&D::event_record>(event, 0, stream);
+  context.must_be_pending<&D::event_query>(gate, "in front of event_record", event);
+  gate.open();
+  context.wait_done(event, kPatience);
+  context.synchronize(0, stream);
 }
 
 void follow_a_function(Context& context) {
   const Stream stream(context);
   const Event event(context);
-  Gate gate(context, 0, stream);
-  context.must<&D::event_record>(event, 0, stream);
-  require_pending(context, gate, event);
-  gate.open();
-  context.wait_done(event, kPatience);
-  context.synchronize(0, stream);
+  follow(context, stream, event);
 }
 
 void recorded_again(Context& context) {
@@ -78,12 +70,7 @@ void recorded_again(Context& context) {
   context.must<&D::event_record>(event, 0, stream);
   context.synchronize(0, stream);
   context.must_give<&D::event_query>(BRINGUP_OK, event);
-  Gate gate(context, 0, stream);
-  context.must<&D::event_record>(event, 0, stream);
-  require_pending(context, gate, event);
-  gate.open();
-  context.wait_done(event, kPatience);
-  context.synchronize(0, stream);
+  follow(context, stream, event);
 }
 
 // One stream writes, another reads behind event_wait.

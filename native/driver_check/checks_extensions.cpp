@@ -84,7 +84,7 @@ void timed_waits(Context& context) {
 }
 
 void reset(Context& context) {
-  const size_t bytes = std::min<size_t>(1 << 20, context.props(0).total_memory / 8);
+  const size_t bytes = context.at_most(1 << 20);
   const Memory memory(context, 0, bytes);
   const Bytes content = pattern(bytes, 1);
   Bytes sink(bytes);

@@ -88,7 +88,7 @@ struct Sequence {
 
 void functions_in_order(Context& context) {
   constexpr int kTurns = 40;
-  const size_t bytes = std::min<size_t>(256 << 10, context.props(0).total_memory / 8);
+  const size_t bytes = context.at_most(256 << 10);
   const Memory memory(context, 0, bytes);
   Sequence sequence;
   std::vector<Bytes> sources;

@@ -11,19 +11,15 @@ constexpr size_t kBytes = kCount * sizeof(int32_t);
 void launch(Context& context) {
   Module module(context);
   const bringup_kernel_fn fn = module.function("check_accumulate");
-  const Memory out(context, 0, kBytes);
-  const Memory x(context, 0, kBytes);
   Bytes expected = integers(kCount, 5, 1);
   const Bytes values = integers(kCount, -100, 3);
-  const Stream stream(context);
-  context.upload(0, out.data(), expected, stream);
-  context.upload(0, x.data(), values, stream);
+  const Arrays on(context, expected, values);
   for (const int64_t grid : {1, 3, 7}) {
-    const Accumulate work(fn, out.data(), x.data(), kCount, grid + 1, grid);
-    context.must<&D::launch>(0, stream, work.launch());
-    context.synchronize(0, stream);
+    const Accumulate work(fn, on.out.data(), on.x.data(), kCount, grid + 1, grid);
+    context.must<&D::launch>(0, on.stream, work.launch());
+    context.synchronize(0, on.stream);
     expected = accumulated(expected, values, static_cast<int32_t>(grid + 1));
-    expect_bytes(context.download(0, out.data(), kBytes, stream), expected,
+    expect_bytes(on.result(), expected,
                  "launch of a kernel over a grid of " + std::to_string(grid));
     expect(work.released() == 1,
            "launch called release " + std::to_string(work.released()) + " times", "once",
@@ -73,17 +69,14 @@ void failure(Context& context) {
 
 void unknown(Context& context) {
   void* handle = nullptr;
-  int32_t status = context.call<&D::module_load>(0, "/nonexistent/kernels.so", &handle);
-  expect(status != BRINGUP_OK, "module_load returned BRINGUP_OK for a file that does not exist",
-         "a failure", "BRINGUP_OK");
+  context.must_fail<&D::module_load>("for a file that does not exist", 0, "/nonexistent/kernels.so",
+                                     &handle);
   Module module(context);
   bringup_kernel_fn fn = nullptr;
   void* loaded = nullptr;
   context.must<&D::module_load>(0, context.kernels(), &loaded);
-  status = context.call<&D::get_function>(loaded, "no_such_function", &fn);
-  expect(status != BRINGUP_OK,
-         "get_function returned BRINGUP_OK for a function that the module does not have",
-         "a failure", "BRINGUP_OK");
+  context.must_fail<&D::get_function>("for a function that the module does not have", loaded,
+                                      "no_such_function", &fn);
   context.must<&D::module_unload>(loaded);
   module.function("check_accumulate");  // of the other load of the same file
 }

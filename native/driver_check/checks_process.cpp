@@ -77,7 +77,7 @@ void forked_child(Context& context) {
 
 // Nothing is waited for: the process ends right after this.
 void end_while_pending(Context& context) {
-  const size_t bytes = std::min<size_t>(size_t{4} << 20, context.props(0).total_memory / 8);
+  const size_t bytes = context.at_most(size_t{4} << 20);
   // What is copied from stays until the very end.
   static const auto& content = *new Bytes(pattern(bytes, 1));
   void* address = nullptr;

@@ -91,10 +91,7 @@ std::vector<char> content_of(const char* path) {
 }
 
 void module_data(Context& context) {
-  if (context.props(0).runs_host_code == 0) {
-    throw Skipped{"runs_host_code is 0: there is no compiler here for the device's code"};
-  }
-  if (*context.kernels() == '\0') throw Skipped{"no device code was given (--kernels=FILE)"};
+  require_kernels(context);
   constexpr size_t kCount = 100;
   std::vector<char> data = content_of(context.kernels());
   void* module = nullptr;
@@ -103,24 +100,18 @@ void module_data(Context& context) {
   bringup_kernel_fn fn = nullptr;
   context.must<&D::get_function>(module, "check_accumulate", &fn);
   {
-    const Memory out(context, 0, kCount * sizeof(int32_t));
-    const Memory x(context, 0, kCount * sizeof(int32_t));
     const Bytes sums = integers(kCount, 5, 1);
     const Bytes values = integers(kCount, -7, 2);
-    const Stream stream(context);
-    context.upload(0, out.data(), sums, stream);
-    context.upload(0, x.data(), values, stream);
-    const Accumulate work(fn, out.data(), x.data(), kCount, 3);
-    context.must<&D::launch>(0, stream, work.launch());
-    expect_bytes(context.download(0, out.data(), sums.size(), stream), accumulated(sums, values, 3),
+    const Arrays on(context, sums, values);
+    const Accumulate work(fn, on.out.data(), on.x.data(), kCount, 3);
+    context.must<&D::launch>(0, on.stream, work.launch());
+    expect_bytes(on.result(), accumulated(sums, values, 3),
                  "launch of a kernel of module_load_data");
   }
   context.must<&D::module_unload>(module);
   std::vector<char> nonsense(4096, 'x');
-  const int32_t status =
-      context.call<&D::module_load_data>(0, nonsense.data(), nonsense.size(), &module);
-  expect(status != BRINGUP_OK, "module_load_data returned BRINGUP_OK for 4096 bytes of nonsense",
-         "a failure", "BRINGUP_OK");
+  context.must_fail<&D::module_load_data>("for 4096 bytes of nonsense", 0, nonsense.data(),
+                                          nonsense.size(), &module);
 }
 
 }  // namespace

@@ -7,9 +7,7 @@
 namespace bringup::driver_check {
 namespace {
 
-size_t large(Context& context) {
-  return std::min<size_t>(size_t{4} << 20, context.props(0).total_memory / 8);
-}
+size_t large(Context& context) { return context.at_most(size_t{4} << 20); }
 
 void handles(Context& context) {
   const int32_t devices = context.device_count();
@@ -64,13 +62,7 @@ void query(Context& context) {
 void query_pending(Context& context) {
   const Stream stream(context);
   Gate gate(context, 0, stream);
-  gate.require_holding();
-  const int32_t status = context.call<&D::stream_query>(0, stream);
-  gate.require_holding();
-  expect(status == BRINGUP_NOT_READY,
-         "stream_query returned " + std::string(status_name(status)) +
-             " while a host function of the stream had not ended",
-         "BRINGUP_NOT_READY", status_name(status));
+  context.must_be_pending<&D::stream_query>(gate, "of the stream", 0, stream);
   gate.open();
   context.synchronize(0, stream);
   context.must_give<&D::stream_query>(BRINGUP_OK, 0, stream);

@@ -8,7 +8,8 @@ namespace bringup::driver_check {
 namespace {
 
 constexpr size_t kCount = 1000;
-constexpr size_t kBytes = kCount * sizeof(int32_t);
+const Bytes kZero(kCount * sizeof(int32_t), 0);
+const Bytes kValues = integers(kCount, -100, 3);
 
 // A launch of check_values(out, x, count, threads, factor, single, number).
 class Work {
@@ -50,34 +51,18 @@ Bytes added(const Bytes& out, const Bytes& x, int32_t factor, int32_t launches =
   return accumulated(accumulated(out, x, factor), integers(kCount, 3, 0), launches);
 }
 
-// Device memory of both arrays, and a stream.
-struct Arrays {
-  explicit Arrays(Context& context)
-      : out(context, 0, kBytes), x(context, 0, kBytes), stream(context) {
-    context.upload(0, out.data(), zero, stream);
-    context.upload(0, x.data(), values, stream);
-  }
-  Bytes result(Context& context) const { return context.download(0, out.data(), kBytes, stream); }
-
-  const Bytes zero = Bytes(kBytes, 0);
-  const Bytes values = integers(kCount, -100, 3);
-  const Memory out;
-  const Memory x;
-  const Stream stream;
-};
-
 void launch(Context& context) {
   Module module(context);
   const bringup_kernel_fn fn = module.function("check_values");
-  const Arrays on(context);
-  Bytes expected = on.zero;
+  const Arrays on(context, kZero, kValues);
+  Bytes expected = kZero;
   const std::pair<bringup_dim3, bringup_dim3> sizes[] = {
       {{1, 1, 1}, {1, 1, 1}}, {{5, 1, 1}, {16, 1, 1}}, {{2, 3, 2}, {4, 2, 2}}};
   for (int32_t factor = -3; const auto& [grid, block] : sizes) {
     const Work work(fn, on.out.data(), on.x.data(), factor, grid, block);
     context.must<&D::launch_values>(0, on.stream, work.launch());
-    expected = added(expected, on.values, factor);
-    expect_bytes(on.result(context), expected,
+    expected = added(expected, kValues, factor);
+    expect_bytes(on.result(), expected,
                  "launch_values over a grid of " + std::to_string(grid.x) + " x " +
                      std::to_string(grid.y) + " x " + std::to_string(grid.z) + " blocks");
     factor += 4;
@@ -110,21 +95,21 @@ void shared(Context& context) {
 void read_at_once(Context& context) {
   Module module(context);
   const bringup_kernel_fn fn = module.function("check_values");
-  const Arrays on(context);
+  const Arrays on(context, kZero, kValues);
   Work work(fn, on.out.data(), on.x.data(), 2);
   {
     Gate gate(context, 0, on.stream);
     context.must<&D::launch_values>(0, on.stream, work.launch());
     work.set_factor(100);
   }
-  expect_bytes(on.result(context), added(on.zero, on.values, 2),
+  expect_bytes(on.result(), added(kZero, kValues, 2),
                "launch_values whose values were changed after it had returned");
 }
 
 void limits(Context& context) {
   Module module(context);
   const bringup_kernel_fn fn = module.function("check_values");
-  const Arrays on(context);
+  const Arrays on(context, kZero, kValues);
   const bringup_device_props props = context.props(0);
   const auto refuse = [&](const Work& work) {
     context.must_give<&D::launch_values>(BRINGUP_INVALID, 0, on.stream, work.launch());
@@ -153,13 +138,13 @@ void limits(Context& context) {
     work.set_shared_bytes(most + 1);
     refuse(work);
   }
-  expect_bytes(on.result(context), on.zero, "what a launch wrote that was refused");
+  expect_bytes(on.result(), kZero, "what a launch wrote that was refused");
 }
 
 void graphs(Context& context) {
   Module module(context);
   const bringup_kernel_fn fn = module.function("check_values");
-  const Arrays on(context);
+  const Arrays on(context, kZero, kValues);
   Work work(fn, on.out.data(), on.x.data(), 1);
   bringup_graph graph = nullptr;
   context.must<&D::graph_create>(0, &graph);
@@ -174,10 +159,10 @@ void graphs(Context& context) {
     context.must<&D::graph_launch>(graph, on.stream);
     work.set_factor(100);
   }
-  const Bytes result = on.result(context);
+  const Bytes result = on.result();
   const int32_t status = context.call<&D::graph_update_values>(graph, 1, work.launch());
   context.must<&D::graph_destroy>(graph);
-  expect_bytes(result, added(on.zero, on.values, 11, 2),
+  expect_bytes(result, added(kZero, kValues, 11, 2),
                "graph_update_values between two launches that have not begun");
   expect(status != BRINGUP_OK,
          "graph_update_values returned BRINGUP_OK for a kernel that the graph does not have",

@@ -79,6 +79,8 @@ bringup_device_props Context::props(int32_t device) {
   return props;
 }
 
+size_t Context::at_most(size_t bytes) { return std::min<size_t>(bytes, props(0).total_memory / 8); }
+
 size_t Context::alignment(int32_t device) { return std::max<size_t>(props(device).alignment, 64); }
 
 void Context::copy(bringup_copy_kind kind, int32_t device, void* dst, const void* src, size_t bytes,
@@ -120,33 +122,24 @@ void Context::wait_done(bringup_event event, double seconds) {
 }
 
 Memory::Memory(Context& context, int32_t device, size_t bytes)
-    : context_(context), device_(device), bytes_(bytes) {
+    : Held(context), device_(device), bytes_(bytes) {
   context_.must<&D::mem_alloc>(device, bytes, &address_);
 }
-Memory::~Memory() {
-  recorded_call(context_.journal(), *find_field("mem_free"), context_.table().mem_free, device_,
-                address_);
-}
+Memory::~Memory() { context_.give_back<&D::mem_free>(device_, address_); }
 
 Stream::Stream(Context& context, int32_t device, int32_t priority)
-    : context_(context), device_(device) {
+    : Held(context), device_(device) {
   context_.must<&D::stream_create>(device, priority, &handle_);
 }
 Stream::~Stream() {
-  const bringup_driver& table = context_.table();
-  recorded_call(context_.journal(), *find_field("stream_synchronize"), table.stream_synchronize,
-                device_, handle_);
-  if (!context_.has<&D::stream_destroy>()) return;
-  recorded_call(context_.journal(), *find_field("stream_destroy"), table.stream_destroy, handle_);
+  context_.give_back<&D::stream_synchronize>(device_, handle_);
+  if (context_.has<&D::stream_destroy>()) context_.give_back<&D::stream_destroy>(handle_);
 }
 
-Event::Event(Context& context, int32_t device, int32_t timing) : context_(context) {
+Event::Event(Context& context, int32_t device, int32_t timing) : Held(context) {
   context_.must<&D::event_create>(device, timing, &handle_);
 }
-Event::~Event() {
-  recorded_call(context_.journal(), *find_field("event_destroy"), context_.table().event_destroy,
-                handle_);
-}
+Event::~Event() { context_.give_back<&D::event_destroy>(handle_); }
 
 Gate::Gate(Context& context, int32_t device, bringup_stream stream) {
   auto* held = new std::shared_ptr<State>(state_);  // of the function, which may run late
@@ -169,10 +162,8 @@ void Gate::hold(void* user) {
   state.ended = true;
 }
 
-bool Gate::holding() const { return !state_->ended; }
-
 void Gate::require_holding() const {
-  if (!holding()) {
+  if (state_->ended) {
     throw Skipped{"the driver runs host functions before host_func returns: nothing is pending"};
   }
 }

@@ -29,6 +29,30 @@ struct Skipped {
   std::string reason;
 };
 
+class Context;
+
+// A host function that holds a stream up until it is opened, or two seconds are over.
+class Gate {
+ public:
+  Gate(Context& context, int32_t device, bringup_stream stream);
+  ~Gate() { open(); }
+  Gate(const Gate&) = delete;
+  Gate& operator=(const Gate&) = delete;
+  // Skips the check where the stream is not held up: the driver runs host functions before
+  // host_func returns, and so has no pending work.
+  void require_holding() const;
+  void open();
+
+ private:
+  struct State {
+    std::atomic<bool> open{false};
+    std::atomic<bool> ended{false};
+    std::thread::id caller = std::this_thread::get_id();
+  };
+  static void hold(void* user);
+  std::shared_ptr<State> state_ = std::make_shared<State>();
+};
+
 class Context {
  public:
   // `table`: behind the kit's checks, with its substitutes for what the driver has not; `raw`: the
@@ -73,10 +97,39 @@ class Context {
     if (status != expected) refuse(field_of<Member>(), status, status_name(expected));
   }
 
+  // The same; BRINGUP_OK fails the check. `given`: "for a file that does not exist".
+  template <auto Member, class... Arguments>
+  void must_fail(const std::string& given, const Arguments&... arguments) {
+    if (call<Member>(arguments...) != BRINGUP_OK) return;
+    throw Failure{std::string(field_of<Member>().name) + " returned BRINGUP_OK " + given,
+                  "a failure", "BRINGUP_OK"};
+  }
+
+  // A query fails the check unless it says that there is work: that behind a gate, which is
+  // `where`.
+  template <auto Query, class... Arguments>
+  void must_be_pending(const Gate& gate, const char* where, const Arguments&... arguments) {
+    gate.require_holding();
+    const int32_t status = call<Query>(arguments...);
+    gate.require_holding();
+    if (status == BRINGUP_NOT_READY) return;
+    throw Failure{std::string(field_of<Query>().name) + " returned " + status_name(status) +
+                      " while a host function " + where + " had not ended",
+                  "BRINGUP_NOT_READY", status_name(status)};
+  }
+
+  // Gives back what a check holds, whatever the driver says.
+  template <auto Member, class... Arguments>
+  void give_back(const Arguments&... arguments) {
+    recorded_call(journal_, field_of<Member>(), table_.*Member, arguments...);
+  }
+
   std::string words();  // last_error(), or ""
   int32_t device_count();
   bringup_device_props props(int32_t device);
   size_t alignment(int32_t device);
+  // As much of `bytes` as leaves most of the device's memory free.
+  size_t at_most(size_t bytes);
 
   void upload(int32_t device, void* dst, const Bytes& from, bringup_stream stream = nullptr);
   // The content of device memory; waits for the stream.
@@ -103,71 +156,50 @@ class Context {
   const char* kernels_;
 };
 
+// What a check holds of the driver, which goes back by itself.
+class Held {
+ public:
+  explicit Held(Context& context) : context_(context) {}
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+ protected:
+  Context& context_;
+};
+
 // Device memory of a check.
-class Memory {
+class Memory : Held {
  public:
   Memory(Context& context, int32_t device, size_t bytes);
   ~Memory();
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
   uint8_t* data() const { return static_cast<uint8_t*>(address_); }
   size_t bytes() const { return bytes_; }
 
  private:
-  Context& context_;
   int32_t device_;
   size_t bytes_;
   void* address_ = nullptr;
 };
 
-class Stream {
+class Stream : Held {
  public:
   explicit Stream(Context& context, int32_t device = 0, int32_t priority = 0);
   ~Stream();
-  Stream(const Stream&) = delete;
-  Stream& operator=(const Stream&) = delete;
   operator bringup_stream() const { return handle_; }
 
  private:
-  Context& context_;
   int32_t device_;
   bringup_stream handle_ = nullptr;
 };
 
-class Event {
+class Event : Held {
  public:
   explicit Event(Context& context, int32_t device = 0, int32_t timing = 0);
   ~Event();
-  Event(const Event&) = delete;
-  Event& operator=(const Event&) = delete;
   operator bringup_event() const { return handle_; }
 
  private:
-  Context& context_;
   bringup_event handle_ = nullptr;
-};
-
-// A host function that holds a stream up until it is opened, or two seconds are over.
-class Gate {
- public:
-  Gate(Context& context, int32_t device, bringup_stream stream);
-  ~Gate() { open(); }
-  Gate(const Gate&) = delete;
-  Gate& operator=(const Gate&) = delete;
-  // Skips the check where the stream is not held up: the driver runs host functions before
-  // host_func returns, and so has no pending work.
-  void require_holding() const;
-  bool holding() const;
-  void open();
-
- private:
-  struct State {
-    std::atomic<bool> open{false};
-    std::atomic<bool> ended{false};
-    std::thread::id caller = std::this_thread::get_id();
-  };
-  static void hold(void* user);
-  std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
 // Bytes that differ from place to place and from seed to seed.

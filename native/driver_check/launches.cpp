@@ -8,18 +8,19 @@ constexpr uint8_t kKinds[] = {BRINGUP_ARG_TENSOR, BRINGUP_ARG_TENSOR, BRINGUP_AR
 
 }  // namespace
 
-Module::Module(Context& context) : context_(context) {
+void require_kernels(Context& context) {
   if (context.props(0).runs_host_code == 0) {
     throw Skipped{"runs_host_code is 0: there is no compiler here for the device's code"};
   }
   if (*context.kernels() == '\0') throw Skipped{"no device code was given (--kernels=FILE)"};
+}
+
+Module::Module(Context& context) : Held(context) {
+  require_kernels(context);
   context.must<&D::module_load>(0, context.kernels(), &handle_);
 }
 
-Module::~Module() {
-  recorded_call(context_.journal(), *find_field("module_unload"), context_.table().module_unload,
-                handle_);
-}
+Module::~Module() { context_.give_back<&D::module_unload>(handle_); }
 
 bringup_kernel_fn Module::function(const char* name) {
   bringup_kernel_fn fn = nullptr;
@@ -54,6 +55,12 @@ Accumulate::Accumulate(bringup_kernel_fn fn, uint8_t* out, const uint8_t* x, int
   launch_.name = "check::accumulate";
   launch_.owner = released_.get();
   launch_.release = [](void* owner) { ++*static_cast<std::atomic<int>*>(owner); };
+}
+
+Arrays::Arrays(Context& of, const Bytes& sums, const Bytes& values)
+    : context(of), out(of, 0, sums.size()), x(of, 0, values.size()), stream(of) {
+  context.upload(0, out.data(), sums, stream);
+  context.upload(0, x.data(), values, stream);
 }
 
 Bytes integers(size_t count, int32_t first, int32_t step) {

@@ -12,16 +12,13 @@
 namespace bringup::driver_check {
 
 // A module that goes back by itself.
-class Module {
+class Module : Held {
  public:
   explicit Module(Context& context);  // skips the check where there is no file of kernels
   ~Module();
-  Module(const Module&) = delete;
-  Module& operator=(const Module&) = delete;
   bringup_kernel_fn function(const char* name);
 
  private:
-  Context& context_;
   void* handle_ = nullptr;
 };
 
@@ -44,6 +41,20 @@ class Accumulate {
   std::shared_ptr<std::atomic<int>> released_ = std::make_shared<std::atomic<int>>(0);
   bringup_launch launch_{};
 };
+
+// Device memory of two arrays with their first content, and the stream that it came in.
+struct Arrays {
+  Arrays(Context& context, const Bytes& sums, const Bytes& values);
+  Bytes result() const { return context.download(0, out.data(), out.bytes(), stream); }
+
+  Context& context;
+  const Memory out;
+  const Memory x;
+  const Stream stream;
+};
+
+// Skips the check where there is no file of device code.
+void require_kernels(Context& context);
 
 // int32 values, and their bytes.
 Bytes integers(size_t count, int32_t first, int32_t step);
