@@ -8,6 +8,12 @@
 
 namespace bringup::engine {
 
+// What is refused as too great an index. `held`: "list 'x' has 2 items".
+inline EngineError no_number(const std::string& held, uint32_t index,
+                             ErrorCode code = ErrorCode::kMissing) {
+  return {code, held + ", there is no number " + std::to_string(index)};
+}
+
 // The node lives; EngineError(kExpired) otherwise.
 inline NodeId living(const GraphEntry& entry, bringup_ir_node node) {
   if (entry.graph->alive(node)) return node;
@@ -19,10 +25,17 @@ inline NodeId living(const GraphEntry& entry, bringup_ir_node node) {
 inline ValueId living(const GraphEntry& entry, bringup_ir_value value) {
   const ValueId found{living(entry, value.node), value.index};
   if (entry.graph->has(found)) return found;
-  throw EngineError(ErrorCode::kInvalid,
-                    "node " + quoted(entry.graph->name_text(found.node)) + " has " +
-                        std::to_string(entry.graph->output_count(found.node)) +
-                        " outputs, there is no number " + std::to_string(value.index));
+  throw no_number("node " + quoted(entry.graph->name_text(found.node)) + " has " +
+                      std::to_string(entry.graph->output_count(found.node)) + " outputs",
+                  value.index, ErrorCode::kInvalid);
+}
+
+inline void check_argument(const Graph& graph, NodeId node, uint32_t index) {
+  const uint32_t count = graph.argument_count(node);
+  if (index < count) return;
+  throw no_number(
+      "node " + quoted(graph.name_text(node)) + " has " + std::to_string(count) + " arguments",
+      index);
 }
 
 // The host of the graph knows every object that these arguments name.

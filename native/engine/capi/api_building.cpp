@@ -8,36 +8,22 @@
 namespace bringup::engine {
 namespace {
 
-// What a provider of the program answered with a failure.
-void check_answer(int32_t status, const char* provider) {
-  const std::string why = take_hook_error(status);
-  if (status == BRINGUP_ENGINE_OK) return;
-  throw EngineError(status == BRINGUP_ENGINE_SCHEMA ? ErrorCode::kSchema : ErrorCode::kFailed,
-                    std::string("the provider of ") + provider + " returned status " +
-                        std::to_string(status) + (why.empty() ? "" : ": " + why));
-}
-
 // A provider that is asked about a graph cannot ask about it in turn.
 const Providers& no_providers() {
   static const Providers* const none = new Providers;
   return *none;
 }
 
-// Calls a provider; what it throws becomes an EngineError.
+// Calls a provider; its failure becomes an EngineError.
 template <class Call>
 void ask(const char* provider, Call&& call) {
-  clear_hook_error();
-  int32_t status = BRINGUP_ENGINE_OK;
-  try {
-    status = call();
-  } catch (const std::exception& error) {
-    throw EngineError(ErrorCode::kFailed,
-                      std::string("the provider of ") + provider + " threw: " + error.what());
-  } catch (...) {
-    throw EngineError(ErrorCode::kFailed, std::string("the provider of ") + provider +
-                                              " threw something that is no std::exception");
-  }
-  check_answer(status, provider);
+  const std::string where = std::string("the provider of ") + provider;
+  const int32_t status = foreign(where, call);
+  const std::string why = take_hook_error(status);
+  if (status == BRINGUP_ENGINE_OK) return;
+  throw EngineError(
+      status == BRINGUP_ENGINE_SCHEMA ? ErrorCode::kSchema : ErrorCode::kFailed,
+      where + " returned status " + std::to_string(status) + (why.empty() ? "" : ": " + why));
 }
 
 std::vector<uint32_t> bits_of(uint64_t mask, uint32_t count) {

@@ -14,14 +14,9 @@ void replace_all_uses(GraphEntry& entry, bringup_ir_value old, bringup_ir_value 
 void set_argument(GraphEntry& entry, bringup_ir_node node, uint32_t index,
                   const bringup_argument* argument) {
   const Graph& target = *entry.graph;
-  const uint32_t count = target.argument_count(living(entry, node));
-  if (index >= count) {
-    throw EngineError(ErrorCode::kMissing,
-                      "node " + quoted(target.name_text(node)) + " has " + std::to_string(count) +
-                          " arguments, there is no number " + std::to_string(index));
-  }
+  check_argument(target, living(entry, node), index);
   ArgumentList list;
-  for (uint32_t other = 0; other < count; ++other) {
+  for (uint32_t other = 0; other < target.argument_count(node); ++other) {
     if (other == index) {
       put(list, entry.pieces, given(argument, "argument"));
     } else {

@@ -106,9 +106,8 @@ void match_item(MatchEntry& entry, const char* name, uint32_t index, bringup_mat
   given(item, "item");
   const std::vector<const Match*> items = items_of(entry, name);
   if (index >= items.size()) {
-    throw EngineError(ErrorCode::kMissing,
-                      "list " + quoted(name) + " has " + std::to_string(items.size()) +
-                          " items, there is no number " + std::to_string(index));
+    throw no_number("list " + quoted(name) + " has " + std::to_string(items.size()) + " items",
+                    index);
   }
   *item = handle_of(entry, items[index]);
 }

@@ -1,4 +1,5 @@
 // The C API: registering passes, and what a hook may ask its context.
+#include "engine/capi/access.h"
 #include "engine/capi/api.h"
 #include "engine/capi/c_pass.h"
 #include "engine/capi/marshal.h"
@@ -101,9 +102,7 @@ void pass_info(uint32_t index, bringup_pass_info* info) {
   whole(info, "info");
   const std::vector<RegistrationPtr> all = Registry::instance().all();
   if (index >= all.size()) {
-    throw EngineError(ErrorCode::kMissing, std::to_string(all.size()) +
-                                               " passes are registered, there is no number " +
-                                               std::to_string(index));
+    throw no_number(std::to_string(all.size()) + " passes are registered", index);
   }
   const PassDescriptor& descriptor = all[index]->descriptor;
   bringup_pass_info filled{};

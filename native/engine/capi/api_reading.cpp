@@ -63,12 +63,7 @@ void node_argument_count(GraphEntry& entry, bringup_ir_node node, uint32_t* coun
 }
 
 void read_argument(GraphEntry& entry, NodeId node, uint32_t index, bringup_argument* argument) {
-  if (index >= entry.graph->argument_count(node)) {
-    throw EngineError(ErrorCode::kMissing,
-                      "node " + quoted(entry.graph->name_text(node)) + " has " +
-                          std::to_string(entry.graph->argument_count(node)) +
-                          " arguments, there is no number " + std::to_string(index));
-  }
+  check_argument(*entry.graph, node, index);
   given(argument, "argument") = argument_of(entry, item(entry.graph->arguments(node), index));
 }
 

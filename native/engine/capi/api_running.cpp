@@ -1,8 +1,8 @@
 // The C API: running passes, and what came of it.
 #include <algorithm>
 
+#include "engine/capi/access.h"
 #include "engine/capi/api.h"
-#include "engine/capi/handles.h"
 #include "engine/capi/marshal.h"
 #include "engine/run/host_sessions.h"
 #include "engine/run/native_run.h"
@@ -87,9 +87,7 @@ void report_result(bringup_run_report report, uint32_t index, bringup_pass_resul
   const auto done = report_handles().get(report);
   whole(out, "result");
   if (index >= done->results.size()) {
-    throw EngineError(ErrorCode::kMissing, std::to_string(done->results.size()) +
-                                               " passes ran, there is no number " +
-                                               std::to_string(index));
+    throw no_number(std::to_string(done->results.size()) + " passes ran", index);
   }
   const PassResult& result = done->results[index];
   bringup_pass_result filled{};

@@ -10,39 +10,18 @@ namespace bringup::engine {
 namespace {
 
 // Turns what a hook returned or threw into what sessions expect.
-class HookCall {
- public:
-  HookCall(const PassContext& context, const char* hook)
-      : where_(std::string(hook) + " of " + quoted(context.descriptor.pass_name)) {}
-
-  template <class Hook>
-  void run(Hook&& hook) const {
-    clear_hook_error();
-    int32_t status = BRINGUP_ENGINE_OK;
-    try {
-      status = hook();
-    } catch (const std::exception& error) {
-      // Its class may live in the pass's library, which may go before the exception does.
-      throw EngineError(ErrorCode::kFailed, where_ + " threw: " + error.what());
-    } catch (...) {
-      throw EngineError(ErrorCode::kFailed, where_ + " threw something that is no std::exception");
-    }
-    check(status);
-  }
-
- private:
-  void check(int32_t status) const {
-    const std::string why = take_hook_error(status);
-    if (status == BRINGUP_ENGINE_OK) return;
-    if (status == BRINGUP_ENGINE_SKIP) throw SkipPass(why.empty() ? where_ + " skipped" : why);
-    const std::string said =
-        where_ + " returned status " + std::to_string(status) + (why.empty() ? "" : ": " + why);
-    if (status == BRINGUP_ENGINE_FATAL) throw FatalFailure(said);
-    throw StatusError(status, said);
-  }
-
-  std::string where_;
-};
+template <class Hook>
+void call_hook(const PassContext& context, const char* name, Hook&& hook) {
+  const std::string where = std::string(name) + " of " + quoted(context.descriptor.pass_name);
+  const int32_t status = foreign(where, hook);
+  const std::string why = take_hook_error(status);
+  if (status == BRINGUP_ENGINE_OK) return;
+  if (status == BRINGUP_ENGINE_SKIP) throw SkipPass(why.empty() ? where + " skipped" : why);
+  const std::string said =
+      where + " returned status " + std::to_string(status) + (why.empty() ? "" : ": " + why);
+  if (status == BRINGUP_ENGINE_FATAL) throw FatalFailure(said);
+  throw StatusError(status, said);
+}
 
 bool is_before_shapes(const PassContext& context) {
   return context.descriptor.stage == Stage::kBeforeInferShape;
@@ -79,7 +58,7 @@ class CPass : public Pass {
     const auto hook = required(hooks_.patterns, "patterns", context);
     std::vector<PatternPtr> patterns;
     const LentContext lent_context(context, &patterns);
-    HookCall(context, "patterns").run([&] { return hook(instance_, lent_context.handle()); });
+    call_hook(context, "patterns", [&] { return hook(instance_, lent_context.handle()); });
     if (patterns.empty()) {
       throw EngineError(ErrorCode::kPass,
                         "patterns of " + quoted(context.descriptor.pass_name) + " gave none");
@@ -127,7 +106,7 @@ class CPass : public Pass {
       const char* name, Subject& subject, PassContext& context, Hook&& hook, Then&& then = [] {}) {
     const Lent lent(subject, context.providers, is_before_shapes(context));
     const LentContext lent_context(context);
-    HookCall(context, name).run([&] { return hook(lent.handle(), lent_context.handle()); });
+    call_hook(context, name, [&] { return hook(lent.handle(), lent_context.handle()); });
     then();
   }
 
@@ -155,14 +134,7 @@ std::unique_ptr<Pass> create_c_pass() {
   void* instance = hooks.user;
   if (hooks.create != nullptr) {
     const std::string where = "create of " + quoted(registration.descriptor.pass_name);
-    clear_hook_error();
-    try {
-      instance = hooks.create(hooks.user);
-    } catch (const std::exception& error) {
-      throw EngineError(ErrorCode::kFailed, where + " threw: " + error.what());
-    } catch (...) {
-      throw EngineError(ErrorCode::kFailed, where + " threw something that is no std::exception");
-    }
+    instance = foreign(where, [&] { return hooks.create(hooks.user); });
     if (instance == nullptr) {
       const std::string why = take_hook_error(BRINGUP_ENGINE_OK);
       throw EngineError(ErrorCode::kFailed,

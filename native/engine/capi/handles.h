@@ -137,6 +137,20 @@ std::string take_hook_error(int32_t status);
 // Notes the exception being handled as the last error and returns its status.
 int32_t note_exception() noexcept;
 
+// What `call`, code of the program or of a library, returns; what it throws becomes an EngineError:
+// its class may live in a library that goes before the exception does. `where`: "run of 'fuse'".
+template <class Call>
+auto foreign(const std::string& where, Call&& call) {
+  clear_hook_error();
+  try {
+    return call();
+  } catch (const std::exception& error) {
+    throw EngineError(ErrorCode::kFailed, where + " threw: " + error.what());
+  } catch (...) {
+    throw EngineError(ErrorCode::kFailed, where + " threw something that is no std::exception");
+  }
+}
+
 template <class Work>
 int32_t guarded(Work&& work) noexcept {
   try {
