@@ -67,6 +67,13 @@ struct Call : WatchedCall {
 // `status`, or BRINGUP_ERROR where the function cannot return it.
 int32_t known(const char* function, int32_t status, bool is_query = false);
 
+// The checked form of a function of which there is nothing to check but its status.
+#define BRINGUP_STATUS_ONLY(name)                          \
+  constexpr auto name = [](auto... arguments) -> int32_t { \
+    const Call call(#name);                                \
+    return known(#name, real().name(arguments...));        \
+  };
+
 // Work was given to a stream.
 void count_work(int32_t device, bringup_stream stream);
 inline void gave(int32_t device, bringup_stream stream) {

@@ -303,10 +303,7 @@ int32_t host_alloc(size_t bytes, void** address) {
   return broken("host_alloc", "returned BRINGUP_OK and no address");
 }
 
-int32_t host_free(void* address) {
-  const Call call("host_free");
-  return known("host_free", real().host_free(address));
-}
+BRINGUP_STATUS_ONLY(host_free)
 
 int32_t host_view(int32_t device, const void* address, void** host_address) {
   const Call call("host_view", device);
@@ -363,21 +360,9 @@ int32_t graph_destroy(bringup_graph graph) {
   return ended("graph_destroy", real().graph_destroy(graph), warned);
 }
 
-int32_t graph_add_kernel(bringup_graph graph, const bringup_launch* what) {
-  const Call call("graph_add_kernel");
-  return known("graph_add_kernel", real().graph_add_kernel(graph, what));
-}
-
-int32_t graph_add_copy(bringup_graph graph, bringup_copy_kind kind, void* dst, const void* src,
-                       size_t bytes) {
-  const Call call("graph_add_copy");
-  return known("graph_add_copy", real().graph_add_copy(graph, kind, dst, src, bytes));
-}
-
-int32_t graph_add_host_func(bringup_graph graph, void (*fn)(void* user), void* user) {
-  const Call call("graph_add_host_func");
-  return known("graph_add_host_func", real().graph_add_host_func(graph, fn, user));
-}
+BRINGUP_STATUS_ONLY(graph_add_kernel)
+BRINGUP_STATUS_ONLY(graph_add_copy)
+BRINGUP_STATUS_ONLY(graph_add_host_func)
 
 int32_t graph_launch(bringup_graph graph, bringup_stream stream) {
   const int32_t device = state().graphs.device_of(graph).value_or(-1);
@@ -386,10 +371,7 @@ int32_t graph_launch(bringup_graph graph, bringup_stream stream) {
                    [&] { return real().graph_launch(graph, stream); });
 }
 
-int32_t graph_update_kernel(bringup_graph graph, int32_t kernel, const bringup_launch* what) {
-  const Call call("graph_update_kernel");
-  return known("graph_update_kernel", real().graph_update_kernel(graph, kernel, what));
-}
+BRINGUP_STATUS_ONLY(graph_update_kernel)
 
 // Keeps a table for as long as the process lives.
 const bringup_driver* keep(const bringup_driver& table) {
@@ -410,7 +392,8 @@ bringup_driver checked(const bringup_driver& driver) {
   state().has_timing = driver.event_elapsed != nullptr;
   state().counts_work = driver.stream_query == nullptr;
   bringup_driver table = whole;
-#define BRINGUP_CHECKED(name) table.name = whole.name != nullptr ? &name : nullptr;
+#define BRINGUP_CHECKED(name) \
+  if (whole.name != nullptr) table.name = name;
   BRINGUP_DRIVER_UNGROUPED(BRINGUP_CHECKED)
 #undef BRINGUP_CHECKED
   check_groups(whole, table);

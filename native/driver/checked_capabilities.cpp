@@ -9,10 +9,7 @@ namespace {
 
 // --- LIFECYCLE
 
-int32_t init() {
-  const Call call("init");
-  return known("init", real().init());
-}
+BRINGUP_STATUS_ONLY(init)
 
 // A wait that was given up leaves work behind, and what has pending work cannot be destroyed.
 bool is_idle() {
@@ -100,15 +97,8 @@ int32_t device_reset(int32_t device) {
   return known("device_reset", real().device_reset(device));
 }
 
-int32_t host_register(void* address, size_t bytes) {
-  const Call call("host_register");
-  return known("host_register", real().host_register(address, bytes));
-}
-
-int32_t host_unregister(void* address) {
-  const Call call("host_unregister");
-  return known("host_unregister", real().host_unregister(address));
-}
+BRINGUP_STATUS_ONLY(host_register)
+BRINGUP_STATUS_ONLY(host_unregister)
 
 int32_t pointer_info(const void* address, bringup_pointer_info* info) {
   const Call call("pointer_info");
@@ -237,7 +227,8 @@ int32_t profiler_read(int32_t device, bringup_record* records, int32_t capacity,
 }  // namespace
 
 void check_groups(const bringup_driver& driver, bringup_driver& table) {
-#define BRINGUP_CHECKED(group, name) table.name = driver.name != nullptr ? &name : nullptr;
+#define BRINGUP_CHECKED(group, name) \
+  if (driver.name != nullptr) table.name = name;
   BRINGUP_DRIVER_GROUPED(BRINGUP_CHECKED)
 #undef BRINGUP_CHECKED
 }

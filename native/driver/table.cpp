@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <iterator>
 
 #include "driver/functions.h"
 
@@ -149,28 +150,11 @@ Description start(const bringup_driver& table, int32_t most_devices) {
 }
 
 const char* status_name(int32_t status) noexcept {
-  switch (status) {
-    case BRINGUP_OK:
-      return "ok";
-    case BRINGUP_INVALID:
-      return "invalid argument";
-    case BRINGUP_OUT_OF_MEMORY:
-      return "out of memory";
-    case BRINGUP_NOT_READY:
-      return "not ready";
-    case BRINGUP_UNSUPPORTED:
-      return "unsupported";
-    case BRINGUP_DEVICE_LOST:
-      return "device lost";
-    case BRINGUP_KERNEL_FAILED:
-      return "kernel failed";
-    case BRINGUP_ERROR:
-      return "error";
-    case BRINGUP_TIMEOUT:
-      return "timeout";
-    default:
-      return "unknown status";
-  }
+  constexpr const char* kNames[] = {"ok",          "invalid argument", "out of memory", "not ready",
+                                    "unsupported", "device lost",      "kernel failed", "error",
+                                    "timeout"};
+  static_assert(std::size(kNames) == BRINGUP_TIMEOUT + 1);
+  return status >= 0 && status <= BRINGUP_TIMEOUT ? kNames[status] : "unknown status";
 }
 
 std::string error_text(const bringup_driver& table, int32_t status) {

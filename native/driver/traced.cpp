@@ -79,13 +79,8 @@ template <class T>
 void put_argument(TraceLine& line, std::string_view name, T value) {
   line.field(name, value);
 }
-void put_argument(TraceLine& line, std::string_view name, const bringup_launch* launch) {
-  line.open(name, '{');
-  put_fields(line, *launch);
-  line.close('}');
-}
-void put_argument(TraceLine& line, std::string_view name,
-                  const bringup_launch_values_args* launch) {
+template <IsStructure T>
+void put_argument(TraceLine& line, std::string_view name, const T* launch) {
   line.open(name, '{');
   put_fields(line, *launch);
   line.close('}');
@@ -135,7 +130,8 @@ struct Extra : Nothing {};
 struct Settling {
   PendingCopies::Clock done;
 
-  void settle(Trace& to, TraceLine& line, int32_t status) {
+  template <class... A>
+  void after(Trace& to, TraceLine& line, uint64_t, int32_t status, A...) {
     if (status != BRINGUP_OK || done.empty()) return;
     bool is_open = false;
     to.copies.take(done, [&](const TracedCopy& copy) {
@@ -172,10 +168,6 @@ struct SettlingStream : Settling {
   void before(Trace& to, TraceLine&, int32_t device, bringup_stream stream, A...) {
     done = to.copies.after(PendingCopies::Stream{device, stream});
   }
-  template <class... A>
-  void after(Trace& to, TraceLine& line, uint64_t, int32_t status, A...) {
-    settle(to, line, status);
-  }
 };
 template <>
 struct Extra<&bringup_driver::stream_synchronize> : SettlingStream {};
@@ -189,10 +181,6 @@ struct SettlingEvent : Settling {
   void before(Trace& to, TraceLine&, bringup_event event, A...) {
     done = to.copies.after(event);
   }
-  template <class... A>
-  void after(Trace& to, TraceLine& line, uint64_t, int32_t status, A...) {
-    settle(to, line, status);
-  }
 };
 template <>
 struct Extra<&bringup_driver::event_synchronize> : SettlingEvent {};
@@ -204,9 +192,6 @@ struct Extra<&bringup_driver::event_wait_for> : SettlingEvent {};
 template <>
 struct Extra<&bringup_driver::device_synchronize> : Settling {
   void before(Trace& to, TraceLine&, int32_t device) { done = to.copies.after_device(device); }
-  void after(Trace& to, TraceLine& line, uint64_t, int32_t status, int32_t) {
-    settle(to, line, status);
-  }
 };
 
 template <>
