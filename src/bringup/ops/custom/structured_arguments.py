@@ -17,6 +17,7 @@ class Structure:
         self._name = name
         self._parameters = signature.parameters
         self._names = [p.name for p in signature.parameters]
+        self._leaves = [[n for n, _ in p.node.named(p.name)] for p in signature.parameters]
 
     def flatten(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -25,12 +26,11 @@ class Structure:
         values = self._bind(args, kwargs)
         positional: list[Any] = []
         keywords: dict[str, Any] = {}
-        for parameter, value in zip(self._parameters, values, strict=True):
+        for parameter, names, value in zip(self._parameters, self._leaves, values, strict=True):
             leaves = parameter.node.flatten(value)
             if not parameter.keyword_only:
                 positional += leaves
             else:
-                names = [name for name, _ in parameter.node.named(parameter.name)]
                 keywords.update(zip(names, leaves, strict=True))
         return positional, keywords
 
