@@ -28,12 +28,13 @@ NATIVE := $(shell find native include cmake -type f) CMakeLists.txt pyproject.to
 PY_FOLDERS := src tests benchmarks examples tools drivers
 CPP_FILES = $(shell find native include tests examples src drivers -name '*.h' -o -name '*.cpp' -o -name '*.c')
 
-.PHONY: help demo test test-host check build compilers lint native-test native-test-optimized \
+.PHONY: help install demo test test-host check build compilers lint native-test native-test-optimized \
 	asan asan-python asan-host valgrind-host tsan test-aarch64 pytest driver-abi sweep wheels test-wheels bench \
 	format clean
 .DEFAULT_GOAL := help
 
 help:
+	@echo "make install  bringup as a wheel, into $(VENV) (VENV=PATH: into that environment)"
 	@echo "make demo     a real model: eager, Inductor, fused, captured; on cpu and on the simulated npu"
 	@echo "make test     everything that CI checks"
 	@echo "make check    lint, and the tests that your change touches, nearest first, for two minutes"
@@ -66,6 +67,11 @@ $(STAMPS)/build: $(STAMPS)/tools $(NATIVE)
 	@touch $@
 
 build: $(STAMPS)/build
+
+# A wheel, as a user has it, in place of the editable install. VENV=... another environment.
+install: $(TORCH_STAMP)
+	@rm -f $(STAMPS)/build
+	@$(BIN)/python tools/install.py
 
 demo: build
 	$(BIN)/bringup demo $(DEMO)
