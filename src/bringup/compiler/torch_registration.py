@@ -5,12 +5,12 @@ Nothing here imports torch: torch and Dynamo's registry are changed once each is
 
 from __future__ import annotations
 
-import functools
 import sys
 from typing import Any
 
 from bringup import passes
 from bringup._after_import import after_import
+from bringup._autoload import check_options_early
 
 _BACKEND = "bringup.compiler.backend"
 
@@ -34,23 +34,4 @@ def _prepare_torch() -> None:
     from bringup.compiler.profiling import profiler_range
 
     passes.profile_with(profiler_range)
-    _check_options_when_compile_is_called()
-
-
-def _check_options_when_compile_is_called() -> None:
-    """Raise for wrong options in `torch.compile`; torch passes them on at the first graph."""
-    import torch
-
-    wrapper: Any = torch._TorchCompileWrapper
-    begin = wrapper.__init__
-
-    @functools.wraps(begin)
-    def begin_checked(self: Any, *arguments: Any, **keywords: Any) -> None:
-        begin(self, *arguments, **keywords)
-        backend = sys.modules.get(_BACKEND)
-        if backend is not None and self.compiler_fn is backend.dynamo_backend:
-            from bringup.compiler.options import CompileOptions
-
-            CompileOptions.parse(self.kwargs.get("options"), self.kwargs.get("mode"))
-
-    wrapper.__init__ = begin_checked
+    check_options_early()

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 import torch
+from tests.forked_python import output_of
 
 from bringup import compiler, ir, passes
 from bringup.compiler import CompileOptions
@@ -119,6 +120,18 @@ def test_mode_that_is_not_ours_is_refused_when_compile_is_called():
         torch.compile(relu_twice, backend="bringup", mode="max-autotune")
     with pytest.raises(BringupError, match=r"has no mode 'server'; did you mean 'serve'\?"):
         torch.compile(relu_twice, backend="bringup", mode="server")
+
+
+def test_the_first_use_of_the_backend_is_checked_too_where_only_torch_was_imported():
+    program = """
+import torch
+try:
+    torch.compile(torch.nn.Linear(2, 2), backend="bringup", mode="server")
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    said = output_of(program)
+    assert said.startswith("BringupError backend 'bringup' has no mode 'server'; did you mean")
 
 
 def test_mode_is_an_argument_of_torch_compile_too():
