@@ -22,6 +22,7 @@ from bringup.compiler.native_program import run_eagerly
 from bringup.compiler.options import CompileOptions
 from bringup.compiler.overlaps import as_traced_or_eagerly, written_arguments
 from bringup.compiler.pass_runs import load_and_select, without_library
+from bringup.compiler.without_compiler import rewritten_or_left
 from bringup.errors import BringupError
 from bringup.passes import PassDescriptor, PluginReport
 
@@ -169,7 +170,15 @@ class _Compilation:
         selected: Sequence[PassDescriptor] = self._selected
         options, plugins = self._values, self._plugins
         if self._options.inner == "eager":
-            rewrite(aten, selected, plugins, options=options, constants=constants)
+
+            def run(shipped: bool) -> None:
+                chosen = selected if shipped else without_library(selected)
+                rewrite(aten, chosen, plugins, options=options, constants=constants)
+
+            if self._options.passes is None:
+                rewritten_or_left(aten, run)
+            else:
+                run(True)
             return None
         from bringup.compiler.inductor import compile_with_inductor, passes_before_inductor
 

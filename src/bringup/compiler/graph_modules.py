@@ -26,7 +26,7 @@ def rewrite(
     as a graph of its own. `constants` names attributes of the module whose data may be folded into
     the graph.
     """
-    inner = [_rewrite_one(body, selected, plugins, options) for body in _bodies(module)]
+    inner = [_rewrite_one(body, selected, plugins, options) for body in bodies(module)]
     report = _rewrite_one(module, selected, plugins, options, constants)
     for other in inner:
         merge(report, other)
@@ -41,13 +41,13 @@ def copied(module: Any) -> Any:
     return fx.GraphModule(module, graph)
 
 
-def _bodies(module: Any) -> list[Any]:
-    """Return the graphs that higher-order operators of a graph call, innermost first, each once."""
+def bodies(module: Any) -> list[Any]:
+    """Return the graph modules that higher-order operators call, innermost first, each once."""
     found: dict[Any, None] = {}
     for node in module.graph.find_nodes(op="get_attr"):
         body = getattr(module, node.target, None)
         if isinstance(body, fx.GraphModule):
-            found.update(dict.fromkeys([*_bodies(body), body]))
+            found.update(dict.fromkeys([*bodies(body), body]))
     return list(found)
 
 

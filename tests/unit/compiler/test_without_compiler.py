@@ -1,0 +1,58 @@
+"""Compiling where no C++ compiler is: what cannot be built is left out, what is built is used."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.forked_python import DYNAMO, run_forked
+
+PROGRAM = """
+import sys
+import torch
+from bringup import compiler
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(
+    torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 8), torch.nn.LayerNorm(8)
+).eval()
+served = torch.compile(model, backend="bringup", mode=sys.argv[1], dynamic=True)
+with torch.inference_mode():
+    for rows in (2, 2, 5):
+        x = torch.randn(rows, 64)
+        torch.testing.assert_close(served(x), model(x), rtol=1e-4, atol=1e-4)
+if "training" in sys.argv:
+    gated = torch.compile(
+        lambda a, b: (torch.nn.functional.silu(a) * b).sum(), backend="bringup"
+    )
+    a, b = (torch.randn(4, 8, requires_grad=True) for _ in range(2))
+    gated(a, b).backward()
+    expected = a.detach().clone().requires_grad_()
+    (torch.nn.functional.silu(expected) * b).sum().backward()
+    torch.testing.assert_close(a.grad, expected.grad)
+print(sum(compiler.last_report().matches.values()))
+"""
+
+
+def run(cache: Path, *arguments: str, has_compiler: bool = False) -> tuple[int, str]:
+    """Return how many matches the last graph had, and what was said on stderr."""
+    variables = {"BRINGUP_CACHE_DIR": str(cache), "BRINGUP_PASS_LIBRARY": "1"}
+    variables |= {} if has_compiler else {"PATH": "/nowhere"}
+    done = run_forked(PROGRAM, *arguments, environment=os.environ | variables, preload=DYNAMO)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.splitlines()[-1]), done.stderr
+
+
+def test_shipped_passes_are_left_out_with_one_warning(tmp_path: Path) -> None:
+    matches, said = run(tmp_path, "serve", "training")
+    assert matches == 0
+    assert said.count("the shipped passes are left out where their kernels are not in the") == 1
+    assert "no compiler for target 'cpu'" in said
+    assert "apt-get install g++" in said
+
+
+def test_kernels_that_the_cache_has_are_used(tmp_path: Path) -> None:
+    built, _ = run(tmp_path, "serve", has_compiler=True)
+    found, said = run(tmp_path, "serve")
+    assert built == found > 0
+    assert "left out" not in said
