@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -147,6 +148,20 @@ def call_an_operator() -> None:
     check((torch.ones(2, device="npu") + 1).cpu().tolist() == [2.0, 2.0], "the device is wrong")
 
 
+def serve_without_a_compiler() -> None:
+    """Run README's model in a process that finds no program at all: no kernel is left out."""
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    (block,) = (text for text in re.findall(r"```python\n(.*?)```", readme, re.S) if "Bert" in text)
+    Path("serve.py").write_text(block)
+    environment = {"PATH": "/nowhere", "BRINGUP_CACHE_DIR": "cache-without-compiler"}
+    argv = [sys.executable, "serve.py"]
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+    said = done.stdout + done.stderr
+    check(done.returncode == 0 and "left out" not in said, f"without a compiler:\n{said}")
+    check(done.stdout.count(" ms") == 2, f"README's model printed:\n{said}")
+    print(done.stdout.strip())
+
+
 def doctor(torch_version: str) -> list[str]:
     """What `bringup doctor` finds missing: nothing but a torch that is not there."""
     program = Path(sys.executable).parent / "bringup"
@@ -191,7 +206,8 @@ def main() -> None:
             path = str(_native.torch_library().__file__)
             check(path.startswith(sys.prefix), f"the torch library was built: {path}")
             call_an_operator()
-            tried += ["operator", "device"]
+            serve_without_a_compiler()
+            tried += ["operator", "device", "a model where no compiler is"]
         check(package_files() == before, "the package wrote into its own folder")
     without = f"; not tried, as there is no torch: operators, devices ({missing})"
     print(f"Python {platform.python_version()}: {', '.join(tried)} work{without * bool(missing)}")

@@ -92,6 +92,8 @@ def build() -> None:
     _DIST.mkdir()
     group(environment(Path(sys.executable), "tools"), "wheels")
     run(tool("python"), "-m", "build", "--sdist", "--outdir", _DIST, _ROOT)
+    kernels = _WORK / "kernels"
+    print(run(sys.executable, _ROOT / "tools" / "prebuild_kernels.py", kernels).strip(), flush=True)
     compiled_in: set[str] = set()
     for tag, python in interpreters().items():
         print(f"building {tag}", flush=True)
@@ -103,6 +105,7 @@ def build() -> None:
         options = ["--quiet", "--no-deps", "--no-build-isolation"]
         # As deep as the folder of `make build`: ccache compares relative paths.
         options += ["--config-settings", f"build-dir={_ROOT / 'build' / f'wheel-{tag}'}"]
+        options += ["--config-settings", f"cmake.define.BRINGUP_PREBUILT_KERNELS={kernels}"]
         path = f"{builder.parent}{os.pathsep}{os.environ['PATH']}"
         run(builder, "-m", "pip", "wheel", *options, "--wheel-dir", raw, _ROOT, PATH=path)
         compiled_in.add(run(builder, "-c", "import nanobind; print(nanobind.__version__)").strip())
@@ -227,6 +230,7 @@ def test() -> None:
         if str(described["torch"]).startswith("torch "):
             expected = str(described["torch"]).split()[1].split("+")[0]
             run(python, _ROOT / "tools" / "install_torch.py", f"torch=={expected}")
+            run(python, "-m", "pip", "install", "--quiet", f"{wheel}[demo]")
         run(python, "-m", "pip", "install", "--quiet", f"{wheel}[onnx]")
         print(f"{tag}: {tried(python, expected)} ({time.monotonic() - began:.0f} s)", flush=True)
     source_distribution()

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import os
+import platform
 from pathlib import Path
 
+import pytest
 from tests.forked_python import DYNAMO, run_forked
+
+from bringup import jit
 
 PROGRAM = """
 import sys
+from pathlib import Path
 import torch
 from bringup import compiler
 
+if "prebuilt" in sys.argv:
+    from bringup.kernels import _flags
+    _flags.PREBUILT = Path(sys.argv[-1])
 torch.manual_seed(0)
 model = torch.nn.Sequential(
     torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 8), torch.nn.LayerNorm(8)
@@ -51,8 +59,13 @@ def test_shipped_passes_are_left_out_with_one_warning(tmp_path: Path) -> None:
     assert "apt-get install g++" in said
 
 
-def test_kernels_that_the_cache_has_are_used(tmp_path: Path) -> None:
-    built, _ = run(tmp_path, "serve", has_compiler=True)
-    found, said = run(tmp_path, "serve")
+def test_kernels_that_the_cache_has_or_the_wheel_brings_are_used(tmp_path: Path) -> None:
+    built, _ = run(tmp_path / "cache", "serve", has_compiler=True)
+    found, said = run(tmp_path / "cache", "serve")
     assert built == found > 0
     assert "left out" not in said
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("BRINGUP_CACHE_DIR", str(tmp_path / "cache"))
+        jit.cache().export_bundle(tmp_path / f"{platform.machine()}.bundle")
+    found, said = run(tmp_path / "other", "serve", "prebuilt", str(tmp_path))
+    assert (found, "left out" in said) == (built, False)
