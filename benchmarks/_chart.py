@@ -1,9 +1,9 @@
 """Draw one row of benchmarks as bars: ours, and what it was measured against.
 
     python -m benchmarks serving --json rows.json
-    python -m benchmarks._chart rows.json "BERT 1 x 16, serve" docs/pictures/serving
+    python -m benchmarks._chart rows.json "BERT 1 x 16, serve" TITLE docs/pictures/serving
 
-writes `serving.svg` and the rows that are drawn, `serving.json`.
+writes `serving.svg` and what it is drawn from, `serving.json`.
 """
 
 from __future__ import annotations
@@ -54,14 +54,15 @@ def draw(title: str, rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Draw a row of a file of results."""
-    file, name, target = sys.argv[1:]
+    file, name, title, target = sys.argv[1:]
     rows = [row for row in json.loads(Path(file).read_text()) if row["name"] == name]
     if not rows:
         sys.exit(f"{file} has no row {name!r}")
     picture = Path(target)
     picture.parent.mkdir(parents=True, exist_ok=True)
-    picture.with_suffix(".svg").write_text(draw(name, rows))
-    picture.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
+    picture.with_suffix(".svg").write_text(draw(title, rows))
+    drawn = json.dumps({"title": title, "rows": rows}, indent=1)
+    picture.with_suffix(".json").write_text(f"{drawn}\n")
 
 
 if __name__ == "__main__":

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
+from benchmarks._chart import draw
 from tests.docs.test_status import rows
 
 ROOT = Path(__file__).parents[2]
@@ -37,3 +39,12 @@ def test_what_the_limits_name_is_refused_or_missing_and_no_more() -> None:
         assert states[feature].startswith(("refused", "missing")), feature
     for works in ("LSTM", "GRU", "inference only", "waits for the launch"):
         assert works not in limits
+
+
+def test_pictures_are_drawn_from_what_was_measured() -> None:
+    pictures = sorted((ROOT / "docs" / "pictures").glob("*.svg"))
+    assert pictures
+    for picture in pictures:
+        assert picture.name in README
+        measured = json.loads(picture.with_suffix(".json").read_text())
+        assert picture.read_text() == draw(measured["title"], measured["rows"])
