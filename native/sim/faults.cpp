@@ -65,10 +65,7 @@ void FaultSet::check_lost(const DriverCall& call) {
 
 bool FaultSet::is_lost(int32_t device) const {
   if (!losing_ || (device >= 0 && !concerns(device))) return false;
-  const auto over = [](const auto& entry) { return entry.second.over; };
-  if (device < 0) return std::ranges::none_of(losses_, over);
-  const auto found = losses_.find(device);
-  return found == losses_.end() || !found->second.over;
+  return device < 0 ? recovered_.empty() : !recovered_.contains(device);
 }
 
 void FaultSet::check_memory(const DriverCall& call) {
@@ -109,7 +106,7 @@ bool FaultSet::lost(int32_t device) const {
 
 void FaultSet::reset(int32_t device) {
   const std::lock_guard lock(mutex_);
-  if (losing_) losses_[device].over = true;
+  if (losing_) recovered_.insert(device);
   std::erase_if(lost_events_, [&](const LostEvent& lost) {
     if (lost.device != device) return false;
     lost.record->complete();
@@ -202,9 +199,7 @@ std::optional<Failure> Faults::graph_kernel(const char* operator_name, const Pla
 uint64_t Faults::memory_limit(int32_t device) const {
   uint64_t limit = FaultPlan::kNone;
   for (const auto& set : sets()) {
-    if (set->plan().device < 0 || set->plan().device == device) {
-      limit = std::min(limit, set->plan().memory);
-    }
+    if (set->concerns(device)) limit = std::min(limit, set->plan().memory);
   }
   return limit;
 }
@@ -212,9 +207,7 @@ uint64_t Faults::memory_limit(int32_t device) const {
 uint64_t Faults::hidden_dtypes(int32_t device) const {
   uint64_t hidden = 0;
   for (const auto& set : sets()) {
-    if (set->plan().device < 0 || set->plan().device == device) {
-      hidden |= set->plan().hidden_dtypes;
-    }
+    if (set->concerns(device)) hidden |= set->plan().hidden_dtypes;
   }
   return hidden;
 }
@@ -223,7 +216,7 @@ void Faults::delay(Work work, size_t bytes, const Place& place, uint64_t number)
   uint64_t microseconds = 0;
   for (const auto& set : sets()) {
     const FaultPlan& plan = set->plan();
-    if (plan.device >= 0 && plan.device != place.device) continue;
+    if (!set->concerns(place.device)) continue;
     if (work == Work::kLaunch) microseconds += plan.launch_latency_us;
     if (work == Work::kCopy) microseconds += plan.copy_latency_us;
     if (work == Work::kCopy && plan.copy_bandwidth > 0) {

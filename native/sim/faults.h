@@ -7,6 +7,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -46,6 +47,7 @@ class FaultSet {
   FaultSet& operator=(const FaultSet&) = delete;
 
   const FaultPlan& plan() const noexcept { return plan_; }
+  bool concerns(int32_t device) const { return plan_.device < 0 || device == plan_.device; }
   // Throws SimError when the call is refused.
   void enter(const DriverCall& call, Verdict& verdict);
   // `record` is not completed before the set ends or its device is reset.
@@ -59,12 +61,6 @@ class FaultSet {
     std::shared_ptr<EventRecord> record;
     int32_t device;
   };
-  struct Loss {
-    bool lost = false;
-    bool over = false;  // reset: it is not lost again
-  };
-
-  bool concerns(int32_t device) const { return plan_.device < 0 || device == plan_.device; }
   void check_lost(const DriverCall& call);
   bool is_lost(int32_t device) const;
   void check_memory(const DriverCall& call);
@@ -80,7 +76,7 @@ class FaultSet {
   uint64_t allocated_bytes_ = 0;
   uint64_t records_ = 0;
   bool losing_ = false;
-  std::map<int32_t, Loss> losses_;
+  std::set<int32_t> recovered_;  // devices that were reset: they are not lost again
   std::vector<LostEvent> lost_events_;
 };
 

@@ -105,20 +105,18 @@ class WorkerArguments {
   std::deque<bringup_list> lists_;
 };
 
-bool on_device(const DLTensor* tensor, const DeviceMemory& memory) {
-  return tensor == nullptr || tensor->data == nullptr || memory.contains(tensor->data);
-}
-
-// The first argument that points outside the device, or -1.
-int32_t foreign_argument(const bringup_launch& launch, const DeviceMemory& memory) {
+// The first argument with a tensor for which `is_meant` holds, or -1.
+template <class IsMeant>
+int32_t find_tensor(const bringup_launch& launch, IsMeant is_meant) {
   for (int32_t i = 0; i < launch.nargs; ++i) {
+    if (launch.args[i] == nullptr) continue;
     if (launch.kinds[i] == BRINGUP_ARG_TENSOR) {
-      if (!on_device(static_cast<const DLTensor*>(launch.args[i]), memory)) return i;
-    } else if (launch.kinds[i] == BRINGUP_ARG_TENSOR_LIST && launch.args[i] != nullptr) {
+      if (is_meant(*static_cast<const DLTensor*>(launch.args[i]))) return i;
+    } else if (launch.kinds[i] == BRINGUP_ARG_TENSOR_LIST) {
       const auto* list = static_cast<const bringup_list*>(launch.args[i]);
       const auto* items = static_cast<DLTensor* const*>(list->data);
       for (int64_t item = 0; item < list->size; ++item) {
-        if (!on_device(items[item], memory)) return i;
+        if (items[item] != nullptr && is_meant(*items[item])) return i;
       }
     }
   }
@@ -152,22 +150,13 @@ std::optional<Failure> run_blocks(const bringup_launch& launch, void** args, con
 }
 
 // How many bytes the elements of a tensor have, but no more than kShortLaunch + 1.
-int64_t bytes_of(const DLTensor* tensor) noexcept {
-  if (tensor == nullptr) return 0;
-  int64_t bytes = (int64_t{tensor->dtype.bits} * tensor->dtype.lanes + 7) / 8;
-  for (int32_t dim = 0; dim < tensor->ndim; ++dim) {
-    const int64_t size = tensor->shape[dim];
+int64_t bytes_of(const DLTensor& tensor) noexcept {
+  int64_t bytes = (int64_t{tensor.dtype.bits} * tensor.dtype.lanes + 7) / 8;
+  for (int32_t dim = 0; dim < tensor.ndim; ++dim) {
+    const int64_t size = tensor.shape[dim];
     if (size == 0) return 0;
     bytes = size > kShortLaunch ? kShortLaunch + 1 : std::min(bytes * size, kShortLaunch + 1);
   }
-  return bytes;
-}
-
-int64_t bytes_of(const bringup_list* list) noexcept {
-  if (list == nullptr) return 0;
-  const auto* items = static_cast<DLTensor* const*>(list->data);
-  int64_t bytes = 0;
-  for (int64_t i = 0; i < list->size && bytes <= kShortLaunch; ++i) bytes += bytes_of(items[i]);
   return bytes;
 }
 
@@ -182,14 +171,9 @@ bringup_launch read_launch(const bringup_launch& launch) noexcept {
 bool is_short_launch(const bringup_launch& launch) noexcept {
   if ((launch.flags & BRINGUP_LAUNCH_WAITS_FOR_NOTHING) == 0) return false;
   int64_t bytes = 0;
-  for (int32_t i = 0; i < launch.nargs && bytes <= kShortLaunch; ++i) {
-    if (launch.kinds[i] == BRINGUP_ARG_TENSOR) {
-      bytes += bytes_of(static_cast<const DLTensor*>(launch.args[i]));
-    } else if (launch.kinds[i] == BRINGUP_ARG_TENSOR_LIST) {
-      bytes += bytes_of(static_cast<const bringup_list*>(launch.args[i]));
-    }
-  }
-  return bytes <= kShortLaunch;
+  return find_tensor(launch, [&](const DLTensor& tensor) {
+           return (bytes += bytes_of(tensor)) > kShortLaunch;
+         }) < 0;
 }
 
 Failure failure_of(const char* name, const Place& place, const std::string& what, int64_t code,
@@ -207,7 +191,9 @@ Failure failure_of(const char* name, const Place& place, const std::string& what
 }
 
 std::optional<Failure> run_launch(const bringup_launch& launch, const Place& place) {
-  const int32_t foreign = foreign_argument(launch, *place.memory);
+  const int32_t foreign = find_tensor(launch, [&](const DLTensor& tensor) {
+    return tensor.data != nullptr && !place.memory->contains(tensor.data);
+  });
   if (foreign >= 0) {
     return failure_of(
         launch.name, place,

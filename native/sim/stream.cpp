@@ -51,19 +51,33 @@ bringup_record record_of(bringup_record_kind kind, size_t bytes, const char* nam
   return record;
 }
 
+// How many bytes a copy or fill writes; nothing of other work.
+std::optional<size_t> bytes_written(const Task& task) {
+  using Bytes = std::optional<size_t>;
+  return std::visit(Overloaded{
+                        [](const CopyTask& copy) -> Bytes { return copy.bytes; },
+                        [](const RowCopyTask& copy) -> Bytes { return copy.width * copy.height; },
+                        [](const FillTask& fill) -> Bytes { return fill.bytes; },
+                        [](const WideFillTask& fill) -> Bytes { return fill.size * fill.count; },
+                        [](const auto&) -> Bytes { return std::nullopt; },
+                    },
+                    task);
+}
+
+template <class... Kinds>
+bool is_one_of(const Task& task) {
+  return (std::holds_alternative<Kinds>(task) || ...);
+}
+
 // What a record tells of a task; none for what is no work of the device.
 std::optional<bringup_record> describe_work(const Task& task) {
   using Record = std::optional<bringup_record>;
+  if (const auto bytes = bytes_written(task)) {
+    const bool is_fill = is_one_of<FillTask, WideFillTask>(task);
+    return record_of(is_fill ? BRINGUP_RECORD_FILL : BRINGUP_RECORD_COPY, *bytes);
+  }
   return std::visit(
       Overloaded{
-          [](const CopyTask& copy) -> Record { return record_of(BRINGUP_RECORD_COPY, copy.bytes); },
-          [](const RowCopyTask& copy) -> Record {
-            return record_of(BRINGUP_RECORD_COPY, copy.width * copy.height);
-          },
-          [](const FillTask& fill) -> Record { return record_of(BRINGUP_RECORD_FILL, fill.bytes); },
-          [](const WideFillTask& fill) -> Record {
-            return record_of(BRINGUP_RECORD_FILL, fill.size * fill.count);
-          },
           [](const OwnedLaunch& launch) -> Record {
             return record_of(BRINGUP_RECORD_KERNEL, 0, launch.get().name);
           },
@@ -79,17 +93,8 @@ std::optional<bringup_record> describe_work(const Task& task) {
 
 // A copy or fill of few bytes, an event, or a launch that says so: nothing that could wait.
 bool is_short(const Task& task) {
-  return std::visit(
-      Overloaded{
-          [](const CopyTask& copy) { return copy.bytes <= kShortWork; },
-          [](const RowCopyTask& copy) { return copy.width * copy.height <= kShortWork; },
-          [](const FillTask& fill) { return fill.bytes <= kShortWork; },
-          [](const WideFillTask& fill) { return fill.size * fill.count <= kShortWork; },
-          [](const RecordTask&) { return true; },
-          [](const OwnedLaunch& launch) { return is_short_launch(launch.get()); },
-          [](const auto&) { return false; },
-      },
-      task);
+  if (const auto* launch = std::get_if<OwnedLaunch>(&task)) return is_short_launch(launch->get());
+  return is_one_of<RecordTask>(task) || bytes_written(task).value_or(kShortWork + 1) <= kShortWork;
 }
 
 }  // namespace
@@ -305,25 +310,10 @@ void Stream::wait_for_demand() {
 
 void Stream::delay(const Task& task) const {
   using Work = Faults::Work;
-  Work work = Work::kOther;
-  size_t bytes = 0;
-  if (const auto* copy = std::get_if<CopyTask>(&task)) {
-    work = Work::kCopy;
-    bytes = copy->bytes;
-  } else if (const auto* fill = std::get_if<FillTask>(&task)) {
-    work = Work::kCopy;
-    bytes = fill->bytes;
-  } else if (const auto* rows = std::get_if<RowCopyTask>(&task)) {
-    work = Work::kCopy;
-    bytes = rows->width * rows->height;
-  } else if (const auto* wide = std::get_if<WideFillTask>(&task)) {
-    work = Work::kCopy;
-    bytes = wide->size * wide->count;
-  } else if (std::holds_alternative<OwnedLaunch>(task) ||
-             std::holds_alternative<OwnedValues>(task) || std::holds_alternative<GraphTask>(task)) {
-    work = Work::kLaunch;
-  }
-  Faults::instance().delay(work, bytes, place_, completed_.load());
+  const std::optional<size_t> bytes = bytes_written(task);
+  const bool is_launch = is_one_of<OwnedLaunch, OwnedValues, GraphTask>(task);
+  const Work work = bytes ? Work::kCopy : is_launch ? Work::kLaunch : Work::kOther;
+  Faults::instance().delay(work, bytes.value_or(0), place_, completed_.load());
 }
 
 void Stream::finish(Task&& task) {
@@ -337,8 +327,7 @@ void Stream::finish(Task&& task) {
 
 void Stream::run(Queued& queued) {
   Task& task = queued.task;
-  const bool blocks =
-      std::holds_alternative<HostTask>(task) || std::holds_alternative<WaitTask>(task);
+  const bool blocks = is_one_of<HostTask, WaitTask>(task);
   if (blocks) {
     set_blocked(true);
   } else {
