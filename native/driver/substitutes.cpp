@@ -170,14 +170,6 @@ bringup_driver stopped(const bringup_driver& driver) {
 #undef BRINGUP_REFUSE
 #undef BRINGUP_REFUSE_OF_GROUP
   table.last_error = nullptr;
-  table.mem_free = driver.mem_free;
-  table.host_free = driver.host_free;
-  table.stream_destroy = driver.stream_destroy;
-  table.event_destroy = driver.event_destroy;
-  table.graph_destroy = driver.graph_destroy;
-  table.module_unload = driver.module_unload;
-  table.host_unregister = driver.host_unregister;
-  table.shutdown = driver.shutdown;
   ignore(table.mem_free);
   ignore(table.host_free);
   ignore(table.stream_destroy);
