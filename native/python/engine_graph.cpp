@@ -25,12 +25,6 @@ struct EditList {
 
 en::StringId text_of(std::string_view text) { return en::Strings::intern(text); }
 
-std::vector<en::NodeId> nodes_of(GraphCore& core, nb::handle objects) {
-  std::vector<en::NodeId> nodes;
-  for (nb::handle object : objects) nodes.push_back(node_of(core, object));
-  return nodes;
-}
-
 // Arguments from Python, kept for as long as one call of the engine takes.
 class Given {
  public:

@@ -435,6 +435,12 @@ en::ValueId value_of(const GraphCore& core, nanobind::handle object) {
   return value->id;
 }
 
+std::vector<en::NodeId> nodes_of(const GraphCore& core, nanobind::handle listed) {
+  std::vector<en::NodeId> nodes;
+  for (nanobind::handle item : listed) nodes.push_back(node_of(core, item));
+  return nodes;
+}
+
 Ref node_handle(GraphCore& core, en::NodeId node) {
   if (node < core.nodes.size() && core.nodes[node] != nullptr) {
     return Ref::borrowed(core.nodes[node]);

@@ -44,6 +44,7 @@ ValueHandle* as_value(PyObject* object);
 // ValueError for one of another graph.
 en::NodeId node_of(const GraphCore& core, nanobind::handle object);
 en::ValueId value_of(const GraphCore& core, nanobind::handle object);
+std::vector<en::NodeId> nodes_of(const GraphCore& core, nanobind::handle listed);
 inline nanobind::object take(Ref ref) { return nanobind::steal(ref.release()); }
 
 // Runs `work` with the GIL; its Python error becomes an exception that may cross the engine.

@@ -1,10 +1,13 @@
 #include "engine_imported.h"
 
+#include <nanobind/stl/vector.h>
+
 #include <map>
 
 #include "engine/pattern/pattern_elements.h"
 #include "engine/util/error.h"
 #include "engine_handles.h"
+#include "engine_pattern.h"
 
 namespace nb = nanobind;
 
@@ -21,19 +24,12 @@ nb::tuple texts(const std::vector<en::StringId>& ids) {
 
 template <class Number>
 nb::tuple numbers(const std::vector<Number>& given) {
-  nb::list all;
-  for (const Number number : given) all.append(number);
-  return nb::tuple(all);
+  return nb::tuple(nb::cast(given));
 }
 
 nb::tuple kinds_of(uint8_t kinds) {
-  constexpr std::pair<uint8_t, const char*> kNames[] = {
-      {en::AnyArgument::kBool, "bool"},    {en::AnyArgument::kInt, "int"},
-      {en::AnyArgument::kFloat, "float"},  {en::AnyArgument::kString, "str"},
-      {en::AnyArgument::kNone, "none"},    {en::AnyArgument::kList, "list"},
-      {en::AnyArgument::kTensor, "tensor"}};
   nb::list names;
-  for (const auto& [bit, name] : kNames) {
+  for (const auto& [name, bit] : kKindNames) {
     if ((kinds & bit) != 0) names.append(name);
   }
   return nb::tuple(names);

@@ -24,14 +24,9 @@ std::shared_ptr<const en::Graph> shared_graph(GraphCore& core) {
 }
 
 uint8_t kinds_of(nb::handle names) {
-  static const std::pair<const char*, uint8_t> known[] = {
-      {"bool", en::AnyArgument::kBool},    {"int", en::AnyArgument::kInt},
-      {"float", en::AnyArgument::kFloat},  {"str", en::AnyArgument::kString},
-      {"none", en::AnyArgument::kNone},    {"list", en::AnyArgument::kList},
-      {"tensor", en::AnyArgument::kTensor}};
   uint8_t kinds = 0;
   for (nb::handle name : names) {
-    for (const auto& [kind, bit] : known) {
+    for (const auto& [kind, bit] : kKindNames) {
       if (nb::cast<std::string_view>(name) == kind) kinds = static_cast<uint8_t>(kinds | bit);
     }
   }

@@ -17,12 +17,6 @@ namespace nb = nanobind;
 namespace bringup::python {
 namespace {
 
-std::vector<en::NodeId> nodes_of(const GraphCore& core, nb::handle listed) {
-  std::vector<en::NodeId> nodes;
-  for (nb::handle item : listed) nodes.push_back(node_of(core, item));
-  return nodes;
-}
-
 // None: nothing.
 std::vector<en::ValueId> values_of(const GraphCore& core, nb::handle listed) {
   std::vector<en::ValueId> values;

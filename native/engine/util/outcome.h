@@ -6,24 +6,23 @@
 
 namespace bringup::engine {
 
-// Thrown by a hook: skip this match; thrown by `run`: succeed with all edits undone.
-class SkipPass : public std::exception {
+class HookOutcome : public std::exception {
  public:
-  explicit SkipPass(std::string why) : why_(std::move(why)) {}
+  explicit HookOutcome(std::string why) : why_(std::move(why)) {}
   const char* what() const noexcept override { return why_.c_str(); }
 
  private:
   std::string why_;
 };
 
-// Thrown by a hook: fail, and stop the stage at once.
-class FatalFailure : public std::exception {
- public:
-  explicit FatalFailure(std::string why) : why_(std::move(why)) {}
-  const char* what() const noexcept override { return why_.c_str(); }
+// Thrown by a hook: skip this match; thrown by `run`: succeed with all edits undone.
+class SkipPass : public HookOutcome {
+  using HookOutcome::HookOutcome;
+};
 
- private:
-  std::string why_;
+// Thrown by a hook: fail, and stop the stage at once.
+class FatalFailure : public HookOutcome {
+  using HookOutcome::HookOutcome;
 };
 
 }  // namespace bringup::engine
