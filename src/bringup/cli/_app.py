@@ -27,6 +27,7 @@ from bringup.cli import (
     _new_command,
     _passes_command,
     _prebuild_command,
+    _stubs_command,
     _try_command,
 )
 from bringup.cli._exit_codes import ExitCode
@@ -47,6 +48,7 @@ app.command("compare")(_compare_command.compare)
 app.command("compile")(_compile_command.compile_)
 app.command("coverage")(_coverage_command.coverage)
 app.command("conformance")(_conformance_command.conformance)
+app.command("stubs")(_stubs_command.stubs)
 app.command("config")(_config.config)
 
 new = typer.Typer(name="new", help="A package to start from.", no_args_is_help=True)
