@@ -30,12 +30,19 @@ Name = Annotated[str, typer.Argument(help="Of the package and of what is in it: 
 Into = Annotated[Path, typer.Option("--into", help="The folder in which NAME/ is made.")]
 
 
-def kernel(name: Name, into: Into = Path(), json_file: JsonFile = None) -> None:
+def kernel(
+    name: Name,
+    into: Into = Path(),
+    json_file: JsonFile = None,
+    hub: Annotated[
+        bool, typer.Option("--hub", help="With a program that exports it for HF kernels.")
+    ] = False,
+) -> None:
     """Write a package with one operator: kernel, schema, fake, backward, tests, a benchmark.
 
     Exit code 0: it is written, 1: NAME/ is there already or cannot be written, 2: a bad name.
     """
-    _report(write_package("kernel", name, into), name, json_file)
+    _report(write_package("kernel", name, into, hub=hub), name, json_file)
 
 
 def pass_(name: Name, into: Into = Path(), json_file: JsonFile = None) -> None:
@@ -55,8 +62,10 @@ def driver(name: Name, into: Into = Path(), json_file: JsonFile = None) -> None:
     _report(write_package("driver", name, into), name, json_file, build)
 
 
-def write_package(kind: Kind, name: str, into: Path) -> list[Path]:
+def write_package(kind: Kind, name: str, into: Path, *, hub: bool = False) -> list[Path]:
     """Write the package `into/name`, whole or not at all, and returns its files.
+
+    `hub` adds what exports a kernel for Hugging Face's loader.
 
     Raises:
         typer.BadParameter: the name cannot be a package's, or `into` is no folder.
@@ -76,8 +85,9 @@ def write_package(kind: Kind, name: str, into: Path) -> list[Path]:
     draft = Path(tempfile.mkdtemp(prefix=f".{name}.", dir=into))
     try:
         draft.chmod(0o755)
-        for template in sorted((_TEMPLATES / kind).rglob(f"*{_SUFFIX}")):
-            place = template.relative_to(_TEMPLATES / kind).as_posix().removesuffix(_SUFFIX)
+        folders = [_TEMPLATES / kind, *([_TEMPLATES / "kernel_hub"] if hub else [])]
+        for folder, template in ((f, t) for f in folders for t in f.rglob(f"*{_SUFFIX}")):
+            place = template.relative_to(folder).as_posix().removesuffix(_SUFFIX)
             file = draft / filled(place, name)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(filled(template.read_text(), name))

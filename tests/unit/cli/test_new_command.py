@@ -5,9 +5,11 @@ tests/integration/test_packages.py.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+from tests.forked_python import output_of
 
 from bringup import cli
 from bringup.cli import _new_command
@@ -112,3 +114,26 @@ def test_a_name_that_no_device_can_have_exits_2_for_a_driver(
 def test_a_driver_is_less_than_300_lines_of_c(tmp_path: Path) -> None:
     assert cli.main(["new", "driver", "mine", "--into", str(tmp_path)]) == 0
     assert len((tmp_path / "mine" / "driver.c").read_text().splitlines()) < 300
+
+
+HUB = """
+import importlib.util, sys
+import torch
+where = sys.argv[1]
+spec = importlib.util.spec_from_file_location("name_of_the_loader", f"{where}/__init__.py")
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+print(module.hub_kernel(torch.ones(2), 3.0).tolist())
+"""
+
+
+def test_a_kernel_is_exported_for_the_hub_with_its_binaries(tmp_path: Path) -> None:
+    assert cli.main(["new", "kernel", "hub_kernel", "--into", str(tmp_path), "--hub"]) == 0
+    path = {"PYTHONPATH": str(tmp_path / "hub_kernel" / "src")}
+    program = "import runpy; runpy.run_module('hub_kernel.export_hub', run_name='__main__')"
+    out = output_of(program, str(tmp_path), **path).splitlines()[-1]
+    assert re.fullmatch(r"torch\d+-cxx11-cpu-\w+-linux", Path(out).name)
+    described = json.loads((Path(out) / "metadata.json").read_text())
+    assert (described["name"], described["backend"]) == ("hub-kernel", {"type": "cpu"})
+    elsewhere = {"PATH": "/nowhere", "BRINGUP_CACHE_DIR": str(tmp_path / "cache")}
+    assert output_of(HUB, out, **elsewhere) == "[3.0, 3.0]"
