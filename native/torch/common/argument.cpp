@@ -8,31 +8,25 @@
 namespace bringup::torch_ext {
 namespace {
 
-c10::TypePtr without_optional(c10::TypePtr type) {
-  const auto optional = type->cast<c10::OptionalType>();
-  return optional ? optional->getElementType() : type;
-}
-
 ArgumentKind list_kind_of(const c10::Type& element) {
   if (const auto* optional = element.castRaw<c10::OptionalType>()) {
     const bool of_tensors = optional->getElementType()->kind() == c10::TypeKind::TensorType;
     return of_tensors ? ArgumentKind::kOptionalTensorList : ArgumentKind::kOther;
   }
-  switch (kind_of(element)) {
-    case ArgumentKind::kTensor:
-      return ArgumentKind::kTensorList;
-    case ArgumentKind::kInt:
-      return ArgumentKind::kIntList;
-    case ArgumentKind::kFloat:
-      return ArgumentKind::kFloatList;
-    case ArgumentKind::kBool:
-      return ArgumentKind::kBoolList;
-    default:
-      return ArgumentKind::kOther;
+  const ArgumentKind kind = kind_of(element);
+  for (const ArgumentKind list : {ArgumentKind::kTensorList, ArgumentKind::kIntList,
+                                  ArgumentKind::kFloatList, ArgumentKind::kBoolList}) {
+    if (element_kind(list) == kind) return list;
   }
+  return ArgumentKind::kOther;
 }
 
 }  // namespace
+
+c10::TypePtr without_optional(c10::TypePtr type) {
+  const auto optional = type->cast<c10::OptionalType>();
+  return optional ? optional->getElementType() : type;
+}
 
 ArgumentKind kind_of(const c10::Type& type) {
   switch (type.kind()) {

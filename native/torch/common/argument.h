@@ -34,6 +34,8 @@ enum class ArgumentKind : uint8_t {
   kOther,
 };
 
+// What an Optional is of; any other type is its own.
+c10::TypePtr without_optional(c10::TypePtr type);
 // Of a type without its Optional: a schema's real type, where dtypes and layouts are no ints.
 ArgumentKind kind_of(const c10::Type& type);
 // Of the elements of a list; any other kind is its own.

@@ -1,6 +1,12 @@
 #include "torch/common/values.h"
 
+#include <c10/core/ScalarType.h>
+
 namespace bringup::torch_ext {
+
+std::string dtype_text(at::ScalarType dtype) {
+  return "torch." + std::string(c10::getDtypeNames(dtype).first);
+}
 
 bool overlap(const at::Tensor& left, uintptr_t left_base, const at::Tensor& right,
              uintptr_t right_base) {

@@ -5,6 +5,8 @@
 #include <ATen/core/ivalue.h>
 
 #include <cstdint>
+#include <ranges>
+#include <string>
 #include <utility>
 
 namespace bringup::torch_ext {
@@ -19,9 +21,17 @@ void for_each_tensor(const c10::IValue& value, Fn&& fn) {
   }
 }
 
-template <class Fn>
-void for_each_tensor(c10::ArrayRef<c10::IValue> values, Fn&& fn) {
+template <std::ranges::range Values, class Fn>
+void for_each_tensor(const Values& values, Fn&& fn) {
   for (const c10::IValue& value : values) for_each_tensor(value, fn);
+}
+
+// Whether one of the tensors in a value, or in a range of values, is such a one.
+template <class Values, class Is>
+bool any_tensor(const Values& values, Is&& is) {
+  bool any = false;
+  for_each_tensor(values, [&](const at::Tensor& tensor) { any = any || is(tensor); });
+  return any;
 }
 
 // A copy of `value` in which fn(const at::Tensor&) replaced every defined tensor.
@@ -35,6 +45,9 @@ c10::IValue map_tensors(const c10::IValue& value, Fn&& fn) {
   for (size_t i = 0; i < copy.size(); ++i) copy.set(i, map_tensors(copy.get(i), fn));
   return c10::IValue(std::move(copy));
 }
+
+// "torch.float32".
+std::string dtype_text(at::ScalarType dtype);
 
 // Whether an element of one may lie in the bytes from the other's first to its last element. The
 // bases are where their storages begin.

@@ -11,6 +11,7 @@
 #include <torch/csrc/utils/pybind.h>
 #include <torch/csrc/utils/python_symnode.h>
 
+#include "torch/common/argument.h"
 #include "torch/common/errors.h"
 #include "torch/common/tensor_caster.h"
 #include "torch/compiler/program.h"
@@ -33,11 +34,6 @@ struct Unsupported : std::runtime_error {
 };
 
 [[noreturn]] void refuse(const std::string& what) { throw Unsupported(what); }
-
-c10::TypePtr without_optional(c10::TypePtr type) {
-  const auto optional = type->cast<c10::OptionalType>();
-  return optional ? optional->getElementType() : type;
-}
 
 // A number, a flag or a tensor, or None; of its own type.
 std::optional<c10::IValue> plain_value(nb::handle value) {

@@ -215,14 +215,12 @@ class DriverAllocator final : public c10::DeviceAllocator {
   }
 };
 
-DriverAllocator& driver_allocator() {
+}  // namespace
+
+c10::DeviceAllocator& device_allocator() {
   static auto* allocator = new DriverAllocator;
   return *allocator;
 }
-
-}  // namespace
-
-c10::DeviceAllocator& device_allocator() { return driver_allocator(); }
 
 at::DataPtr allocate_block(size_t bytes, c10::DeviceIndex device) {
   const c10::Device where(kDriverDevice, device);
@@ -266,7 +264,7 @@ void register_allocator() {
   // Made now: it asks the driver, and who is first to use it may have the GIL, which a driver in
   // Python needs for its answer to another thread.
   memory_of(0);
-  c10::SetAllocator(kDriverDevice, &driver_allocator());
+  c10::SetAllocator(kDriverDevice, &device_allocator());
 }
 
 }  // namespace bringup::torch_ext

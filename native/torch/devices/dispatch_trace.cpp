@@ -13,6 +13,8 @@
 #include <optional>
 #include <utility>
 
+#include "torch/common/values.h"
+
 namespace bringup::torch_ext {
 
 void DispatchTracer::add(const std::string& op, const std::string& node, TracedCall call) {
@@ -63,16 +65,10 @@ struct Observed : at::ObserverContext {
 };
 
 void add_keys(const c10::IValue& value, c10::DispatchKeySet& keys) {
-  if (value.isTensor()) {
-    keys = keys | value.unsafeToTensorImpl()->key_set();
-  } else if (value.isGenerator()) {
-    const at::Generator generator = value.toGenerator();
-    if (generator.defined()) keys = keys | generator.key_set();
-  } else if (value.isList()) {
-    const auto list = value.toListRef();
-    if (list.empty() || !(value.isTensorList() || value.isOptionalTensorList())) return;
-    for (const c10::IValue& element : list) add_keys(element, keys);
-  }
+  for_each_tensor(value, [&](const at::Tensor& tensor) { keys = keys | tensor.key_set(); });
+  if (!value.isGenerator()) return;
+  const at::Generator generator = value.toGenerator();
+  if (generator.defined()) keys = keys | generator.key_set();
 }
 
 // As BackendSelect's kernels ask for it.

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
 #include <mutex>
 #include <optional>
 #include <stdexcept>
@@ -88,15 +87,6 @@ void require_free_backend() {
   }
 }
 
-}  // namespace
-
-void set_driver_trace(const std::string& path, bool payload, uint64_t limit) {
-  std::lock_guard lock(g_mutex);
-  g_trace = {path, payload, limit};
-}
-
-namespace {
-
 // `read` gives the driver's table.
 template <class Read>
 DriverFacts open_and_start(const std::string& path, std::shared_ptr<runtime::Library> library,
@@ -118,7 +108,23 @@ DriverFacts open_and_start(const std::string& path, std::shared_ptr<runtime::Lib
   return g_opened->facts;
 }
 
+struct HostFailures {
+  std::mutex mutex;
+  std::array<std::string, kMaxDevices> messages;
+  std::atomic<bool> any{false};
+};
+
+HostFailures& host_failures() {
+  static auto* failures = new HostFailures;
+  return *failures;
+}
+
 }  // namespace
+
+void set_driver_trace(const std::string& path, bool payload, uint64_t limit) {
+  std::lock_guard lock(g_mutex);
+  g_trace = {path, payload, limit};
+}
 
 DriverFacts open_driver(const std::string& path) {
   auto library = runtime::Library::open(path);
@@ -236,21 +242,6 @@ void check_driver(int32_t status, const char* what) {
   TORCH_CHECK_WITH(OutOfMemoryError, status != BRINGUP_OUT_OF_MEMORY, text);
   TORCH_CHECK(false, text);
 }
-
-namespace {
-
-struct HostFailures {
-  std::mutex mutex;
-  std::array<std::string, kMaxDevices> messages;
-  std::atomic<bool> any{false};
-};
-
-HostFailures& host_failures() {
-  static auto* failures = new HostFailures;
-  return *failures;
-}
-
-}  // namespace
 
 void report_host_failure(c10::DeviceIndex device, std::string message) noexcept {
   HostFailures& failures = host_failures();

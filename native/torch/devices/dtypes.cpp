@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "driver/dtypes.h"
+#include "torch/common/values.h"
 
 namespace bringup::torch_ext {
 namespace {
@@ -17,10 +18,6 @@ namespace {
 DtypeSet only(c10::ScalarType type) { return DtypeSet{1} << static_cast<int>(type); }
 
 std::atomic<Float64Policy> g_float64_policy{Float64Policy::kError};
-
-std::string dtype_name(c10::ScalarType type) {
-  return "torch." + std::string(c10::getDtypeNames(type).first);
-}
 
 std::string device_name(c10::DeviceIndex device) {
   return driver_facts().device_name + ":" + std::to_string(device);
@@ -82,7 +79,7 @@ std::vector<std::string> dtype_names(const bringup_device_props& props) {
 }
 
 void refuse_dtype(c10::ScalarType type, c10::DeviceIndex device) {
-  const std::string dtype = dtype_name(type);
+  const std::string dtype = dtype_text(type);
   const std::string name = device_name(device);
   const DtypeSet absent = driver_facts().absent_dtypes[static_cast<size_t>(device)];
   const char* other = closest_supported(type, absent);
@@ -105,12 +102,12 @@ Placement place_absent(c10::ScalarType type, c10::DeviceIndex device) {
     case Float64Policy::kWarn: {
       const c10::ScalarType smaller = half_the_size(type);
       check_dtype(smaller, device);
-      TORCH_WARN("device '", device_name(device), "' has no tensors of ", dtype_name(type),
-                 ", so this one is ", dtype_name(smaller), " (downcast_float64='warn')");
+      TORCH_WARN("device '", device_name(device), "' has no tensors of ", dtype_text(type),
+                 ", so this one is ", dtype_text(smaller), " (downcast_float64='warn')");
       return {smaller};
     }
     case Float64Policy::kCpu:
-      TORCH_WARN("device '", device_name(device), "' has no tensors of ", dtype_name(type),
+      TORCH_WARN("device '", device_name(device), "' has no tensors of ", dtype_text(type),
                  ", so this one is on the cpu (downcast_float64='cpu')");
       return {type, true};
     case Float64Policy::kError:

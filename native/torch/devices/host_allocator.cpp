@@ -14,29 +14,15 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 
-// An event that is destroyed with its owner; or, without one, what is known of the work instead.
-class OwnedEvent {
- public:
-  explicit OwnedEvent(bringup_event event, bool over = false) : event_(event), over_(over) {}
-  OwnedEvent(OwnedEvent&& other) noexcept
-      : event_(std::exchange(other.event_, nullptr)), over_(other.over_) {}
-  OwnedEvent& operator=(OwnedEvent&& other) noexcept {
-    std::swap(event_, other.event_);
-    std::swap(over_, other.over_);
-    return *this;
-  }
-  ~OwnedEvent() {
-    if (event_ != nullptr && !in_forked_child()) active_driver()->event_destroy(event_);
-  }
-  bringup_event get() const noexcept { return event_; }
+// An event; or, without one, what is known of the work instead.
+struct OwnedEvent {
   // An event that cannot be queried counts as pending.
   bool over() const noexcept {
-    return event_ != nullptr ? active_driver()->event_query(event_) == BRINGUP_OK : over_;
+    return event != nullptr ? active_driver()->event_query(event.get()) == BRINGUP_OK : known_over;
   }
 
- private:
-  bringup_event event_;
-  bool over_;
+  EventPtr event;
+  bool known_over = false;
 };
 
 // The end of what was given to a stream so far. Called where memory is freed, so it raises nothing:
@@ -44,14 +30,14 @@ class OwnedEvent {
 OwnedEvent end_of(const c10::Stream& stream) noexcept {
   const bringup_driver& driver = *active_driver();
   const c10::DeviceIndex device = stream.device_index();
-  bringup_event event = nullptr;
-  if (driver.event_create(device, 0, &event) == BRINGUP_OK) {
-    OwnedEvent owned(event);
-    if (driver.event_record(event, device, native_stream(stream)) == BRINGUP_OK) return owned;
+  EventPtr event;
+  if (create_event(device, false, event) == BRINGUP_OK &&
+      driver.event_record(event.get(), device, native_stream(stream)) == BRINGUP_OK) {
+    return {std::move(event)};
   }
   const int32_t status = wait_for_stream(device, native_stream(stream));
   if (status == BRINGUP_KERNEL_FAILED) report_host_failure(device, driver_error_text(status));
-  return OwnedEvent(nullptr, status == BRINGUP_OK || status == BRINGUP_KERNEL_FAILED);
+  return {nullptr, status == BRINGUP_OK || status == BRINGUP_KERNEL_FAILED};
 }
 
 struct PinnedRange {
@@ -221,9 +207,9 @@ void unregister_host_memory(void* address) {
   lock.unlock();
   int32_t failed = BRINGUP_OK;
   std::string failure;
-  for (const auto& [where, event] : range.mapped().uses) {
-    const int32_t without_event = event.over() ? BRINGUP_OK : BRINGUP_ERROR;
-    const int32_t status = event.get() != nullptr ? wait_for_event(event.get()) : without_event;
+  for (const auto& [where, use] : range.mapped().uses) {
+    const int32_t without_event = use.known_over ? BRINGUP_OK : BRINGUP_ERROR;
+    const int32_t status = use.event != nullptr ? wait_for_event(use.event.get()) : without_event;
     if (status == BRINGUP_OK || failed != BRINGUP_OK) continue;
     failed = status;
     failure = driver_error_text(status);

@@ -72,6 +72,12 @@ bool release_redirected(void* host) noexcept {
 
 void delete_redirected(void* host) { release_redirected(host); }
 
+at::DataPtr redirect(void* host, at::DataPtr block) {
+  const at::DeleterFnPtr deleter = block.get_deleter();
+  redirected_memory().add(host, {block.release_context(), deleter});
+  return {host, host, &delete_redirected, c10::Device(c10::kCPU)};
+}
+
 void keep(void*) {}  // the deleter of memory that an alias does not own
 
 void* host_address(c10::DeviceIndex device, void* address) {
@@ -272,10 +278,7 @@ at::DataPtr HostCall::allocate_staged(size_t bytes, c10::Device device, c10::All
   if (!device.is_cpu() || bytes < kStagedBytes) return base.allocate(bytes);
   at::DataPtr block = pinned_or_nothing(bytes);
   void* host = block.get();
-  if (host == nullptr) return base.allocate(bytes);
-  const at::DeleterFnPtr deleter = block.get_deleter();
-  redirected_memory().add(host, {block.release_context(), deleter});
-  return {host, host, &delete_redirected, c10::Device(c10::kCPU)};
+  return host == nullptr ? base.allocate(bytes) : redirect(host, std::move(block));
 }
 
 at::DataPtr HostCall::allocate(size_t bytes, c10::Device device, c10::Allocator& base) {
@@ -287,9 +290,7 @@ at::DataPtr HostCall::allocate(size_t bytes, c10::Device device, c10::Allocator&
   void* host = host_address(device_, address);
   if (host == nullptr) return {nullptr, c10::Device(c10::kCPU)};
   redirected_.push_back({host, address});
-  const at::DeleterFnPtr deleter = block.get_deleter();
-  redirected_memory().add(host, {block.release_context(), deleter});
-  return {host, host, &delete_redirected, c10::Device(c10::kCPU)};
+  return redirect(host, std::move(block));
 }
 
 const HostCall::Redirected* HostCall::find_redirected(const void* host) const {

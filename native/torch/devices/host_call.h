@@ -11,7 +11,6 @@
 #include <c10/util/SmallVector.h>
 
 #include <optional>
-#include <utility>
 
 #include "torch/common/allocation.h"
 #include "torch/devices/state.h"

@@ -2,6 +2,7 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
 
 #include <atomic>
 #include <fstream>
@@ -41,76 +42,11 @@ int32_t load_module(const bringup_driver& driver, c10::DeviceIndex device, const
   return driver.module_load(device, path.c_str(), module);
 }
 
-}  // namespace
-
-namespace {
-
-// A module that goes back to the driver unless it is kept.
-class LoadedModule {
- public:
-  LoadedModule(const bringup_driver& driver, c10::DeviceIndex device, const std::string& path,
-               const char* what)
-      : driver_(driver) {
-    check_driver(load_module(driver, device, path, &handle_), what);
-  }
-  ~LoadedModule() {
-    if (!kept_ && driver_.module_unload != nullptr) driver_.module_unload(handle_);
-  }
-  LoadedModule(const LoadedModule&) = delete;
-  LoadedModule& operator=(const LoadedModule&) = delete;
-
-  bringup_kernel_fn function(const char* name, const char* what) const {
-    bringup_kernel_fn fn = nullptr;
-    check_driver(driver_.get_function(handle_, name, &fn), what);
-    return fn;
-  }
-  void keep() noexcept { kept_ = true; }
-
- private:
-  const bringup_driver& driver_;
-  void* handle_ = nullptr;
-  bool kept_ = false;
-};
-
 // Whether the driver has to load this kernel before it can start it.
 bool loads_kernel(const bringup_driver& driver, const runtime::Kernel& kernel) {
   const bool loads = driver.module_load != nullptr || driver.module_load_data != nullptr;
   return kernel.library != nullptr && loads && driver.get_function != nullptr;
 }
-
-}  // namespace
-
-// Device code as a device sees it: its module is loaded once and stays until the driver's end.
-bringup_kernel_fn device_function(const std::shared_ptr<const runtime::Kernel>& kernel,
-                                  c10::DeviceIndex device) {
-  const bringup_driver& driver = *active_driver();
-  if (!loads_kernel(driver, *kernel)) return kernel->run;
-  struct Loaded {
-    std::shared_ptr<const runtime::Kernel>
-        kernel;  // keeps the key from being used for another kernel
-    bringup_kernel_fn fn;
-  };
-  static std::mutex mutex;
-  static auto* functions =
-      new std::map<std::pair<const runtime::Kernel*, c10::DeviceIndex>, Loaded>;
-  {
-    std::lock_guard lock(mutex);
-    const auto known = functions->find({kernel.get(), device});
-    if (known != functions->end()) return known->second.fn;
-  }
-  const std::string what = "loading kernel '" + kernel->name + "' of " + kernel->library->path();
-  LoadedModule module(driver, device, kernel->library->path(), what.c_str());
-  const bringup_kernel_fn fn = module.function(kernel->name.c_str(), what.c_str());
-  if (driver_facts().runs_host_code) {
-    runtime::let_views_refuse(reinterpret_cast<const void*>(fn));
-  }
-  std::lock_guard lock(mutex);
-  const auto [known, is_first] = functions->try_emplace({kernel.get(), device}, Loaded{kernel, fn});
-  if (is_first) module.keep();  // else another thread was first
-  return known->second.fn;
-}
-
-namespace {
 
 using runtime::ArgKind;
 
@@ -200,6 +136,39 @@ void launch_with_values(const LastingKernel& lasting, void* const* args, c10::De
 }
 
 }  // namespace
+
+bringup_kernel_fn device_function(const std::shared_ptr<const runtime::Kernel>& kernel,
+                                  c10::DeviceIndex device) {
+  const bringup_driver& driver = *active_driver();
+  if (!loads_kernel(driver, *kernel)) return kernel->run;
+  struct Loaded {
+    std::shared_ptr<const runtime::Kernel> kernel;  // or another one could get its address
+    bringup_kernel_fn fn;
+  };
+  static std::mutex mutex;
+  static auto* functions =
+      new std::map<std::pair<const runtime::Kernel*, c10::DeviceIndex>, Loaded>;
+  {
+    std::lock_guard lock(mutex);
+    const auto known = functions->find({kernel.get(), device});
+    if (known != functions->end()) return known->second.fn;
+  }
+  const std::string what = "loading kernel '" + kernel->name + "' of " + kernel->library->path();
+  void* module = nullptr;
+  check_driver(load_module(driver, device, kernel->library->path(), &module), what.c_str());
+  auto unload = c10::make_scope_exit([&] {
+    if (driver.module_unload != nullptr) driver.module_unload(module);
+  });
+  bringup_kernel_fn fn = nullptr;
+  check_driver(driver.get_function(module, kernel->name.c_str(), &fn), what.c_str());
+  if (driver_facts().runs_host_code) {
+    runtime::let_views_refuse(reinterpret_cast<const void*>(fn));
+  }
+  std::lock_guard lock(mutex);
+  const auto [known, is_first] = functions->try_emplace({kernel.get(), device}, Loaded{kernel, fn});
+  if (is_first) unload.release();  // else another thread was first
+  return known->second.fn;
+}
 
 void check_takes_values(const runtime::Kernel& kernel, const char* operator_name) {
   const bringup_driver& driver = *active_driver();

@@ -19,25 +19,19 @@ class TimedEvent {
  public:
   static std::unique_ptr<TimedEvent> record(const c10::Stream& stream, int32_t& status) {
     std::unique_ptr<TimedEvent> event(new TimedEvent(stream.device_index()));
-    const bringup_driver& driver = *active_driver();
-    status = driver.event_create(event->device_, 1, &event->event_);
-    if (status != BRINGUP_OK) event->event_ = nullptr;
+    status = create_event(event->device_, true, event->event_);
     if (status == BRINGUP_OK) {
-      status = driver.event_record(event->event_, event->device_, native_stream(stream));
+      status =
+          active_driver()->event_record(event->event_.get(), event->device_, native_stream(stream));
     }
     return event;
   }
-  ~TimedEvent() {
-    if (event_ != nullptr && !in_forked_child()) active_driver()->event_destroy(event_);
-  }
-  TimedEvent(const TimedEvent&) = delete;
-  TimedEvent& operator=(const TimedEvent&) = delete;
 
   c10::DeviceIndex device() const noexcept { return device_; }
 
   // Waits. What failed in the stream stays to be raised by the next synchronisation.
   void wait() const noexcept {
-    const int32_t status = wait_for_event(event_);
+    const int32_t status = wait_for_event(event_.get());
     if (status != BRINGUP_OK) {
       report_host_failure(device_, driver_failure_text(status, "waiting for a timed event"));
     }
@@ -45,7 +39,8 @@ class TimedEvent {
   // The time from this event to a later one; both are over.
   int32_t nanoseconds_to(const TimedEvent& later, int64_t& nanoseconds) const noexcept {
     double milliseconds = 0;
-    const int32_t status = active_driver()->event_elapsed(event_, later.event_, &milliseconds);
+    const int32_t status =
+        active_driver()->event_elapsed(event_.get(), later.event_.get(), &milliseconds);
     nanoseconds = static_cast<int64_t>(milliseconds * 1e6);
     return status;
   }
@@ -54,7 +49,7 @@ class TimedEvent {
   explicit TimedEvent(c10::DeviceIndex device) : device_(device) {}
 
   const c10::DeviceIndex device_;
-  bringup_event event_ = nullptr;
+  EventPtr event_;
 };
 
 ProfiledRow::ProfiledRow() = default;
@@ -211,14 +206,9 @@ class Recorder {
   DriverRecords records_;
 };
 
-void ProfiledWork::begin(const char* name, const c10::Stream& stream) noexcept {
+void ProfiledWork::begin(const char* name, const c10::Stream& stream, bool by_driver) noexcept {
   stream_ = stream;
-  row_ = Recorder::instance().begin(name, stream, /*by_driver=*/true);
-}
-
-void ProfiledWork::begin_host_entry(ProfiledHostEntry entry, const c10::Stream& stream) noexcept {
-  stream_ = stream;
-  row_ = Recorder::instance().begin(entry.name, stream, /*by_driver=*/false);
+  row_ = Recorder::instance().begin(name, stream, by_driver);
 }
 
 void ProfiledWork::begin_copy(bringup_copy_kind kind, size_t bytes,

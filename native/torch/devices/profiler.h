@@ -60,7 +60,8 @@ class ProfiledWork {
   }
   // A host entry, which gives the device work in a way of its own: timed by events.
   ProfiledWork(ProfiledHostEntry entry, const c10::Stream& stream) noexcept {
-    if (C10_UNLIKELY(recording_.load(std::memory_order_relaxed))) begin_host_entry(entry, stream);
+    if (C10_UNLIKELY(recording_.load(std::memory_order_relaxed)))
+      begin(entry.name, stream, /*by_driver=*/false);
   }
   ProfiledWork(bringup_copy_kind kind, size_t bytes, const c10::Stream& stream) noexcept {
     if (C10_UNLIKELY(recording_.load(std::memory_order_relaxed))) begin_copy(kind, bytes, stream);
@@ -77,8 +78,7 @@ class ProfiledWork {
  private:
   friend class Recorder;
 
-  void begin(const char* name, const c10::Stream& stream) noexcept;
-  void begin_host_entry(ProfiledHostEntry entry, const c10::Stream& stream) noexcept;
+  void begin(const char* name, const c10::Stream& stream, bool by_driver = true) noexcept;
   void begin_copy(bringup_copy_kind kind, size_t bytes, const c10::Stream& stream) noexcept;
   void begin_fill(ProfiledFill fill, const c10::Stream& stream) noexcept;
   void end() noexcept;

@@ -114,9 +114,6 @@ const Tensor& resize(const Tensor& self, c10::IntArrayRef size,
   return self;
 }
 
-Tensor& set_to_tensor(Tensor& self, const Tensor& source) {
-  return at::native::set_tensor_(self, source);
-}
 Tensor& set_to_storage(Tensor& self, at::Storage source) {
   return at::native::set_(self, std::move(source));
 }
@@ -142,18 +139,12 @@ std::optional<Tensor> stand_in(HostCall& call, const std::optional<Tensor>& tens
   return call.stand_in(*tensor, false);
 }
 
-FallbackRecord& convolution_record(bool backward) {
-  static FallbackRecord& forward_record = fallback_record({"aten::convolution_overrideable", ""});
-  static FallbackRecord& backward_record =
-      fallback_record({"aten::convolution_backward_overrideable", ""});
-  return backward ? backward_record : forward_record;
-}
-
 Tensor convolution(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
                    c10::SymIntArrayRef stride, c10::SymIntArrayRef padding,
                    c10::SymIntArrayRef dilation, bool transposed,
                    c10::SymIntArrayRef output_padding, c10::SymInt groups) {
-  FallbackCall counted(convolution_record(false));
+  static FallbackRecord& record = fallback_record({"aten::convolution_overrideable", ""});
+  FallbackCall counted(record);
   CommonDevice common;
   for (const Tensor* tensor : {&input, &weight}) common.see(*tensor, false);
   if (bias.has_value() && bias->defined()) common.see(*bias, false);
@@ -171,7 +162,8 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(
     const Tensor& grad, const Tensor& input, const Tensor& weight, c10::SymIntArrayRef stride,
     c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation, bool transposed,
     c10::SymIntArrayRef output_padding, c10::SymInt groups, std::array<bool, 3> wanted) {
-  FallbackCall counted(convolution_record(true));
+  static FallbackRecord& record = fallback_record({"aten::convolution_backward_overrideable", ""});
+  FallbackCall counted(record);
   CommonDevice common;
   for (const Tensor* tensor : {&grad, &input, &weight}) common.see(*tensor, false);
   const c10::DeviceGuard guard(common.get("aten::convolution_backward"));
@@ -200,7 +192,7 @@ void register_operators() {
   library->impl("view.dtype", &view_dtype);
   library->impl("_reshape_alias", &at::native::_reshape_alias);
   library->impl("resize_", &resize);
-  library->impl("set_.source_Tensor", &set_to_tensor);
+  library->impl("set_.source_Tensor", &at::native::set_tensor_);
   library->impl("set_.source_Storage", &set_to_storage);
   library->impl("set_.source_Storage_storage_offset", &set_to_storage_at);
   library->impl("is_set_to", &at::native::is_set_to);

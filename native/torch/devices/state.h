@@ -100,6 +100,21 @@ inline bringup_stream native_stream(const c10::Stream& stream) noexcept {
 // True in a child of fork(): the driver's threads and queues stayed in the parent.
 bool in_forked_child() noexcept;
 
+// An event that is destroyed with its owner.
+struct DestroyEvent {
+  void operator()(bringup_event event) const noexcept {
+    if (!in_forked_child()) active_driver()->event_destroy(event);
+  }
+};
+using EventPtr = std::unique_ptr<bringup_event_s, DestroyEvent>;
+// Null and the driver's status where it makes none.
+inline int32_t create_event(c10::DeviceIndex device, bool timing, EventPtr& event) {
+  bringup_event created = nullptr;
+  const int32_t status = active_driver()->event_create(device, timing ? 1 : 0, &created);
+  if (status == BRINGUP_OK) event.reset(created);
+  return status;
+}
+
 // Waits after every launch, so that an error is raised where it was caused
 // (BRINGUP_LAUNCH_BLOCKING).
 void set_launch_blocking(bool blocking) noexcept;

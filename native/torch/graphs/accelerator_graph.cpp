@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <utility>
 
 #if __has_include(<ATen/core/GraphImplInterface.h>)
 #include <ATen/core/GraphImplInterface.h>

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "torch/common/allocation.h"

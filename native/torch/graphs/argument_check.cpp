@@ -73,9 +73,7 @@ bool is_moderate(const IValue& value) {
 void check_results(const std::string& op, const OperatorNode::Call& call,
                    const std::vector<IValue>& results) {
   size_t next = 0;
-  for (const IValue& result : results) {
-    for_each_tensor(result, [&](const at::Tensor& tensor) { call.check(op, next++, tensor); });
-  }
+  for_each_tensor(results, [&](const at::Tensor& tensor) { call.check(op, next++, tensor); });
   call.check_count(op, next);
 }
 
@@ -122,23 +120,18 @@ Arguments copies_of(const Arguments& arguments) {
 void run_trial(const std::string& op, const OperatorNode::Call& call, const Arguments& arguments) {
   Arguments stack = copies_of(arguments);
   std::vector<const void*> given;
-  for (const IValue& argument : stack) {
-    for_each_tensor(argument, [&](const at::Tensor& t) { given.push_back(t.storage().data()); });
-  }
+  for_each_tensor(stack, [&](const at::Tensor& t) { given.push_back(t.storage().data()); });
   const int generator = RandomTraits(call.op).generator();
   if (generator >= 0) stack[static_cast<size_t>(generator)] = call_generator({});
   call.op.redispatchBoxed(call.keys, &stack);
   check_results(op, call, stack);
   size_t next = 0;
-  for (const IValue& result : stack) {
-    for_each_tensor(result, [&](const at::Tensor& tensor) {
-      const bool is_argument = std::ranges::find(given, tensor.storage().data()) != given.end();
-      TORCH_CHECK(
-          is_argument || !call.outputs[next].fixed, op,
-          " would no longer give the memory of an argument, as it did when it was captured");
-      ++next;
-    });
-  }
+  for_each_tensor(stack, [&](const at::Tensor& tensor) {
+    const bool is_argument = std::ranges::find(given, tensor.storage().data()) != given.end();
+    TORCH_CHECK(is_argument || !call.outputs[next].fixed, op,
+                " would no longer give the memory of an argument, as it did when it was captured");
+    ++next;
+  });
 }
 
 // What a call raises; null where it raises nothing.
@@ -154,9 +147,7 @@ std::exception_ptr error_of(Call&& call) {
 
 size_t bytes_of_all(const Arguments& values) {
   size_t bytes = 0;
-  for (const IValue& value : values) {
-    for_each_tensor(value, [&](const at::Tensor& tensor) { bytes += tensor.storage().nbytes(); });
-  }
+  for_each_tensor(values, [&](const at::Tensor& tensor) { bytes += tensor.storage().nbytes(); });
   return bytes;
 }
 

@@ -5,31 +5,26 @@
 #include <utility>
 
 #include "torch/devices/profiler.h"
-#include "torch/devices/state.h"
 #include "torch/graphs/errors.h"
 #include "torch/graphs/run_locks.h"
 
 namespace bringup::torch_ext::graphs {
 
 DeviceWork::DeviceWork(c10::DeviceIndex device) : device_(device) {
-  check_driver(active_driver()->event_create(device, 0, &over_), "creating an event");
-}
-
-DeviceWork::~DeviceWork() {
-  if (!in_forked_child()) active_driver()->event_destroy(over_);
+  check_driver(create_event(device, false, over_), "creating an event");
 }
 
 void DeviceWork::order_before() const {
-  check_driver(active_driver()->event_wait(over_, device_, current_driver_stream(device_)),
+  check_driver(active_driver()->event_wait(over_.get(), device_, current_driver_stream(device_)),
                "waiting for a graph's former work");
 }
 
 void DeviceWork::extend() const {
-  check_driver(active_driver()->event_record(over_, device_, current_driver_stream(device_)),
+  check_driver(active_driver()->event_record(over_.get(), device_, current_driver_stream(device_)),
                "recording an event");
 }
 
-int32_t DeviceWork::wait() const noexcept { return wait_for_event(over_); }
+int32_t DeviceWork::wait() const noexcept { return wait_for_event(over_.get()); }
 
 DeviceGraph::DeviceGraph(c10::DeviceIndex device, const std::vector<std::unique_ptr<Node>>& nodes,
                          Step step, Latch latch)
@@ -113,25 +108,22 @@ void DeviceGraph::update(size_t node) {
   check_driver(driver.graph_update_kernel(graph_, kernels_.at(node), launch), launch->name);
 }
 
-void DeviceGraph::run_alone(size_t node) {
-  if (!nodes_[node]->runs_on_device()) return step_(node, false);
-  if (const auto copy = nodes_[node]->device_copy()) {
-    check_driver(
-        active_driver()->copy_async(BRINGUP_DEVICE_TO_DEVICE, device(), copy->target, device(),
-                                    copy->source, copy->bytes, current_driver_stream(device())),
-        "a copy of a captured graph");
-    return synchronize_current_stream(device());
+void DeviceGraph::run_alone(size_t number) {
+  const Node& node = *nodes_[number];
+  if (!node.runs_on_device()) return step_(number, false);
+  const bringup_driver& driver = *active_driver();
+  const bringup_stream stream = current_driver_stream(device());
+  if (const auto copy = node.device_copy()) {
+    check_driver(driver.copy_async(BRINGUP_DEVICE_TO_DEVICE, device(), copy->target, device(),
+                                   copy->source, copy->bytes, stream),
+                 "a copy of a captured graph");
+  } else if (const bringup_launch_values_args* values = node.device_values()) {
+    check_driver(driver.launch_values(device(), stream, values), values->name);
+  } else {
+    bringup_launch alone = *node.device_launch();
+    alone.release = [](void*) {};  // the node owns it
+    check_driver(driver.launch(device(), stream, &alone), alone.name);
   }
-  if (const bringup_launch_values_args* values = nodes_[node]->device_values()) {
-    check_driver(active_driver()->launch_values(device(), current_driver_stream(device()), values),
-                 values->name);
-    return synchronize_current_stream(device());
-  }
-  const bringup_launch* launch = nodes_[node]->device_launch();
-  bringup_launch alone = *launch;
-  alone.release = [](void*) {};  // the node owns it
-  check_driver(active_driver()->launch(device(), current_driver_stream(device()), &alone),
-               launch->name);
   synchronize_current_stream(device());
 }
 
@@ -145,7 +137,7 @@ void DeviceGraph::begin_numbered(void* numbered) {
 void DeviceGraph::run_span(void* user) {
   const auto& span = *static_cast<const Span*>(user);
   DeviceGraph& graph = *span.graph;
-  const RunLocks::Inside inside;
+  const auto inside = RunLocks::inside();
   for (size_t i = span.first; i < span.last; ++i) {
     if (graph.failed_) {
       graph.nodes_[i]->skip();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "bringup/driver.h"
+#include "torch/devices/state.h"
 #include "torch/graphs/node.h"
 #include "torch/graphs/staged_changes.h"
 
@@ -20,9 +21,6 @@ namespace bringup::torch_ext::graphs {
 class DeviceWork {
  public:
   explicit DeviceWork(c10::DeviceIndex device);
-  ~DeviceWork();
-  DeviceWork(const DeviceWork&) = delete;
-  DeviceWork& operator=(const DeviceWork&) = delete;
 
   // What follows in the current stream comes after it.
   void order_before() const;
@@ -35,7 +33,7 @@ class DeviceWork {
 
  private:
   const c10::DeviceIndex device_;
-  bringup_event over_ = nullptr;
+  EventPtr over_;
 };
 
 class DeviceGraph {

@@ -1,4 +1,5 @@
 // A capture that makes no graph: what it cannot record is noted and runs all the same.
+#include <ATen/core/stack.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <nanobind/nanobind.h>
 
@@ -25,13 +26,8 @@ void Recorder::run_unrecorded(const c10::OperatorHandle& op, c10::DispatchKeySet
     op.redispatchBoxed(keys, stack);
   }
   // What reads the results is no mistake of its own.
-  const size_t returned = op.schema().returns().size();
-  for (size_t i = stack->size() - returned; i < stack->size(); ++i) {
-    for_each_tensor((*stack)[i], [&](const at::Tensor& tensor) {
-      Block* block = tensor.has_storage() ? pool_->find(tensor.storage()) : nullptr;
-      if (block != nullptr) graphs::mark_written(*block, tensor, nodes_.size());
-    });
-  }
+  for_each_tensor(torch::jit::last(*stack, op.schema().returns().size()),
+                  [&](const at::Tensor& tensor) { mark_written(tensor); });
 }
 
 void Recorder::refuse_host_read(const std::string& op, const at::Tensor& tensor) const {

@@ -1,8 +1,6 @@
 // The end of a capture: put back what the run changed, replay once, and see that the replay gives
 // what the run gave.
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-#include <c10/util/Exception.h>
 
 #include <utility>
 

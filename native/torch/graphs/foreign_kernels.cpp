@@ -13,14 +13,6 @@ namespace {
 
 thread_local ForeignCalls* t_foreign_calls = nullptr;
 
-bool reads_device(c10::ArrayRef<const c10::IValue> inputs) {
-  bool found = false;
-  for (const c10::IValue& value : inputs) {
-    for_each_tensor(value, [&](const at::Tensor& tensor) { found |= tensor.is_privateuseone(); });
-  }
-  return found;
-}
-
 }  // namespace
 
 std::optional<std::string> foreign_device_kernel(const c10::OperatorHandle& op) {
@@ -46,7 +38,9 @@ ForeignCalls::~ForeignCalls() {
 std::unique_ptr<at::ObserverContext> ForeignCalls::see(const at::RecordFunction& call) {
   ForeignCalls* const watch = t_foreign_calls;
   const auto name = call.operator_name();
-  if (watch == nullptr || watch->found_.has_value() || !name || !reads_device(call.inputs())) {
+  const auto on_device = [](const at::Tensor& tensor) { return tensor.is_privateuseone(); };
+  if (watch == nullptr || watch->found_.has_value() || !name ||
+      !any_tensor(call.inputs(), on_device)) {
     return nullptr;
   }
   const auto op = c10::Dispatcher::singleton().findSchema(*name);

@@ -35,6 +35,20 @@ class ReplayDispatch {
   c10::impl::ForceDispatchKeyGuard guard_;
 };
 
+// Around nodes that run on this thread.
+class ReplayScope {
+ public:
+  explicit ReplayScope(Replay& replay) : interceptor_(&replay.interceptor) {
+    replay.interceptor = ReplayInterceptor();
+    replay.context = &context_;
+  }
+
+ private:
+  ReplayDispatch dispatch_;
+  InterceptorScope interceptor_;
+  runtime::HostContext context_;
+};
+
 const char* const kDisturbed =
     "another thread called replay() while CapturedGraph.run was under way, and may have written the"
     " inputs: use run in every thread";
@@ -69,11 +83,7 @@ Graph::Graph(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Node>> node
   device_graph_ = std::make_unique<DeviceGraph>(
       *device, nodes_,
       [this](size_t position, bool validating) {
-        const ReplayDispatch dispatch;
-        const InterceptorScope interceptor(&replay_.interceptor);
-        replay_.interceptor = ReplayInterceptor();
-        runtime::HostContext context;
-        replay_.context = &context;
+        ReplayScope scope(replay_);
         run_node(position, validating);
       },
       [this](uint64_t launch) { values_.latch(launch); });
@@ -123,7 +133,7 @@ std::vector<at::Tensor> Graph::run(const RunLocks& run_locks, std::vector<InputC
   if (memory.runner.load() == me) throw CaptureFailure(kWithinPool);
   const RunLocks::Held held(run_locks);
   const auto one_run = RunLocks::lock(memory.run_mutex);
-  const RunLocks::Inside inside;
+  const auto inside = RunLocks::inside();
   runner_.store(me);
   memory.runner.store(me);
   const auto over = c10::make_scope_exit([&] {
@@ -241,11 +251,7 @@ void Graph::run_all(bool validating) {
     return;
   }
   if (launch) values_.latch(*launch);
-  const ReplayDispatch dispatch;
-  const InterceptorScope interceptor(&replay_.interceptor);
-  replay_.interceptor = ReplayInterceptor();
-  runtime::HostContext context;
-  replay_.context = &context;
+  ReplayScope scope(replay_);
   run_on_host([&](size_t position) { run_node(position, validating); });
   pool_->wrote();
 }
@@ -254,16 +260,12 @@ void Graph::run_timed(std::vector<NodeTime>& times) {
   using Clock = std::chrono::steady_clock;
   const auto first = Clock::now();
   const auto since = [&] { return std::chrono::nanoseconds(Clock::now() - first).count(); };
-  const ReplayDispatch dispatch;
-  const InterceptorScope interceptor(&replay_.interceptor);
-  replay_.interceptor = ReplayInterceptor();
-  runtime::HostContext context;
+  ReplayScope scope(replay_);
   run_on_host([&](size_t position) {
     const int64_t begin = since();
     if (device_graph_ != nullptr) {
       device_graph_->run_alone(position);
     } else {
-      replay_.context = &context;
       run_node(position, false);
     }
     times.push_back({begin, since()});

@@ -4,8 +4,6 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <nanobind/nanobind.h>
 
-#include <string>
-#include <utility>
 #include <vector>
 
 namespace bringup::torch_ext::graphs {

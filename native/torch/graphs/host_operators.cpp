@@ -1,7 +1,5 @@
 #include "torch/graphs/host_operators.h"
 
-#include <utility>
-
 #include "torch/devices/driver.h"
 #include "torch/graphs/errors.h"
 #include "torch/graphs/values.h"

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "torch/common/errors.h"
 #include "torch/common/kernel_call.h"
 #include "torch/common/written_arguments.h"
 #include "torch/devices/driver.h"
@@ -14,15 +13,6 @@
 
 namespace bringup::torch_ext::graphs {
 namespace {
-
-// None for an argument that is no host value, and for a list of a type that no update writes.
-std::optional<HostValue> host_value_of(const c10::FunctionSchema& schema,
-                                       const std::vector<c10::IValue>& values, size_t index) {
-  if (index >= schema.arguments().size()) return std::nullopt;
-  const auto type = SlotType::of(schema.arguments()[index]);
-  if (!type || type->is_tensor()) return std::nullopt;
-  return values[index];
-}
 
 void visit_arguments(const c10::FunctionSchema& schema, const std::vector<c10::IValue>& args,
                      const AccessVisitor& visit) {
@@ -47,6 +37,13 @@ std::string Node::description() const {
   const std::string line = line_.text();
   return op_ + (scope_.empty() ? "" : " in " + scope_) +
          (line.empty() ? "" : ", called at " + line);
+}
+
+std::optional<HostValue> Node::host_value(size_t index) const {
+  if (index >= arguments().size()) return std::nullopt;
+  const auto type = SlotType::of(schema_->arguments()[index]);
+  if (!type || type->is_tensor()) return std::nullopt;
+  return arguments()[index];
 }
 
 KernelNode::KernelNode(std::string op, std::string scope, Call call)
@@ -95,10 +92,6 @@ void KernelNode::run(Replay& replay) {
 void KernelNode::visit_accesses(const AccessVisitor& visit) const {
   visit_arguments(*schema(), call_.inputs, visit);
   for (const at::Tensor& output : call_.outputs) visit(output, true);
-}
-
-std::optional<HostValue> KernelNode::host_value(size_t index) const {
-  return host_value_of(*schema(), call_.inputs, index);
 }
 
 void KernelNode::check_arguments(const std::vector<c10::IValue>& arguments,
@@ -177,20 +170,24 @@ void OperatorNode::choose_unboxed() {
 
 void OperatorNode::run(Replay& replay) {
   if (unboxed_ != nullptr) return unboxed_->run(call_.keys);
+  if (method_ != Method::kOut) return static_cast<void>(run_functional(replay));
+  push_out_arguments(replay);
+  for (const Output& output : call_.outputs) replay.stack.emplace_back(output.tensor);
+  redispatch(call_.out->op, replay);
+  replay.stack.clear();
+}
+
+bool OperatorNode::run_functional(Replay& replay) const {
   auto& stack = replay.stack;
-  if (method_ == Method::kOut) {
-    push_out_arguments(replay);
-    for (const Output& output : call_.outputs) stack.emplace_back(output.tensor);
-    redispatch(call_.out->op, replay);
-  } else {
-    stack.assign(call_.args.begin(), call_.args.end());
-    // Without a list every request goes to the allocator below.
-    if (method_ == Method::kAllocations) replay.interceptor.begin_operator(call_.allocations);
-    redispatch(call_.op, replay);
-    replay.interceptor.end_operator();
-    settle_outputs(stack);
-  }
+  stack.assign(call_.args.begin(), call_.args.end());
+  // Without a list every request goes to the allocator below.
+  if (method_ == Method::kAllocations) replay.interceptor.begin_operator(call_.allocations);
+  redispatch(call_.op, replay);
+  const bool exact = replay.interceptor.exact();
+  replay.interceptor.end_operator();
+  settle_outputs(stack);
   stack.clear();
+  return exact;
 }
 
 void OperatorNode::validate(Replay& replay) {
@@ -199,14 +196,7 @@ void OperatorNode::validate(Replay& replay) {
     method_ = Method::kAllocations;
   }
   if (call_.learn) return learn_allocations(replay);
-  auto& stack = replay.stack;
-  stack.assign(call_.args.begin(), call_.args.end());
-  replay.interceptor.begin_operator(call_.allocations);
-  redispatch(call_.op, replay);
-  if (!replay.interceptor.exact()) method_ = Method::kCopy;
-  replay.interceptor.end_operator();
-  settle_outputs(stack);
-  stack.clear();
+  if (!run_functional(replay)) method_ = Method::kCopy;
 }
 
 // Runs with memory of the pool and remembers the order of requests. The request that became a
@@ -221,24 +211,22 @@ void OperatorNode::learn_allocations(Replay& replay) {
     redispatch(call_.op, replay);
   }
   size_t next = 0;
-  for (const c10::IValue& result : stack) {
-    for_each_tensor(result, [&](const at::Tensor& tensor) {
-      if (next >= call_.outputs.size()) return;
-      const Output& output = call_.outputs[next++];
-      if (output.fixed) return;
-      const auto request = std::find_if(call_.allocations.rbegin(), call_.allocations.rend(),
-                                        [&](const Allocation& allocation) {
-                                          return allocation.address == tensor.storage().data();
-                                        });
-      if (request == call_.allocations.rend() || tensor.strides() != output.tensor.strides() ||
-          tensor.storage_offset() != output.tensor.storage_offset() ||
-          tensor.dtype() != output.tensor.dtype()) {
-        method_ = Method::kCopy;
-      } else {
-        request->address = output.address;
-      }
-    });
-  }
+  for_each_tensor(stack, [&](const at::Tensor& tensor) {
+    if (next >= call_.outputs.size()) return;
+    const Output& output = call_.outputs[next++];
+    if (output.fixed) return;
+    const auto request = std::find_if(call_.allocations.rbegin(), call_.allocations.rend(),
+                                      [&](const Allocation& allocation) {
+                                        return allocation.address == tensor.storage().data();
+                                      });
+    if (request == call_.allocations.rend() || tensor.strides() != output.tensor.strides() ||
+        tensor.storage_offset() != output.tensor.storage_offset() ||
+        tensor.dtype() != output.tensor.dtype()) {
+      method_ = Method::kCopy;
+    } else {
+      request->address = output.address;
+    }
+  });
   settle_outputs(stack);
   stack.clear();
 }
@@ -261,19 +249,17 @@ void OperatorNode::Call::check_count(const std::string& name, size_t count) cons
 
 void OperatorNode::settle_outputs(const std::vector<c10::IValue>& results) const {
   size_t next = 0;
-  for (const c10::IValue& result : results) {
-    for_each_tensor(result, [&](const at::Tensor& tensor) {
-      call_.check(op(), next, tensor);
-      const Output& output = call_.outputs[next++];
-      if (output.fixed) return;
-      const bool in_place = tensor.storage().data() == output.address;
-      if (!in_place) {
-        output.tensor.copy_(tensor);
-      } else if (!is_laid_out_as(tensor, output.tensor)) {  // another value, other strides
-        output.tensor.copy_(tensor.clone());
-      }
-    });
-  }
+  for_each_tensor(results, [&](const at::Tensor& tensor) {
+    call_.check(op(), next, tensor);
+    const Output& output = call_.outputs[next++];
+    if (output.fixed) return;
+    const bool in_place = tensor.storage().data() == output.address;
+    if (!in_place) {
+      output.tensor.copy_(tensor);
+    } else if (!is_laid_out_as(tensor, output.tensor)) {  // another value, other strides
+      output.tensor.copy_(tensor.clone());
+    }
+  });
   call_.check_count(op(), next);
 }
 
@@ -294,14 +280,6 @@ void OperatorNode::visit_accesses(const AccessVisitor& visit) const {
   for (const Output& output : call_.outputs) {
     if (!output.fixed) visit(output.tensor, true);
   }
-}
-
-std::optional<HostValue> OperatorNode::host_value(size_t index) const {
-  return host_value_of(*schema(), call_.args, index);
-}
-
-void OperatorNode::set_host_value(size_t index, const HostValue& value) {
-  call_.args[index] = value;
 }
 
 void DeviceCopyNode::run(Replay&) { target_.copy_(source_); }

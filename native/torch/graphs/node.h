@@ -91,7 +91,7 @@ class Node {
   virtual bool updatable() const { return false; }
   // The value of schema argument `index` now, or none when it is not a host value that can be
   // updated.
-  virtual std::optional<HostValue> host_value(size_t /*index*/) const { return std::nullopt; }
+  std::optional<HostValue> host_value(size_t index) const;
   // The values of all schema arguments now; tensors on a device may be their views on the host.
   virtual c10::ArrayRef<c10::IValue> arguments() const { return {}; }
   // Raises what a call with such arguments in the place of `former` would raise. From any thread,
@@ -151,7 +151,6 @@ class KernelNode final : public Node {
   const char* kind() const override { return "kernel"; }
   const char* method() const override { return "launch block"; }
   void visit_accesses(const AccessVisitor& visit) const override;
-  std::optional<HostValue> host_value(size_t index) const override;
   c10::ArrayRef<c10::IValue> arguments() const override { return call_.inputs; }
   void check_arguments(const std::vector<c10::IValue>& arguments,
                        const std::vector<c10::IValue>& former) const override;
@@ -209,8 +208,7 @@ class OperatorNode final : public Node {
   bool updatable() const override { return call_.updatable; }
   const char* kind() const override { return "operator"; }
   const char* method() const override;
-  std::optional<HostValue> host_value(size_t index) const override;
-  void set_host_value(size_t index, const HostValue& value) override;
+  void set_host_value(size_t index, const HostValue& value) override { call_.args[index] = value; }
   c10::ArrayRef<c10::IValue> arguments() const override { return call_.args; }
   void check_arguments(const std::vector<c10::IValue>& arguments,
                        const std::vector<c10::IValue>& former) const override;
@@ -223,6 +221,8 @@ class OperatorNode final : public Node {
   // On the stack: what the out form takes before its results.
   void push_out_arguments(Replay& replay) const;
   void choose_unboxed();
+  // Whether the operator allocated just what is recorded.
+  bool run_functional(Replay& replay) const;
   // Calls an overload of the operator with what is on the stack.
   void redispatch(const c10::OperatorHandle& op, Replay& replay) const;
   void learn_allocations(Replay& replay);

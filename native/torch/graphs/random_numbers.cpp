@@ -45,8 +45,6 @@ std::string describe(const at::Generator& generator) {
 
 }  // namespace
 
-// --- replay
-
 void NodeRandom::run(c10::IValue* arguments, const std::vector<ReplayGenerator>& generators,
                      c10::function_ref<void()> call) const {
   if (given) {
@@ -92,8 +90,6 @@ std::vector<ReplayGenerator> GraphRandom::reserve() const {
 bool GraphRandom::draws() const noexcept {
   return std::any_of(used_.begin(), used_.end(), [](const Used& used) { return used.drawn; });
 }
-
-// --- capture
 
 class RandomRecorder::Watched {
  public:

@@ -8,7 +8,6 @@
 #include "torch/devices/driver.h"
 #include "torch/devices/row_layout.h"
 #include "torch/graphs/errors.h"
-#include "torch/graphs/outside_capture.h"
 #include "torch/graphs/recorder.h"
 #include "torch/graphs/slot_type.h"
 #include "torch/graphs/values.h"
@@ -31,14 +30,6 @@ std::vector<at::Tensor> fresh(const std::vector<OperatorNode::Output>& outputs) 
   return tensors;
 }
 
-// Written through a lazy negation: what resolves it below us writes back afterwards.
-bool has_lazy_bits(const c10::IValue& value) {
-  bool any = false;
-  for_each_tensor(value,
-                  [&](const at::Tensor& tensor) { any |= tensor.is_conj() || tensor.is_neg(); });
-  return any;
-}
-
 // Our kernel that ran this call; null where the call fell back or was another library's.
 const KernelRecord* kernel_that_ran(const c10::OperatorHandle& op,
                                     const std::vector<c10::IValue>& args,
@@ -48,7 +39,9 @@ const KernelRecord* kernel_that_ran(const c10::OperatorHandle& op,
   if (kernel == nullptr || !kernel->runs_on(on_device ? c10::kPrivateUse1 : c10::kCPU)) {
     return nullptr;
   }
-  if (std::ranges::any_of(args, has_lazy_bits)) return nullptr;
+  // Written through a lazy negation: what resolves it below us writes back afterwards.
+  const auto is_lazy = [](const at::Tensor& tensor) { return tensor.is_conj() || tensor.is_neg(); };
+  if (any_tensor(args, is_lazy)) return nullptr;
   return kernel->pack(args, fresh(outputs)) ? kernel : nullptr;
 }
 
@@ -126,8 +119,8 @@ bool Recorder::runs_on_device(const OperatorTraits& traits, const std::vector<c1
     use_device(traits, tensor.device());
     on_device = true;
   };
-  for (const c10::IValue& arg : args) for_each_tensor(arg, look);
-  for (const c10::IValue& result : results) for_each_tensor(result, look);
+  for_each_tensor(args, look);
+  for_each_tensor(results, look);
   return on_device;
 }
 
@@ -135,25 +128,21 @@ std::optional<std::vector<OperatorNode::Output>> Recorder::outputs_of(
     const OperatorTraits& traits, const std::vector<c10::IValue>& args,
     c10::ArrayRef<c10::IValue> results, bool on_device) {
   std::unordered_set<const c10::StorageImpl*> of_args;
-  for (const c10::IValue& arg : args) {
-    for_each_tensor(arg, [&](const at::Tensor& tensor) {
-      of_args.insert(tensor.storage().unsafeGetStorageImpl());
-    });
-  }
+  for_each_tensor(args, [&](const at::Tensor& tensor) {
+    of_args.insert(tensor.storage().unsafeGetStorageImpl());
+  });
   std::vector<OperatorNode::Output> outputs;
   bool real = true;
-  for (const c10::IValue& result : results) {
-    for_each_tensor(result, [&](const at::Tensor& tensor) {
-      real &= !is_subclass(tensor) && !tensor.is_meta();
-      if (!real) return;
-      check_layout(traits, tensor, "gives");
-      copies_to_host_ |= on_device && tensor.is_cpu();
-      const bool in_place = of_args.contains(tensor.storage().unsafeGetStorageImpl());
-      at::Tensor output = fixed(traits, tensor);
-      void* address = output.storage().mutable_data();
-      outputs.push_back({std::move(output), address, in_place});
-    });
-  }
+  for_each_tensor(results, [&](const at::Tensor& tensor) {
+    real &= !is_subclass(tensor) && !tensor.is_meta();
+    if (!real) return;
+    check_layout(traits, tensor, "gives");
+    copies_to_host_ |= on_device && tensor.is_cpu();
+    const bool in_place = of_args.contains(tensor.storage().unsafeGetStorageImpl());
+    at::Tensor output = fixed(traits, tensor);
+    void* address = output.storage().mutable_data();
+    outputs.push_back({std::move(output), address, in_place});
+  });
   if (!real || (outputs.empty() && !traits.mutates && !traits.asserts)) return std::nullopt;
   return outputs;
 }

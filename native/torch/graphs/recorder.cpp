@@ -1,6 +1,5 @@
 #include "torch/graphs/recorder.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -30,11 +29,9 @@ bool only_passed_on(const OperatorTraits& traits, const std::vector<c10::IValue>
                     const std::vector<Allocation>& allocations) {
   if (!traits.of_torch || traits.mutates || traits.updatable || !allocations.empty()) return false;
   std::vector<const void*> given;
-  for (const c10::IValue& arg : args) {
-    for_each_tensor(arg, [&](const at::Tensor& tensor) {
-      if (tensor.has_storage()) given.push_back(tensor.storage().unsafeGetStorageImpl());
-    });
-  }
+  for_each_tensor(args, [&](const at::Tensor& tensor) {
+    if (tensor.has_storage()) given.push_back(tensor.storage().unsafeGetStorageImpl());
+  });
   bool any = false;
   bool all = true;
   for (const c10::IValue& result : results) {
@@ -62,11 +59,9 @@ bool shape_depends_on_data(const c10::FunctionSchema& schema,
     return args[static_cast<size_t>(*given)].isNone();
   }
   if (schema.name() != "aten::index") return true;
-  bool masked = false;
-  for_each_tensor(args[1], [&](const at::Tensor& index) {
-    masked |= index.scalar_type() == at::kBool || index.scalar_type() == at::kByte;
+  return any_tensor(args[1], [](const at::Tensor& index) {
+    return index.scalar_type() == at::kBool || index.scalar_type() == at::kByte;
   });
-  return masked;
 }
 
 const char* const kUninitialisedHelp =
@@ -223,10 +218,7 @@ void Recorder::record_and_run(const OperatorTraits& traits, const c10::OperatorH
 void Recorder::check_arguments(const OperatorTraits& traits, const std::vector<c10::IValue>& args) {
   const c10::FunctionSchema& schema = *traits.schema;
   if (traits.host_result) {
-    for (const c10::IValue& arg : args) {
-      for_each_tensor(arg,
-                      [&](const at::Tensor& tensor) { refuse_host_read(traits.name, tensor); });
-    }
+    for_each_tensor(args, [&](const at::Tensor& tensor) { refuse_host_read(traits.name, tensor); });
   }
   if (traits.dynamic_shape && shape_depends_on_data(schema, args)) {
     throw CaptureFailure(
@@ -295,20 +287,16 @@ void Recorder::note_views(const std::vector<c10::IValue>& args,
     return tensor.has_storage() && tensor.storage().nbytes() > 0 &&
            pool_->find(tensor.storage()) == nullptr;
   };
-  for (const c10::IValue& arg : args) {
-    for_each_tensor(arg, [&](const at::Tensor& tensor) {
-      if (predates(tensor)) watch_->add_tensor(tensor);
-    });
-  }
-  for (const c10::IValue& result : results) {
-    for_each_tensor(result, [&](const at::Tensor& tensor) {
-      if (predates(tensor)) {
-        watch_->ignore_tensor(tensor);
-      } else if (tensor.has_storage()) {
-        versions_.add(tensor);
-      }
-    });
-  }
+  for_each_tensor(args, [&](const at::Tensor& tensor) {
+    if (predates(tensor)) watch_->add_tensor(tensor);
+  });
+  for_each_tensor(results, [&](const at::Tensor& tensor) {
+    if (predates(tensor)) {
+      watch_->ignore_tensor(tensor);
+    } else if (tensor.has_storage()) {
+      versions_.add(tensor);
+    }
+  });
 }
 
 void Recorder::check_read_by_address(const OperatorTraits& traits,
@@ -340,32 +328,31 @@ void Recorder::about_to_write(const OperatorTraits& traits, const at::Tensor& te
 void Recorder::check_gradient(const OperatorTraits& traits,
                               c10::ArrayRef<c10::IValue> results) const {
   if (accepts_gradients_ || !gradients_wanted_.value_or(c10::GradMode::is_enabled())) return;
-  for (const c10::IValue& result : results) {
-    for_each_tensor(result, [&](const at::Tensor& tensor) {
-      if (!tensor.requires_grad()) return;
-      throw CaptureFailure(traits.name + " would record a gradient for its result " +
-                           describe(tensor) +
-                           ": run it under torch.no_grad(), or capture the backward too: "
-                           "graphs.capture(graph, gradients=True)");
-    });
-  }
+  for_each_tensor(results, [&](const at::Tensor& tensor) {
+    if (!tensor.requires_grad()) return;
+    throw CaptureFailure(traits.name + " would record a gradient for its result " +
+                         describe(tensor) +
+                         ": run it under torch.no_grad(), or capture the backward too: "
+                         "graphs.capture(graph, gradients=True)");
+  });
+}
+
+void Recorder::mark_written(const at::Tensor& tensor) {
+  Block* block = tensor.has_storage() ? pool_->find(tensor.storage()) : nullptr;
+  if (block != nullptr) graphs::mark_written(*block, tensor, nodes_.size());
 }
 
 void Recorder::mark_written(const OperatorTraits& traits, const std::vector<c10::IValue>& args,
                             c10::ArrayRef<c10::IValue> results) {
-  const auto mark = [&](const at::Tensor& tensor) {
-    if (!tensor.has_storage()) return;
-    Block* block = pool_->find(tensor.storage());
-    if (block != nullptr) graphs::mark_written(*block, tensor, nodes_.size());
-  };
+  const auto mark = [&](const at::Tensor& tensor) { mark_written(tensor); };
   const auto count = [&](const at::Tensor& tensor) { versions_.add(tensor); };
-  for (const c10::IValue& result : results) for_each_tensor(result, count);
+  for_each_tensor(results, count);
   for (size_t i = 0; i < args.size(); ++i) {
     if (!writes(traits.schema->arguments()[i])) continue;
     for_each_tensor(args[i], mark);
     for_each_tensor(args[i], count);
   }
-  for (const c10::IValue& result : results) for_each_tensor(result, mark);
+  for_each_tensor(results, mark);
   if (traits.mutates && restorer_.moved()) {
     throw CaptureFailure(
         traits.name +

@@ -103,16 +103,10 @@ class Recorder {
   void set_paused(bool paused);
   bool paused() const { return paused_; }
   // While an operator is recorded on this thread: the capture cannot end in the midst of it.
-  class Busy {
-   public:
-    explicit Busy(Recorder& recorder) : recorder_(recorder) { ++recorder_.depth_; }
-    ~Busy() { --recorder_.depth_; }
-    Busy(const Busy&) = delete;
-    Busy& operator=(const Busy&) = delete;
-
-   private:
-    Recorder& recorder_;
-  };
+  [[nodiscard]] auto busy_scope() {
+    ++depth_;
+    return c10::make_scope_exit([this] { --depth_; });
+  }
   bool busy() const { return depth_ > 0; }
   // A tensor that the captured code can reach: that nothing unseen writes it is checked at the end,
   // unless it has more than `most` bytes. Returns how many it read now.
@@ -174,6 +168,7 @@ class Recorder {
   void about_to_write(const OperatorTraits& traits, const at::Tensor& tensor);
   void check_gradient(const OperatorTraits& traits, c10::ArrayRef<c10::IValue> results) const;
   void note_views(const std::vector<c10::IValue>& args, c10::ArrayRef<c10::IValue> results);
+  void mark_written(const at::Tensor& tensor);
   void mark_written(const OperatorTraits& traits, const std::vector<c10::IValue>& args,
                     c10::ArrayRef<c10::IValue> results);
   // Whether the call has a tensor of the driver's device, which the graph then uses.

@@ -27,11 +27,7 @@ bool belongs_to_others(const c10::OperatorHandle& op, DispatchKeySet keys,
        DispatchKey::FuncTorchBatched, DispatchKey::FuncTorchGradWrapper, DispatchKey::Batched});
   if (keys.has_any(kInterpreters) || keys.has_backend(c10::BackendComponent::MetaBit)) return true;
   if (!keys.has(DispatchKey::Python)) return false;
-  bool subclass = false;
-  for (size_t i = stack.size() - op.schema().arguments().size(); i < stack.size(); ++i) {
-    for_each_tensor(stack[i], [&](const at::Tensor& tensor) { subclass |= is_subclass(tensor); });
-  }
-  return subclass;
+  return any_tensor(torch::jit::last(stack, op.schema().arguments().size()), is_subclass);
 }
 
 bool is_autocast_here(const c10::OperatorHandle& op, DispatchKeySet keys) {
@@ -81,7 +77,7 @@ void on_operator(const c10::OperatorHandle& op, DispatchKeySet keys,
   const DispatchKeySet below = keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, kRecorderKey);
   Recorder* recorder = Recorder::current();
   if (recorder == nullptr || recorder->paused()) return op.redispatchBoxed(below, stack);
-  const Recorder::Busy busy(*recorder);
+  const auto busy = recorder->busy_scope();
   if (belongs_to_others(op, below, *stack)) {
     return without_cast_cache([&] { op.redispatchBoxed(below, stack); });
   }

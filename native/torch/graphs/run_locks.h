@@ -3,6 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/ScopeExit.h>
 
 #include <cstdint>
 #include <memory>
@@ -21,13 +22,10 @@ class RunLocks {
   explicit RunLocks(const std::vector<at::Tensor>& tensors);
 
   // While this thread runs nodes of a graph: one of them may run another graph.
-  class Inside {
-   public:
-    Inside() { ++depth_; }
-    ~Inside() { --depth_; }
-    Inside(const Inside&) = delete;
-    Inside& operator=(const Inside&) = delete;
-  };
+  [[nodiscard]] static auto inside() {
+    ++depth_;
+    return c10::make_scope_exit([] { --depth_; });
+  }
 
   // Waits for the lock. A thread that is inside a run does not: the holder may wait for
   // what that run has. CaptureFailure then.

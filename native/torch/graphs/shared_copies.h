@@ -7,7 +7,6 @@
 #include <c10/util/hash.h>
 
 #include <unordered_map>
-#include <utility>
 
 #include "torch/graphs/values.h"
 

@@ -78,10 +78,8 @@ c10::List<T> typed(const std::vector<HostValue>& elements) {
 }  // namespace
 
 std::optional<SlotType> SlotType::of(const c10::Argument& argument) {
-  c10::TypePtr type = argument.real_type();
-  const auto optional = type->cast<c10::OptionalType>();
-  if (optional) type = optional->getElementType();
-  switch (const ArgumentKind kind = kind_of(*type)) {
+  const c10::TypePtr& type = argument.real_type();
+  switch (const ArgumentKind kind = kind_of(*without_optional(type))) {
     case ArgumentKind::kOptionalTensorList:
     case ArgumentKind::kDevice:
     case ArgumentKind::kLayout:
@@ -89,7 +87,7 @@ std::optional<SlotType> SlotType::of(const c10::Argument& argument) {
     case ArgumentKind::kOther:
       return std::nullopt;
     default:
-      return SlotType(kind, optional != nullptr);
+      return SlotType(kind, type->kind() == c10::TypeKind::OptionalType);
   }
 }
 

@@ -16,84 +16,48 @@ namespace {
 template <class Type>
 struct Kept;
 
-template <>
-struct Kept<const at::Tensor&> {
-  using Value = at::Tensor;
+template <class Type, c10::TypeKind kKind, bool (c10::IValue::*is_kind)() const>
+struct KeptAs {
+  using Value = Type;
   static bool takes(const c10::Argument& argument, const c10::IValue& value) {
-    return argument.type()->kind() == c10::TypeKind::TensorType && value.isTensor();
+    return argument.real_type()->kind() == kKind && (value.*is_kind)();
   }
-  static Value from(const c10::IValue& value) { return value.toTensor(); }
-  static const at::Tensor& pass(const Value& value) { return value; }
+  static Value from(const c10::IValue& value) { return value.to<Value>(); }
+  static const Value& pass(const Value& value) { return value; }
 };
 
-template <>
-struct Kept<const at::Scalar&> {
-  using Value = at::Scalar;
+template <class Type, c10::TypeKind kKind, bool (c10::IValue::*is_kind)() const>
+struct KeptAsOptional {
+  using Value = std::optional<Type>;
   static bool takes(const c10::Argument& argument, const c10::IValue& value) {
-    return argument.type()->kind() == c10::TypeKind::NumberType && value.isScalar();
-  }
-  static Value from(const c10::IValue& value) { return value.toScalar(); }
-  static const at::Scalar& pass(const Value& value) { return value; }
-};
-
-template <>
-struct Kept<int64_t> {
-  using Value = int64_t;
-  static bool takes(const c10::Argument& argument, const c10::IValue& value) {
-    return argument.real_type()->kind() == c10::TypeKind::IntType && value.isInt();
-  }
-  static Value from(const c10::IValue& value) { return value.toInt(); }
-  static int64_t pass(Value value) { return value; }
-};
-
-template <>
-struct Kept<bool> {
-  using Value = bool;
-  static bool takes(const c10::Argument& argument, const c10::IValue& value) {
-    return argument.type()->kind() == c10::TypeKind::BoolType && value.isBool();
-  }
-  static Value from(const c10::IValue& value) { return value.toBool(); }
-  static bool pass(Value value) { return value; }
-};
-
-template <>
-struct Kept<std::string_view> {
-  using Value = std::string;
-  static bool takes(const c10::Argument& argument, const c10::IValue& value) {
-    return argument.type()->kind() == c10::TypeKind::StringType && value.isString();
-  }
-  static Value from(const c10::IValue& value) { return value.toStringRef(); }
-  static std::string_view pass(const Value& value) { return value; }
-};
-
-bool is_optional_of(const c10::Argument& argument, c10::TypeKind kind) {
-  const auto optional = argument.real_type()->cast<c10::OptionalType>();
-  return optional != nullptr && optional->getElementType()->kind() == kind;
-}
-
-template <>
-struct Kept<std::optional<at::ScalarType>> {
-  using Value = std::optional<at::ScalarType>;
-  static bool takes(const c10::Argument& argument, const c10::IValue& value) {
-    return is_optional_of(argument, c10::TypeKind::ScalarTypeType) &&
-           (value.isNone() || value.isInt());
+    const auto optional = argument.real_type()->cast<c10::OptionalType>();
+    return optional != nullptr && optional->getElementType()->kind() == kKind &&
+           (value.isNone() || (value.*is_kind)());
   }
   static Value from(const c10::IValue& value) {
-    return value.isNone() ? std::nullopt : std::optional(value.toScalarType());
+    return value.isNone() ? std::nullopt : std::optional(value.to<Type>());
   }
-  static Value pass(Value value) { return value; }
+  static const Value& pass(const Value& value) { return value; }
 };
 
+using c10::IValue;
+using c10::TypeKind;
 template <>
-struct Kept<at::OptionalIntArrayRef> {
-  using Value = std::optional<std::vector<int64_t>>;
-  static bool takes(const c10::Argument& argument, const c10::IValue& value) {
-    return is_optional_of(argument, c10::TypeKind::ListType) &&
-           (value.isNone() || value.isIntList());
-  }
-  static Value from(const c10::IValue& value) {
-    return value.isNone() ? std::nullopt : std::optional(value.toIntVector());
-  }
+struct Kept<const at::Tensor&> : KeptAs<at::Tensor, TypeKind::TensorType, &IValue::isTensor> {};
+template <>
+struct Kept<const at::Scalar&> : KeptAs<at::Scalar, TypeKind::NumberType, &IValue::isScalar> {};
+template <>
+struct Kept<int64_t> : KeptAs<int64_t, TypeKind::IntType, &IValue::isInt> {};
+template <>
+struct Kept<bool> : KeptAs<bool, TypeKind::BoolType, &IValue::isBool> {};
+template <>
+struct Kept<std::string_view> : KeptAs<std::string, TypeKind::StringType, &IValue::isString> {};
+template <>
+struct Kept<std::optional<at::ScalarType>>
+    : KeptAsOptional<at::ScalarType, TypeKind::ScalarTypeType, &IValue::isInt> {};
+template <>
+struct Kept<at::OptionalIntArrayRef>
+    : KeptAsOptional<std::vector<int64_t>, TypeKind::ListType, &IValue::isIntList> {
   static at::OptionalIntArrayRef pass(const Value& value) {
     if (!value) return std::nullopt;
     return c10::IntArrayRef(*value);

@@ -6,7 +6,6 @@
 #include <ATen/core/ivalue.h>
 
 #include <memory>
-#include <vector>
 
 namespace bringup::torch_ext::graphs {
 

@@ -8,7 +8,6 @@
 #include <bit>
 #include <cstdint>
 #include <string>
-#include <utility>
 
 #include "torch/common/values.h"
 

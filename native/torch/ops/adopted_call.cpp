@@ -49,8 +49,6 @@ bool is_wrapped(const c10::Type& type) {
   }
 }
 
-// --- An operator as its handle calls it.
-
 struct AdoptedOp {
   // The dispatcher keeps an operator's entry as long as anything of its name is registered,
   // so `handle` stays valid when the operator goes.
@@ -248,8 +246,6 @@ PyObject* wrap(c10::IValue&& value) {
   return nullptr;
 }
 
-// --- The call.
-
 struct AdoptedCall {
   PyObject_HEAD vectorcallfunc vectorcall;
   AdoptedOp* op;  // null until it is opened; freed with this, as a call may be in it
@@ -297,8 +293,6 @@ PyObject* adopted_call(PyObject* self, PyObject* const* args, size_t nargsf, PyO
   }
   return call_overload(self, args, nargsf, kwnames);
 }
-
-// --- The type.
 
 std::unique_ptr<AdoptedOp> open_op(const char* name, const char* overload_name) {
   listen_once();

@@ -7,7 +7,6 @@
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/function.h>
 
-#include <string>
 #include <vector>
 
 #include "runtime/contract.h"

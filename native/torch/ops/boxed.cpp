@@ -73,9 +73,18 @@ void refuse_leaves(const KernelOp& op, const CallTensors& tensors) {
   }
 }
 
-class AutogradKernel final : public c10::OperatorKernel {
+// The kernel of one operator.
+class OpKernel : public c10::OperatorKernel {
  public:
-  explicit AutogradKernel(const KernelOp& op) : op_(op) {}
+  explicit OpKernel(const KernelOp& op) : op_(op) {}
+
+ protected:
+  const KernelOp& op_;
+};
+
+class AutogradKernel final : public OpKernel {
+ public:
+  using OpKernel::OpKernel;
 
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, c10::Stack* stack) {
     const c10::ArrayRef<c10::IValue> inputs = inputs_of(op_, *stack);
@@ -155,13 +164,11 @@ class AutogradKernel final : public c10::OperatorKernel {
     set_outputs(node, backward, outputs);
     if (backward != nullptr) save_results(*backward, node, written, outputs);
   }
-
-  const KernelOp& op_;
 };
 
-class InplaceKernel final : public c10::OperatorKernel {
+class InplaceKernel final : public OpKernel {
  public:
-  explicit InplaceKernel(const KernelOp& op) : op_(op) {}
+  using OpKernel::OpKernel;
 
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, c10::Stack* stack) {
     const std::vector<at::Tensor> written = written_tensors(op_, inputs_of(op_, *stack));
@@ -171,9 +178,6 @@ class InplaceKernel final : public c10::OperatorKernel {
     }
     for (const at::Tensor& tensor : written) torch::autograd::increment_version(tensor);
   }
-
- private:
-  const KernelOp& op_;
 };
 
 at::Tensor with_memory(const at::Tensor& tensor) {
@@ -183,9 +187,9 @@ at::Tensor with_memory(const at::Tensor& tensor) {
 
 // Gives zero tensors memory of their own strides, which kernels were chosen by: what torch makes of
 // them has one element for all.
-class ZeroTensorKernel final : public c10::OperatorKernel {
+class ZeroTensorKernel final : public OpKernel {
  public:
-  explicit ZeroTensorKernel(const KernelOp& op) : op_(op) {}
+  using OpKernel::OpKernel;
 
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, c10::Stack* stack) {
     for (const at::Tensor& tensor : written_tensors(op_, inputs_of(op_, *stack))) {
@@ -202,16 +206,13 @@ class ZeroTensorKernel final : public c10::OperatorKernel {
                                         c10::DispatchKey::ZeroTensor);
     handle.redispatchBoxed(keys & below, stack);
   }
-
- private:
-  const KernelOp& op_;
 };
 
 // Computes what is lazily conjugated or negated, and writes it back where the operator writes it:
 // torch's fallback takes what is written from the results, which not every operator has.
-class LazyBitsKernel final : public c10::OperatorKernel {
+class LazyBitsKernel final : public OpKernel {
  public:
-  explicit LazyBitsKernel(const KernelOp& op) : op_(op) {}
+  using OpKernel::OpKernel;
 
   void operator()(const c10::OperatorHandle& handle, c10::DispatchKeySet keys, c10::Stack* stack) {
     std::vector<std::pair<at::Tensor, at::Tensor>> written;  // and what stands for it
@@ -237,14 +238,11 @@ class LazyBitsKernel final : public c10::OperatorKernel {
       }
     }
   }
-
- private:
-  const KernelOp& op_;
 };
 
-class BackendKernel final : public c10::OperatorKernel {
+class BackendKernel final : public OpKernel {
  public:
-  explicit BackendKernel(const KernelOp& op) : op_(op) {}
+  using OpKernel::OpKernel;
 
   void operator()(const c10::OperatorHandle&, c10::DispatchKeySet, c10::Stack* stack) {
     CallFrame frame(op_);
@@ -256,9 +254,6 @@ class BackendKernel final : public c10::OperatorKernel {
     torch::jit::drop(*stack, op_.arguments.size());
     for (c10::IValue& result : results) stack->push_back(std::move(result));
   }
-
- private:
-  const KernelOp& op_;
 };
 
 class WithoutReturns final : public c10::OperatorKernel {

@@ -1,7 +1,6 @@
 #include "torch/ops/fast_call.h"
 
 #include <ATen/PythonTorchFunctionTLS.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/Dtype.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -50,13 +49,13 @@ bool take_list(const Argument& argument, PyObject* object, int i, CallFrame& fra
     return true;
   }
   if (argument.kind == ArgumentKind::kFloatList) {
-    double* data = frame.set_float_list(i, size);
+    double* data = frame.set_list<double>(i, size);
     for (Py_ssize_t k = 0; k < size; ++k) {
       if (!as_float(items[k], data[k])) return false;
     }
     return true;
   }
-  int64_t* data = frame.set_int_list(i, size);
+  int64_t* data = frame.set_list<int64_t>(i, size);
   const bool bools = argument.kind == ArgumentKind::kBoolList;
   for (Py_ssize_t k = 0; k < size; ++k) {
     if (!(bools ? as_bool(items[k], data[k]) : as_int(items[k], data[k]))) return false;
@@ -182,8 +181,6 @@ Needs needs_of(const KernelOp& op, const CallFrame& frame) {
   needs.slow_path |= needs.grad && op.mutates;
   return needs;
 }
-
-// --- Running.
 
 // Work worth letting other Python threads in: releasing and taking the GIL costs as much as a small
 // kernel.
@@ -317,8 +314,6 @@ PyObject* kernel_function_call(PyObject* callable, PyObject* const* args, size_t
   }
   return PyObject_Vectorcall(op.overload, args, nargsf & ~PY_VECTORCALL_ARGUMENTS_OFFSET, kwnames);
 }
-
-// --- The type.
 
 PyObject* repr(PyObject* self) {
   const KernelOp& op = *reinterpret_cast<KernelFunction*>(self)->op;

@@ -7,6 +7,7 @@
 
 #include "driver/dtypes.h"
 #include "torch/common/errors.h"
+#include "torch/common/values.h"
 
 namespace bringup::torch_ext {
 namespace {
@@ -35,6 +36,11 @@ void look_at(const at::Tensor& tensor, DLTensor& descriptor) {
   descriptor.byte_offset = 0;
 }
 
+runtime::TensorDesc as_desc(const DLTensor& tensor) {
+  const auto rank = static_cast<size_t>(tensor.ndim);
+  return {tensor.data, tensor.device, tensor.dtype, {tensor.shape, rank}, {tensor.strides, rank}};
+}
+
 }  // namespace
 
 DLDataType dlpack_dtype(at::ScalarType dtype) { return kDtypes[static_cast<size_t>(dtype)]; }
@@ -58,20 +64,6 @@ void* CallFrame::take(size_t bytes) {
     return memory_ + used_ - rounded;
   }
   return overflow_.emplace_front(std::make_unique<std::byte[]>(rounded)).get();
-}
-
-int64_t* CallFrame::set_int_list(int i, int64_t size) {
-  auto* data = static_cast<int64_t*>(take(static_cast<size_t>(size) * sizeof(int64_t)));
-  values_[i].list = {data, size};
-  args_[i] = &values_[i];
-  return data;
-}
-
-double* CallFrame::set_float_list(int i, int64_t size) {
-  auto* data = static_cast<double*>(take(static_cast<size_t>(size) * sizeof(double)));
-  values_[i].list = {data, size};
-  args_[i] = &values_[i];
-  return data;
 }
 
 at::Tensor* CallFrame::set_tensor_list(int i, int64_t size) {
@@ -140,12 +132,12 @@ void CallFrame::load_list(int i, const c10::IValue& value) {
       break;
     }
     case ArgumentKind::kFloatList: {
-      double* data = set_float_list(i, size);
+      double* data = set_list<double>(i, size);
       for (const c10::IValue& item : items) *data++ = item.toDouble();
       break;
     }
     default: {
-      int64_t* data = set_int_list(i, size);
+      int64_t* data = set_list<int64_t>(i, size);
       for (const c10::IValue& item : items) *data++ = item.isBool() ? item.toBool() : item.toInt();
     }
   }
@@ -290,15 +282,6 @@ void CallFrame::describe_outputs() {
     args_[i] = &values_[i];
   }
 }
-
-namespace {
-
-runtime::TensorDesc as_desc(const DLTensor& tensor) {
-  const auto rank = static_cast<size_t>(tensor.ndim);
-  return {tensor.data, tensor.device, tensor.dtype, {tensor.shape, rank}, {tensor.strides, rank}};
-}
-
-}  // namespace
 
 void CallFrame::pack_argument(ArgumentKind kind, int i, runtime::LaunchBlock& block) {
   const Value& value = values_[i];

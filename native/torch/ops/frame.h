@@ -15,10 +15,9 @@
 #include "bringup/kernel.h"
 #include "runtime/launch_block.h"
 #include "torch/common/argument.h"
+#include "torch/ops/record.h"
 
 namespace bringup::torch_ext {
-
-struct KernelOp;
 
 class CallFrame {
  public:
@@ -48,8 +47,13 @@ class CallFrame {
   // Ends at its first NUL.
   void set_string(int i, const char* text) { args_[i] = const_cast<char*>(text); }
   // Room for `size` elements, to be filled by the caller.
-  int64_t* set_int_list(int i, int64_t size);
-  double* set_float_list(int i, int64_t size);
+  template <class T>
+  T* set_list(int i, int64_t size) {
+    auto* data = static_cast<T*>(take(static_cast<size_t>(size) * sizeof(T)));
+    values_[i].list = {data, size};
+    args_[i] = &values_[i];
+    return data;
+  }
   // Undefined tensors, to be replaced by the caller: a Python list may lose its tensors while the
   // kernel is compiled or runs.
   at::Tensor* set_tensor_list(int i, int64_t size);
@@ -77,7 +81,9 @@ class CallFrame {
     for (int64_t k = 0; k < values_[i].list.size; ++k) visit(i, *elements_[i][k]);
   }
   template <class Visit>
-  void for_each_tensor(Visit visit) const;
+  void for_each_tensor(Visit visit) const {
+    for (const int32_t i : op_.tensor_arguments) for_each_tensor(i, visit);
+  }
   // Reads dtype, device, sizes and strides of all inputs into their descriptors. Only for tensors
   // that have them: the dispatcher was asked before.
   void look();
@@ -93,7 +99,7 @@ class CallFrame {
     for (int64_t k = 0; k < values_[i].list.size; ++k) visit(*items[k]);
   }
   // The device on which the operator runs.
-  c10::Device device() const;
+  c10::Device device() const { return tensors_[op_.device_argument]->device(); }
   // An input as a dispatcher value.
   c10::IValue value(int i) const;
 
@@ -158,5 +164,3 @@ DLDataType dlpack_dtype(at::ScalarType dtype);
 DLDevice dlpack_device(c10::Device device);
 
 }  // namespace bringup::torch_ext
-
-#include "torch/ops/frame_inl.h"

@@ -95,15 +95,10 @@ class Registry {
   std::mutex mutex_;
   std::vector<std::unique_ptr<KernelRecord>> records_;
   size_t used_ = 0;  // how often something was put
-  std::vector<std::unique_ptr<Table>> tables_ = first_table();
-  std::atomic<const Table*> table_{tables_.back().get()};
-
-  static std::vector<std::unique_ptr<Table>> first_table() {
-    constexpr size_t kFirstCapacity = 64;
-    std::vector<std::unique_ptr<Table>> tables;
-    tables.push_back(std::make_unique<Table>(kFirstCapacity));
-    return tables;
-  }
+  static constexpr size_t kFirstCapacity = 64;
+  std::vector<std::unique_ptr<Table>> tables_;
+  std::atomic<const Table*> table_{
+      tables_.emplace_back(std::make_unique<Table>(kFirstCapacity)).get()};
 };
 
 // Never destroyed: operators may be called until the very end of the process.

@@ -5,7 +5,6 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 
 #include <atomic>
-#include <memory>
 #include <string>
 #include <vector>
 

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "torch/common/errors.h"
+#include "torch/common/values.h"
 #include "torch/ops/frame.h"
 #include "torch/ops/small_memory.h"
 
@@ -163,29 +164,6 @@ void verify_rank(const CallFrame& frame, const Check& check) {
   });
 }
 
-}  // namespace
-
-int64_t evaluate(const Expression& expression, const CallFrame& frame) {
-  runtime::Failure failure;
-  const runtime::Value value = runtime::evaluate(expression, frame.args(), failure);
-  if (C10_LIKELY(!failure)) return value.integer;
-  const auto& arguments = frame.op().arguments;
-  const std::string name = failure.argument < 0 ? "" : arguments[failure.argument].name;
-  contract_error(frame, runtime::describe(failure, expression, name));
-}
-
-void evaluate_shape(const std::vector<Dimension>& shape, const CallFrame& frame, Sizes& sizes) {
-  for (const Dimension& item : shape) {
-    if (item.sliced_argument >= 0) {
-      append_slice(item, frame, sizes);
-    } else {
-      sizes.push_back(evaluate(item.size, frame));
-    }
-  }
-}
-
-namespace {
-
 // As at::empty, for sizes of which none is negative.
 at::Tensor allocate_contiguous(const CallFrame& frame, at::IntArrayRef sizes, at::ScalarType type) {
   const c10::Device device = frame.device();
@@ -235,6 +213,25 @@ at::ScalarType promoted_dtype(const CallFrame& frame, const std::vector<int32_t>
 }
 
 }  // namespace
+
+int64_t evaluate(const Expression& expression, const CallFrame& frame) {
+  runtime::Failure failure;
+  const runtime::Value value = runtime::evaluate(expression, frame.args(), failure);
+  if (C10_LIKELY(!failure)) return value.integer;
+  const auto& arguments = frame.op().arguments;
+  const std::string name = failure.argument < 0 ? "" : arguments[failure.argument].name;
+  contract_error(frame, runtime::describe(failure, expression, name));
+}
+
+void evaluate_shape(const std::vector<Dimension>& shape, const CallFrame& frame, Sizes& sizes) {
+  for (const Dimension& item : shape) {
+    if (item.sliced_argument >= 0) {
+      append_slice(item, frame, sizes);
+    } else {
+      sizes.push_back(evaluate(item.size, frame));
+    }
+  }
+}
 
 void OutputRule::allocate(CallFrame& frame, int output) const {
   if (C10_LIKELY(!list)) return frame.add_output(allocate_one(frame, output));
@@ -330,10 +327,6 @@ std::string sizes_text(at::IntArrayRef sizes) {
   std::ostringstream text;
   text << sizes;
   return text.str();
-}
-
-std::string dtype_text(at::ScalarType dtype) {
-  return "torch." + std::string(c10::getDtypeNames(dtype).first);
 }
 
 }  // namespace bringup::torch_ext

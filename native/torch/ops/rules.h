@@ -83,7 +83,5 @@ struct Check {
 
 // "[2, 3]"
 std::string sizes_text(at::IntArrayRef sizes);
-// "torch.float32"
-std::string dtype_text(at::ScalarType dtype);
 
 }  // namespace bringup::torch_ext
