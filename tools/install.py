@@ -54,7 +54,8 @@ def build() -> None:
         assert process.stdout is not None
         for line in process.stdout:
             said.append(line)
-            if step := _STEP.search(line):
+            step = _STEP.search(line)
+            if step and (sys.stdout.isatty() or int(step[1]) % 20 == 0):
                 ends = "\r" if sys.stdout.isatty() else "\n"
                 print(f"  {step[1]:>4} of {step[2]}", end=ends, flush=True)
     if process.returncode:
