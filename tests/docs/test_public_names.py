@@ -5,30 +5,11 @@ from __future__ import annotations
 import importlib
 from pathlib import Path
 
+from tools.docs_site import PACKAGES
+
 from bringup import settings
 
 PAGE = Path(__file__).with_name("public_names.txt")
-PACKAGES = (
-    "bringup",
-    "bringup.compiler",
-    "bringup.compiler.aten",
-    "bringup.compiler.onnx",
-    "bringup.conformance",
-    "bringup.devices",
-    "bringup.devices.sim",
-    "bringup.errors",
-    "bringup.graphs",
-    "bringup.ir",
-    "bringup.jit",
-    "bringup.kernels",
-    "bringup.kernels.npu",
-    "bringup.ops",
-    "bringup.passes",
-    "bringup.passes.bootstrap",
-    "bringup.passes.host",
-    "bringup.plugins",
-    "bringup.report",
-)
 
 
 def public_names() -> list[str]:

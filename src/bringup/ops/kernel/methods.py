@@ -35,10 +35,11 @@ class KernelOperator(Protocol):
         schema: the schema as registered.
         qualified_name: `namespace::name`, with `.overload` where there is one.
         overload: the operator in `torch.ops`.
-        register_kernel, register_fake, register_autograd, register_jvp, register_vmap,
-        register_autocast, register_effect, register_sharding: as those of a `CustomOperator`. What
-            is registered in Python takes the place of what is native. A jvp finds the arguments of
-            the call in `ctx.inputs`, and in `ctx.saved_tensors` what `save=` names.
+
+    The methods `register_kernel`, `register_fake`, `register_autograd`, `register_jvp`,
+    `register_vmap`, `register_autocast`, `register_effect` and `register_sharding` are as those of
+    a `CustomOperator`. What is registered in Python takes the place of what is native. A jvp finds
+    the arguments of the call in `ctx.inputs`, and in `ctx.saved_tensors` what `save=` names.
     """
 
     schema: str
