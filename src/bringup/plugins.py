@@ -107,7 +107,7 @@ def plugin_files(
 
 
 def load_file(plugin: PluginFile) -> ModuleType:
-    """Import a plugin file under its private name.
+    """Import a plugin file under its private name, and return the module.
 
     Its folder comes first on `sys.path`, so that it can import what lies beside it; then
     `sys.path` is left as found. Modules that it brought so are its own: another plugin's folder may
@@ -330,7 +330,7 @@ class PluginLoader:
     def load(
         self, places: Sequence[str | os.PathLike[str]] = (), *, built_in: bool = True
     ) -> PluginReport:
-        """Bring the package's registry in line with `places`, the path and the entry points.
+        """Return the report of `places`, the path and the entry points, whose plugins are loaded.
 
         The path is read again at every call: a file whose content is unchanged stays as it is, a
         changed one is loaded anew, one that is gone is unloaded. `places` (files, folders and

@@ -44,6 +44,13 @@ def apply_passes(
     Returns matches, near misses and edits per pass. Raises `PassError` when a pass failed (its
     edits are undone, those of others stay), `ValueError` for an unknown name or an option that
     looks like a misspelt one, `TypeError` for another kind of target or option.
+
+    Examples:
+        >>> from bringup import compiler
+        >>> from torch.fx.experimental.proxy_tensor import make_fx
+        >>> module = make_fx(lambda x: x / 2 * 2, tracing_mode="fake")(torch.ones(4))
+        >>> compiler.apply_passes(module, passes=[]).matches
+        {}
     """
     _check_options(options)
     plugins, selected = load_and_select(passes, options or {}, library=not _is_onnx(target))

@@ -12,7 +12,7 @@ from bringup.compiler.mirror import Mirror
 
 
 def mine(target: Any, **settings: Any) -> passes.Mined:
-    """Find connected parts that repeat, by operator types and structure; see `passes.mine`.
+    """Return connected parts that repeat, by operator types and structure; see `passes.mine`.
 
     Args:
         target: a `torch.fx.GraphModule` of ATen operators, a `torch.export.ExportedProgram`, or an

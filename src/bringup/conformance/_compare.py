@@ -100,7 +100,7 @@ def compare(
     limit: float = 1e-2,
     seed: int = 0,
 ) -> Comparison:
-    """Run a model on two devices, or in two forms, and say what is wrong on side `a`.
+    """Run a model on two devices, or in two forms, and return what is wrong on side `a`.
 
     Each operator (or module) is called on both sides with equal inputs, those that it has in the
     run of `a`: an error then is its own. How far the results of the two runs are apart is the

@@ -125,7 +125,7 @@ def coverage(
     backward: bool = True,
     optimizer: str | None = None,
 ) -> Coverage:
-    """Run a model once on a device, and list the operators that it calls.
+    """Run a model once on a device, and return which operators it calls.
 
     What the device refuses (the fallback policy forbids it, a dtype is missing) is computed on the
     host, so that the list goes on; where the run cannot go on in that way, the model runs on the

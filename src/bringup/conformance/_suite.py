@@ -120,7 +120,7 @@ def run_conformance(
     on_result: Callable[[CaseResult, int, int], object] = lambda result, done, of: None,
 ) -> Conformance:
     """Run the cases of a driver in processes of their own; what they gave is kept in the cache
-    folder case by case. Ctrl-C ends the run early: what is known is returned.
+    folder case by case. Ctrl-C ends the run early; returns what is known.
 
     Args:
         driver: its library, or its name.

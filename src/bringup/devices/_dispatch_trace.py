@@ -68,7 +68,7 @@ class DispatchTrace:
     lost: int = 0
 
     def counts(self) -> list[tuple[str, tuple[DispatchEntry, ...], int]]:
-        """Operator, chain and number of calls, the most frequent first."""
+        """Return operator, chain and number of calls, the most frequent first."""
         found = Counter((call.operator, call.chain) for call in self.calls)
         return [(name, chain, count) for (name, chain), count in found.most_common()]
 

@@ -181,7 +181,7 @@ def check_driver(
     check_seconds: float = 20.0,
     start_seconds: float = 60.0,
 ) -> DriverCheck:
-    """Test a driver in processes of its own: it can crash and hang there.
+    """Test a driver in processes of its own, where it can crash and hang; returns each result.
 
     Args:
         library: its shared library.
@@ -219,7 +219,7 @@ def check_driver(
 
 
 def describe_driver(library: Path, *, seconds: float = 20.0) -> DriverDescription:
-    """Ask a driver what it is, in a process of its own: it can crash and hang there.
+    """Return what a driver says it is, asked in a process of its own: it can crash and hang there.
 
     Args:
         library: its shared library.

@@ -130,6 +130,10 @@ def set_fallback_policy(
 
     Raises:
         DeviceError: no such action, or no name of an operator; the policy stays as it was.
+
+    Examples:
+        >>> from bringup import devices
+        >>> devices.set_fallback_policy("allow", {"aten::sort": "warn"})
     """
     global _policy
     exceptions = dict(operators or {})

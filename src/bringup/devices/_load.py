@@ -92,6 +92,13 @@ def load_driver(
             far as a short test in another process sees (`BRINGUP_DRIVER_PROBE`) and at once; the
             device name cannot be used, another driver is loaded, or another package owns
             PrivateUse1, or `downcast_float64` is none of the three.
+
+    Examples:
+        >>> from bringup import devices
+        >>> devices.load_driver("sim").device_name
+        'npu'
+        >>> torch.ones(2, device="npu").sum().item()
+        2.0
     """
     global _loaded, _source
     source = driver if isinstance(driver, PythonDriver) else _library(driver)

@@ -87,6 +87,16 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         ValueError: `capture_error_mode` is none of the three.
         CaptureError: the block did something that replay could not repeat, and the message says
             what and where. The graph stays empty and can be captured again.
+
+    Examples:
+        >>> from bringup import graphs
+        >>> graph, x = graphs.CapturedGraph(), torch.ones(2)
+        >>> with graphs.capture(graph):
+        ...     y = x + 1
+        >>> _ = x.fill_(5)
+        >>> graph.replay()
+        >>> y
+        tensor([6., 6.])
     """
 
     def __init__(

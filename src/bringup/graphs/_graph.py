@@ -284,8 +284,8 @@ class CapturedGraph:
         *,
         cpu_update_input: Sequence[Mapping[str, HostValue]] | None = None,
     ) -> UpdateReport:
-        """Write slots; the next replays see the values until they are written again. All or
-        nothing.
+        """Write slots, all or none, and return which. The next replays see the values until others
+        are written.
 
         Args:
             values: slot names, or patterns with `*` (one segment) and `**` (any number), and their

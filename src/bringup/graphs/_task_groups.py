@@ -76,7 +76,7 @@ def graph_task_group_begin(stream: Any = None) -> None:
 
 
 def graph_task_group_end(stream: Any = None) -> TaskGroup:
-    """End the group that `graph_task_group_begin` started.
+    """End and return the group that `graph_task_group_begin` started.
 
     Args:
         stream: as there.

@@ -311,7 +311,7 @@ class GraphBuilder:
     def create_inputs(
         self, number: int, start_index: int | None = None
     ) -> tuple[TensorHolder, ...]:
-        """`number` inputs more; `ValueError` where `start_index` is given and not the next one."""
+        """Return `number` more inputs; `ValueError` where `start_index` is not the next one's."""
         if number < 0:
             raise ValueError(f"the number of inputs must not be negative, got {number}")
         if start_index is not None:
@@ -386,7 +386,7 @@ class GraphBuilder:
         return (node,)
 
     def one_of(self, alternatives: Sequence[object], name: str = "") -> TensorHolder:
-        """In a pattern: a value that is any one of `alternatives` (holders or host arguments)."""
+        """Return, in a pattern, any one value of `alternatives` (holders or host arguments)."""
         graph = self._live()
         arguments = tuple([self._held(argument) for argument in alternatives])
         node = graph.insert_call(Operator(ONE_OF), arguments, before=self._before, output_count=1)

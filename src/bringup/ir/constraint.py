@@ -38,7 +38,7 @@ class TensorConstraint:
         shape: Iterable[DimPattern] | None = None,
         device: object = None,
     ) -> TensorConstraint:
-        """Return the constraint of these facts; dtype, rank and device also as a tuple of choices.
+        """Return the constraint of these facts: `shape`, dtype, rank, device; each may be choices.
 
         Raises `TypeError` or `ValueError` that names the fact when one cannot be meant.
         """
@@ -59,7 +59,7 @@ class TensorConstraint:
         return tuple(dim for dim in self.shape or () if isinstance(dim, str))
 
     def joined(self, other: TensorConstraint) -> TensorConstraint:
-        """Both; `ValueError` when they say two things about one fact."""
+        """Return both, with `other`; `ValueError` when they say two things about one fact."""
         facts = {}
         for field in dataclasses.fields(self):
             mine, theirs = getattr(self, field.name), getattr(other, field.name)

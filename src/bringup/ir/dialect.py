@@ -139,7 +139,7 @@ class Dialect(ABC):
 
     def inline_calls(self, graph: Any) -> int:
         """Let nodes that call a graph, of which constants say which and how often, be this graph;
-        how many are gone. Asked for after constants were folded, inside of a transaction.
+        return how many are gone. Asked for after constants were folded, inside of a transaction.
         """
         return 0
 

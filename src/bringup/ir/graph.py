@@ -396,7 +396,7 @@ class Graph(GraphTree):
 
     @contextmanager
     def transaction(self, rule: str = "") -> Iterator[Journal]:
-        """Collect every edit made in this block; an exception undoes them all.
+        """Collect every edit made in this block, and yield them; an exception undoes them all.
 
         `rule` is stamped on the nodes made in it. Transactions do not nest.
 
@@ -455,7 +455,7 @@ class Graph(GraphTree):
         return edits, metas, len(self._undo)
 
     def roll_back_to(self, mark: tuple[int, int, int]) -> list[Edit]:
-        """Undo the edits since `mark`, which are returned."""
+        """Undo and return the edits since `mark`."""
         assert self._journal is not None, "a mark is of an open transaction"
         edits, metas, notes = mark
         undone = self._journal[edits:]

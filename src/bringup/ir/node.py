@@ -157,7 +157,7 @@ class Node(NodeBase):
         return self.argument(name)
 
     def set_attr(self, name: str, value: object) -> None:
-        """Give the parameter of this schema name another argument; any other name is kept with the
+        """Make `value` the argument of the schema's parameter `name`; another name is kept with the
         node. Undone with the transaction.
         """
         graph = self.graph
@@ -348,7 +348,7 @@ def argument_text(argument: object) -> str:
 
 
 def node_text(node: Node) -> str:
-    """`%y: float32[2, 3] = aten::addmm(self=%bias, ...)`, with a control edge ` after %x`."""
+    """Return `%y: float32[2, 3] = aten::addmm(self=%bias, ...)` of `node`, and control edges."""
     names = [parameter.name for parameter in node.operator.parameters]
     shown = []
     for index, argument in enumerate(node.arguments):

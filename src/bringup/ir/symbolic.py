@@ -64,7 +64,7 @@ class SymbolicDim:
         return least, most
 
     def build(self, combine: Callable[[str, object, object], object], leaf: Leaf) -> object:
-        """Make it out of its parts.
+        """Return the size, made out of its parts.
 
         Args:
             combine: makes `left + right` and the like, given "+", "*" or "//" and both sides.

@@ -44,7 +44,7 @@ class Shape:
         return math.prod(numbers)
 
     def get_shape_size(self) -> int:
-        """As GE counts: the number of elements, 0 of a scalar, -1 when a size is symbolic."""
+        """Return the number of elements as GE counts: 0 of a scalar, -1 when a size is symbolic."""
         if not self.is_static:
             return -1
         return self.numel if self.dims else 0
@@ -54,7 +54,7 @@ class Shape:
         return not self.is_static
 
     def same_as(self, other: Shape) -> bool:
-        """Return whether both are known to be equal, whatever the sizes; never raises."""
+        """Return whether it and `other` are known to be equal, whatever the sizes; never raises."""
         return self.rank == other.rank and all(map(same_size, self.dims, other.dims))
 
     def __eq__(self, other: object) -> bool:
@@ -94,6 +94,11 @@ class TensorDesc:
     """Shape, dtype (`"float32"`), strides in elements, device (`"cpu"`, `"npu:0"`) of a tensor.
 
     Two are equal when they say the same, symbolic sizes by their text.
+
+    Examples:
+        >>> from bringup import ir
+        >>> print(ir.TensorDesc(ir.Shape([2, 3]), "float32"))
+        float32[2, 3]
     """
 
     shape: Shape

@@ -301,7 +301,7 @@ def _out_dtype(operator: str, given: str | torch.dtype | None) -> torch.dtype | 
 def basic_matmul(
     a: torch.Tensor, b: torch.Tensor, out_dtype: str | torch.dtype | None = None
 ) -> torch.Tensor:
-    """a [m, k] times b [k, n] -> [m, n]; `torch.ops.bringup.basic_matmul`.
+    """Return a [m, k] times b [k, n], as [m, n]; `torch.ops.bringup.basic_matmul`.
 
     float16, bfloat16, float32 or float64, both the same, any strides. Has a backward.
 
@@ -320,7 +320,7 @@ def basic_matmul(
 def batched_matmul(
     a: torch.Tensor, b: torch.Tensor, out_dtype: str | torch.dtype | None = None
 ) -> torch.Tensor:
-    """a [items, m, k] times b [items, k, n] -> [items, m, n]; otherwise as `basic_matmul`.
+    """Return a [items, m, k] times b [items, k, n], as [items, m, n]; otherwise as `basic_matmul`.
 
     An operand that is the same for all items may be expanded: it is not copied.
 
@@ -344,7 +344,7 @@ def nz_matmul(
     n: int | None = None,
     out_dtype: str | torch.dtype | None = None,
 ) -> torch.Tensor:
-    """`basic_matmul` where one operand, or both, are in the nz layout of `to_nz`.
+    """Return `basic_matmul` where one operand, or both, are in the nz layout of `to_nz`.
 
     Args:
         a: [m, k], or nz [ceil(k / 16), ceil(m / 16), 16, 16].
@@ -388,7 +388,7 @@ def matmul_bias_activation(
     activation: str = "none",
     out_dtype: str | torch.dtype | None = None,
 ) -> torch.Tensor:
-    """activation(a [m, k] times b [k, n] + bias [n]) -> [m, n], computed and rounded once.
+    """Return activation(a [m, k] times b [k, n] + bias [n]), computed and rounded once.
 
     Args:
         a: the left operand.
@@ -414,7 +414,7 @@ def gemm(
     beta: float = 1.0,
     out_dtype: str | torch.dtype | None = None,
 ) -> torch.Tensor:
-    """alpha * a [m, k] times b [k, n] + beta * c [m, n] -> [m, n], as BLAS has it.
+    """Return alpha * a [m, k] times b [k, n] + beta * c [m, n], as BLAS has it.
 
     Args:
         a: the left operand, float16, bfloat16, float32 or float64.
@@ -439,7 +439,7 @@ def gemv(
     beta: float = 1.0,
     out_dtype: str | torch.dtype | None = None,
 ) -> torch.Tensor:
-    """alpha * a [m, k] times x [k] + beta * y [m] -> [m], as BLAS has it.
+    """Return alpha * a [m, k] times x [k] + beta * y [m], as BLAS has it.
 
     Args:
         a: the matrix, float16, bfloat16, float32 or float64.
@@ -464,8 +464,8 @@ def quant_matmul(
     bias: torch.Tensor | None = None,
     out_dtype: str | torch.dtype = torch.float16,
 ) -> torch.Tensor:
-    """a [m, k] times b [k, n] of int8, dequantised: times scale, times per_token_scale, plus bias
-    -> [m, n].
+    """Return a [m, k] times b [k, n] of int8, dequantised: times scale, times per_token_scale, plus
+    bias.
 
     Args:
         a: int8 (the sums are exact), or float16, bfloat16 or float32 (weight-only, w8a16).

@@ -226,7 +226,7 @@ def names() -> tuple[str, ...]:
 
 
 def build(name: str, dtype: torch.dtype = torch.float32, target: str = "cpu") -> jit.Binary:
-    """Compile the kernel of a shipped operator now instead of at its first call.
+    """Return the kernel of a shipped operator, compiled now instead of at its first call.
 
     Args:
         name: one of `names()`.

@@ -42,7 +42,7 @@ def begin_round(
     build_key: bytes,
     time_limit: float,
 ) -> int:
-    """Find and register passes; how many are written in Python.
+    """Find and register passes; return how many are written in Python.
 
     Args:
         environment: `NAME=value`, separated by NUL: the process's own, now.
@@ -77,7 +77,7 @@ def begin_round(
 
 
 def end_round() -> int:
-    """Forget the passes of the round and their modules; libraries in C and C++ stay."""
+    """Forget the passes of the round and their modules; libraries in C and C++ stay. Returns 0."""
     with _ROUND:
         native.leave_programs()
         loader.unload_pass_plugins(keep_libraries=True)
@@ -91,7 +91,7 @@ atexit.register(end_round)  # the program may end its interpreter without tellin
 
 
 def name_threads() -> int:
-    """Warn of the threads that an interpreter which is about to end will wait for; how many."""
+    """Return how many threads an interpreter that is about to end will wait for; warn of them."""
     waits_for = [
         thread.name
         for thread in threading.enumerate()

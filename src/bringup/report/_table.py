@@ -25,7 +25,14 @@ class Column:
 
 @dataclass
 class Table:
-    """A titled table. Every row has one cell per column; `notes` are printed below, a line each."""
+    """A titled table. Every row has one cell per column; `notes` are printed below, a line each.
+
+    Examples:
+        >>> from rich.console import Console
+        >>> from bringup import report
+        >>> columns = [report.Column("name"), report.Column("ms", number=True)]
+        >>> report.render(report.Table("Times", columns, [("eager", "1.5")]), Console(quiet=True))
+    """
 
     title: str
     columns: Sequence[Column]

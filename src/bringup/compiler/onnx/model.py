@@ -98,7 +98,7 @@ class OnnxModel:
         return proto
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the model into a file, whole or not at all.
+        """Write the model into the file `path`, whole or not at all; returns its path.
 
         Data in files beside the original model stay there if the new file lies in the same
         folder; else they are written into one file beside it, named after it.
@@ -125,7 +125,7 @@ class OnnxModel:
 
 
 def load(path: str | os.PathLike[str]) -> OnnxModel:
-    """Read an ONNX file. Data in other files are read on demand.
+    """Return the model of the ONNX file `path`. Data in other files are read on demand.
 
     Raises `FileNotFoundError`, or `ModelError` when the file is no model or a broken one.
     """

@@ -78,7 +78,7 @@ class PrebuildReport:
         return self._with("failed")
 
     def check(self) -> PrebuildReport:
-        """This report, if nothing failed.
+        """Return this report, if nothing failed.
 
         Raises:
             CompileError: something failed; the message has every failure.

@@ -111,6 +111,14 @@ def compile(  # noqa: A001 - the verb of the field; used as jit.compile
         FileNotFoundError: the source's file does not exist.
         TypeError, ValueError: a macro, a flag or the target cannot be what it says, or the target
             does not build what the source is written in.
+
+    Examples:
+        >>> import ctypes
+        >>> from bringup import jit
+        >>> text = "int twice(int n) { return 2 * n; }"
+        >>> source = jit.Source(name="twice.c", text=text, entry="twice", abi="function")
+        >>> ctypes.CDLL(str(jit.compile(source).path)).twice(21)
+        42
     """
     if isinstance(source, Source) and source.is_library:
         return _library(source, macros, target, flags)

@@ -201,7 +201,7 @@ class Recording:
 
 @contextmanager
 def record(path: str | os.PathLike[str] | None = None) -> Iterator[Recording]:
-    """Within, in every thread, each kernel that is asked for is noted, wherever it comes from.
+    """Note, in every thread, each kernel that is asked for in the block; yields the recording.
 
     Operators ask once per kernel in a process, so record from the start of the run that is to be
     repeated. With `path` the specs are written there at the end, also when the run failed.

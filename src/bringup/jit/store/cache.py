@@ -126,7 +126,7 @@ class Cache:
         return sorted(found, key=lambda entry: (entry.name, entry.key))
 
     def prune(self, max_bytes: float | None = None, max_entries: int | None = None) -> Pruned:
-        """Remove the entries used longest ago until both bounds hold, and whatever is stale.
+        """Remove the entries used longest ago until both bounds hold, and stale ones; return all.
 
         What a living process has loaded stays. A cache is pruned by itself when it grows beyond its
         bounds; this is for other bounds, or for now.
@@ -153,8 +153,8 @@ class Cache:
             return prune.prune(self.layout, *bounds)
 
     def clear(self) -> Pruned:
-        """Remove everything but what living processes have loaded; `unload` first lets go of what
-        only this process holds. Raises `OSError` when the cache cannot be written.
+        """Remove everything but what living processes have loaded, and return it; `unload` first
+        lets go of what only this process holds. Raises `OSError` when the cache cannot be written.
         """
         from bringup.jit.store import prune
 
@@ -220,7 +220,7 @@ class Cache:
         return list(packed)
 
     def import_bundle(self, path: str | os.PathLike[str]) -> list[Entry]:
-        """Take the entries of a bundle, so that what they were built for needs no compiler here.
+        """Take the entries of the bundle `path`: what they were built for needs no compiler here.
 
         All of them are checked before any is taken. Entries for other machines are left out with a
         warning that names what is missing. Code is imported: take bundles only from people whose
@@ -291,19 +291,19 @@ class Cache:
             ) from error
 
     def recall(self, name: str) -> bytes | None:
-        """Return what a compiler answered in another process, or None."""
+        """Return what was kept as `name`, a compiler's answer in another process, or None."""
         try:
             return read_bytes(f"{self.layout.prefix}.toolchains/{name}")
         except OSError:
             return None
 
     def keep(self, name: str, content: bytes) -> None:
-        """Keep what a compiler answered for other processes, if this cache can be written."""
+        """Keep `content`, a compiler's answer, as `name` for others, if this can be written."""
         with contextlib.suppress(StoreUnwritableError):
             replace_file(self.layout.folder(".toolchains") / name, content)
 
     def lookup(self, request_key: str) -> Hit | None:
-        """Return the verified entry for a request whose headers are as they were, or None."""
+        """Return the verified entry of `request_key` whose headers are as they were, or None."""
         for variant in self._requests.variants(request_key):
             if variant.holds() and self._intact(variant):
                 return self._used(self._hit(variant))
@@ -347,8 +347,8 @@ class Cache:
         return self._used(Hit(Path(path), build.key, ())) if intact else None
 
     def note_call(self, name: str, record: bytes) -> None:
-        """Let other processes recall what a call was answered with, if this cache can be written:
-        without a record they look for themselves.
+        """Let other processes recall how the call `name` was answered, if this can be written:
+        without a `record` they look for themselves.
         """
         with contextlib.suppress(StoreUnwritableError, OSError):
             self._calls.add(name, record)
@@ -371,8 +371,8 @@ class Cache:
         origin: Origin,
         facts: Mapping[str, object],
     ) -> Hit:
-        """Make the staged folder an entry, whole or not at all; when another process was first, its
-        entry counts.
+        """Make the staged folder an entry, whole or not at all, and return it; when another process
+        was first, its entry.
 
         Raises `StoreUnwritableError`.
         """
@@ -435,7 +435,7 @@ class Cache:
         return self.verified(variant.key) is not None
 
     def verified(self, key: str) -> tuple[int, str] | None:
-        """Return size and digest of a binary that is what its meta.json says; put another aside."""
+        """Return size and digest of the binary `key`, as its meta.json says; put others aside."""
         entry = self.layout.entry(key)
         try:
             meta: dict[str, Any] = json.loads(read_bytes(str(entry / META)))

@@ -124,7 +124,7 @@ class Target(abc.ABC):
 
     def run(self, job: Job, command: Sequence[str]) -> Finished:
         """Run `command`, the compiler's command line for `job`, once, under the limits of the
-        settings. A target whose compiler is a library does its work here.
+        settings, and return how it ended. A target whose compiler is a library does its work here.
         """
         return run(command, job.folder, compiler_environment(self.variables))
 
@@ -241,7 +241,13 @@ def register_target(target: Target, *, replace: bool = False) -> None:
 
 
 def targets() -> Mapping[str, Target]:
-    """Return the targets by name, without their variants."""
+    """Return the targets by name, without their variants.
+
+    Examples:
+        >>> from bringup import jit
+        >>> "cpu" in jit.targets()
+        True
+    """
     return MappingProxyType(_registry.named)
 
 

@@ -89,7 +89,7 @@ class Toolchain:
         return _same(self.tools) and _same(self.parts)
 
     def fingerprinted(self) -> Toolchain:
-        """This toolchain with the fingerprint that belongs to it."""
+        """Return this toolchain with the fingerprint that belongs to it."""
         parts = (self.identity, self.assembler, self.linker, self.runtime, self.machine)
         return dataclasses.replace(
             self, fingerprint=digest_of(*parts, *self.isa, "\0", *self.environment)

@@ -64,19 +64,19 @@ class InputConstraint:
 
 
 def same_shape(*names: str) -> InputConstraint:
-    """Require the same shape of the named tensors."""
+    """Return the rule that the named tensors have the same shape."""
     _at_least_two("same_shape", names)
     return InputConstraint(CheckKind.SAME_SHAPE, names)
 
 
 def same_dtype(*names: str) -> InputConstraint:
-    """Require the same dtype of the named tensors."""
+    """Return the rule that the named tensors have the same dtype."""
     _at_least_two("same_dtype", names)
     return InputConstraint(CheckKind.SAME_DTYPE, names)
 
 
 def shape(name: str, *sizes: Size) -> InputConstraint:
-    """Require exactly these sizes of the named tensor.
+    """Return the rule that the named tensor has exactly these sizes.
 
     Args:
         name: a tensor argument of the schema; None is left out.
@@ -86,7 +86,7 @@ def shape(name: str, *sizes: Size) -> InputConstraint:
 
 
 def dtype(name: str, *dtypes: torch.dtype) -> InputConstraint:
-    """Require one of these dtypes of the named tensor, or of the named ScalarType argument.
+    """Return the rule that the named tensor, or ScalarType argument, has one of these dtypes.
 
     Args:
         name: a tensor or ScalarType argument of the schema; None is left out.
@@ -103,7 +103,7 @@ def dtype(name: str, *dtypes: torch.dtype) -> InputConstraint:
 
 
 def rank(name: str, dimensions: int) -> InputConstraint:
-    """Require this many dimensions of the named tensor.
+    """Return the rule that the named tensor has this many dimensions.
 
     Args:
         name: a tensor argument of the schema; None is left out.

@@ -288,6 +288,14 @@ def custom_op(
     Raises:
         SchemaError: the name or the signature is wrong, or another function has defined the
             operator. Nothing is registered then, and an earlier operator stays.
+
+    Examples:
+        >>> from bringup import ops
+        >>> @ops.custom_op("example::half")
+        ... def half(x: torch.Tensor) -> torch.Tensor:
+        ...     return x / 2
+        >>> torch.ops.example.half(torch.ones(2))
+        tensor([0.5000, 0.5000])
     """
     _parts(name)
     where = _caller()

@@ -195,7 +195,7 @@ def impl(
     *,
     lib: Library | None = None,
 ) -> Any:
-    """Register an implementation of any operator, `"namespace::name"`; also a decorator.
+    """Register and return an implementation of any operator, `"namespace::name"`; a decorator, too.
 
     Args:
         name: the operator.
@@ -269,7 +269,7 @@ def forget(name: str) -> None:
 
 
 def register_fake(operator: Any, function: Callable[..., Any] | None = None) -> Any:
-    """Register the fake of any operator; also a decorator. See `RegistrationMethods.register_fake`.
+    """Register the fake of any operator; returns what `RegistrationMethods.register_fake` does.
 
     Args:
         operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
@@ -286,7 +286,7 @@ def register_fake(operator: Any, function: Callable[..., Any] | None = None) -> 
 def register_kernel(
     operator: Any, device: str | Iterable[str] | None, function: Callable[..., Any] | None = None
 ) -> Any:
-    """Register a kernel of any operator; also a decorator. See
+    """Register a kernel of any operator; a decorator, too, that returns what
     `RegistrationMethods.register_kernel`.
 
     Args:
@@ -322,7 +322,7 @@ def register_autograd(
 
 
 def register_jvp(operator: Any, jvp: Callable[..., Any] | None = None) -> Any:
-    """Register the forward-mode derivative of any operator; also a decorator. See
+    """Register the forward-mode derivative of any operator; returns what
     `RegistrationMethods.register_jvp`.
 
     Args:
@@ -338,7 +338,7 @@ def register_jvp(operator: Any, jvp: Callable[..., Any] | None = None) -> Any:
 
 
 def register_vmap(operator: Any, rule: Callable[..., Any] | GeneratedRule | None = None) -> Any:
-    """Register the batching rule of any operator; also a decorator. See
+    """Register the batching rule of any operator; a decorator, too, that returns what
     `RegistrationMethods.register_vmap`.
 
     Args:
@@ -381,7 +381,7 @@ def register_effect(operator: Any, effect: Literal["ordered"] | None) -> None:
 
 
 def register_sharding(operator: Any, strategy: Callable[..., Any] | None = None) -> Any:
-    """Register the sharding rule of any operator; also a decorator. See
+    """Register the sharding rule of any operator; a decorator, too, that returns what
     `RegistrationMethods.register_sharding`.
 
     Args:

@@ -425,6 +425,19 @@ def kernel_op(
         SchemaError: the definition is wrong, or the name is taken. Nothing is registered then,
             and an earlier operator stays.
         FileNotFoundError: there is no such source file.
+
+    Examples:
+        >>> from bringup import jit, ops
+        >>> text = "void twice(float* y, const float* x, long n) { while (n--) y[n] = 2 * x[n]; }"
+        >>> twice = ops.kernel_op(
+        ...     "example::twice(Tensor x) -> Tensor",
+        ...     source=jit.Source(name="twice.c", text=text),
+        ...     entry="twice",
+        ...     args="ptr(out), ptr(x), numel(x)",
+        ...     outputs=ops.empty_like("x"),
+        ... )
+        >>> twice(torch.ones(2))
+        tensor([2., 2.])
     """
     caller = sys._getframe(1)
     parsed = parse_schema(schema)

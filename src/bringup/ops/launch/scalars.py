@@ -15,42 +15,48 @@ def _checked(name: str, value: int, lowest: int, highest: int) -> int:
 
 
 def i8(value: int) -> ctypes.c_int8:
-    """`value` as an `int8_t`. Raises `OverflowError` if it does not fit, as all of these do."""
+    """Return `value` as an `int8_t`. All of these raise `OverflowError` if it does not fit."""
     return ctypes.c_int8(_checked("i8", value, -(2**7), 2**7 - 1))
 
 
 def i16(value: int) -> ctypes.c_int16:
-    """`value` as an `int16_t`."""
+    """Return `value` as an `int16_t`."""
     return ctypes.c_int16(_checked("i16", value, -(2**15), 2**15 - 1))
 
 
 def i32(value: int) -> ctypes.c_int32:
-    """`value` as an `int32_t`."""
+    """Return `value` as an `int32_t`."""
     return ctypes.c_int32(_checked("i32", value, -(2**31), 2**31 - 1))
 
 
 def i64(value: int) -> ctypes.c_int64:
-    """`value` as an `int64_t`."""
+    """Return `value` as an `int64_t`.
+
+    Examples:
+        >>> from bringup import ops
+        >>> ops.i64(2)
+        c_long(2)
+    """
     return ctypes.c_int64(_checked("i64", value, -(2**63), 2**63 - 1))
 
 
 def u8(value: int) -> ctypes.c_uint8:
-    """`value` as a `uint8_t`."""
+    """Return `value` as a `uint8_t`."""
     return ctypes.c_uint8(_checked("u8", value, 0, 2**8 - 1))
 
 
 def u16(value: int) -> ctypes.c_uint16:
-    """`value` as a `uint16_t`."""
+    """Return `value` as a `uint16_t`."""
     return ctypes.c_uint16(_checked("u16", value, 0, 2**16 - 1))
 
 
 def u32(value: int) -> ctypes.c_uint32:
-    """`value` as a `uint32_t`."""
+    """Return `value` as a `uint32_t`."""
     return ctypes.c_uint32(_checked("u32", value, 0, 2**32 - 1))
 
 
 def u64(value: int) -> ctypes.c_uint64:
-    """`value` as a `uint64_t`."""
+    """Return `value` as a `uint64_t`."""
     return ctypes.c_uint64(_checked("u64", value, 0, 2**64 - 1))
 
 
@@ -63,5 +69,5 @@ def f32(value: float) -> ctypes.c_float:
 
 
 def f64(value: float) -> ctypes.c_double:
-    """`value` as a `double`, which a float is without being told."""
+    """Return `value` as a `double`, which a float is without being told."""
     return ctypes.c_double(value)

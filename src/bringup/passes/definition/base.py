@@ -161,7 +161,7 @@ class DecomposePass(FusionBasePass):
 
 
 def pattern(method: Method) -> Method:
-    """Mark a method `(self, inputs) -> holder(s)` of a `PatternFusionPass` as one of its patterns.
+    """Return a method `(self, inputs) -> holder(s)`, marked as a pattern of a `PatternFusionPass`.
 
     `inputs[0]`, `inputs[1]`, ... make the pattern's inputs when first asked for; inputs, then
     outputs, are captured in this order. Subclasses inherit it.

@@ -95,7 +95,7 @@ def mine(
     effort: int = 48,
     overlapping: bool = False,
 ) -> Mined:
-    """Find connected parts of a graph that repeat, by operator types and structure.
+    """Return connected parts of a graph that repeat, by operator types and structure.
 
     A part is found where a pattern of it matches: passes may replace it, what is read of it outside
     are its outputs, and arguments that are no values may differ. Subgraphs are not looked into.

@@ -36,12 +36,12 @@ class PatternMatcherConfigBuilder:
         self._ir_attr_match = False
 
     def enable_const_value_match(self) -> PatternMatcherConfigBuilder:
-        """Compare constants by value."""
+        """Compare constants by value, and return this builder."""
         self._const_value_match = True
         return self
 
     def enable_ir_attr_match(self) -> PatternMatcherConfigBuilder:
-        """Compare host arguments."""
+        """Compare host arguments, and return this builder."""
         self._ir_attr_match = True
         return self
 

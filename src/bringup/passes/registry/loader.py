@@ -93,7 +93,8 @@ _loader = plugins.PluginLoader(
 
 
 def load_pass_plugins(*places: str | os.PathLike[str], library: bool = True) -> PluginReport:
-    """Bring the registry in line with the shipped library, the pass path and the entry points.
+    """Bring the registry in line with the shipped library, the pass path and the entry points;
+    return what became of each plugin.
 
     The shipped library (`bringup.kernels.patterns`) comes first, unless `BRINGUP_PASS_LIBRARY` is
     0 or torch is not installed; its passes run after those of priority 0, so that passes of your

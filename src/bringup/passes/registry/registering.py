@@ -39,7 +39,7 @@ class PassSettings(TypedDict, total=False):
 def register_fusion_pass(
     *, name: str, stage: PassStage, **settings: Unpack[PassSettings]
 ) -> Callable[[PassClass], PassClass]:
-    """Register a `FusionBasePass` or `PatternFusionPass` under a name.
+    """Return a decorator that registers a `FusionBasePass` or `PatternFusionPass` under a name.
 
     Args:
         name, stage: what it is called and when it runs.
@@ -48,6 +48,19 @@ def register_fusion_pass(
 
     Raises `ValueError` when name and version are taken (the first stays) or a setting has a value
     it cannot take, and `TypeError` for another kind of class or an unknown setting.
+
+    Examples:
+        >>> from bringup import passes
+        >>> @passes.register_fusion_pass(name="UseExpm1", stage=passes.PassStage.AFTER_INFER_SHAPE)
+        ... class UseExpm1(passes.PatternFusionPass):
+        ...     @passes.pattern
+        ...     def exp_minus_one(self, inputs):
+        ...         op = inputs[0].builder.op
+        ...         return op("aten::sub", op("aten::exp", inputs[0]), 1)
+        ...
+        ...     def replacement(self, inputs):
+        ...         return inputs[0].builder.op("aten::expm1", inputs[0])
+        >>> passes.unregister_pass("UseExpm1")
     """
     make = _template(name, stage, settings)
 
@@ -101,7 +114,7 @@ def register_in_order(
 def register_decompose_pass(
     *, name: str, stage: PassStage, op_types: Iterable[str], **settings: Unpack[PassSettings]
 ) -> Callable[[PassClass], PassClass]:
-    """Register a `DecomposePass` for operators of some types.
+    """Return a decorator that registers a `DecomposePass` for operators of some types.
 
     Args:
         name, stage: what it is called and when it runs.

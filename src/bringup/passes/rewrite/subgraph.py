@@ -67,7 +67,7 @@ class SubgraphOutput:
             self.set_output(node, index)
 
     def set_output(self, node: ir.Node, index: int = 0) -> SubgraphOutput:
-        """Let it be output `index` of `node`.
+        """Let it be output `index` of `node`; returns itself.
 
         Raises `ValueError` when that was said already and `IndexError` when the node has no
         such output.
@@ -93,13 +93,17 @@ class SubgraphBoundary:
         self._outputs: dict[int, SubgraphOutput] = {}
 
     def add_input(self, index: int, subgraph_input: SubgraphInput) -> SubgraphBoundary:
-        """Let `subgraph_input` be input number `index`; `ValueError` when that number is taken."""
+        """Let `subgraph_input` be input number `index`; returns itself.
+
+        Raises `ValueError` when that number is taken.
+        """
         _add("input", self._inputs, index, subgraph_input, SubgraphInput)
         return self
 
     def add_output(self, index: int, subgraph_output: SubgraphOutput) -> SubgraphBoundary:
-        """Let `subgraph_output` be output number `index`; `ValueError` when that number is
-        taken.
+        """Let `subgraph_output` be output number `index`; returns itself.
+
+        Raises `ValueError` when that number is taken.
         """
         _add("output", self._outputs, index, subgraph_output, SubgraphOutput)
         return self

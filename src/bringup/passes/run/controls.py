@@ -72,7 +72,15 @@ _OF_ENVIRONMENT: dict[int, RewriteLimit] = {}
 
 @contextmanager
 def limit_rewrites(most: int | None) -> Iterator[RewriteLimit]:
-    """Let at most `most` rewrites happen in this block, in all threads; None only counts them."""
+    """Let at most `most` rewrites happen in this block, in all threads; None only counts them,
+    in what the block gets: `with` returns it.
+
+    Examples:
+        >>> from bringup import passes
+        >>> with passes.limit_rewrites(0) as limit:
+        ...     print(limit)
+        RewriteLimit(most=0, rewrites=[])
+    """
     limit = RewriteLimit(most)
     _LIMITS.append(limit)
     try:

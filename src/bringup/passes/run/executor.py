@@ -30,7 +30,7 @@ def run_passes(
     commit: Committer | None = None,
     fold: bool = False,
 ) -> PassReport:
-    """Run passes over `graph` and its subgraphs, stage by stage.
+    """Run passes over `graph` and its subgraphs, stage by stage, and return what each did.
 
     A pass that fails leaves no edit; the others of its stage still run, then `PassError` is raised
     for the stage (at once for `PassFatalError`), unless the pass was registered with

@@ -1,0 +1,215 @@
+"""Public docstrings say what a caller has to know: arguments, what is returned, errors, an example.
+
+Every parameter and every error that the body raises is named; what is not None is said to be
+returned. An example uses a public function or class: `>>>` lines of a docstring, which run here and
+have `torch`, or a Python block of a page, which runs in test_fenced_blocks.py; the name's page of
+the site leads there.
+
+`undocumented.txt` has what does not yet keep this. It only shrinks: the test fails where
+a name there keeps the rule, and `python -m tests.docs.test_public_docstrings` takes it out.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import enum
+import importlib
+import inspect
+import json
+import re
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.forked_python import output_of
+from tools.docs_site import PACKAGES, docstring_examples, examples, names
+
+from bringup import ir
+
+LIST = Path(__file__).with_name("undocumented.txt")
+_FORWARDED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+
+
+def _is_documented_here(name: str) -> bool:
+    return name == "__init__" or not name.startswith("_")
+
+
+def _members(owner: type) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """The functions that the class itself defines, generated ones left out."""
+    for name, member in vars(owner).items():
+        function = getattr(member, "__func__", member)
+        generated = name == "__init__" and dataclasses.is_dataclass(owner)
+        own = inspect.isfunction(function) and function.__module__.startswith("bringup")
+        if own and _is_documented_here(name) and not generated:
+            yield name, function
+
+
+def _documentation(owner: type, name: str) -> str:
+    """What a reader of the method finds: its docstring, and those of the methods it implements.
+
+    An implementation of `ir.Dialect` says "See `ir.Dialect.<name>`", or names the protocol alone,
+    whose docstring lists what a dialect may have besides.
+    """
+    if name == "__init__":
+        return f"{owner.__doc__ or ''}\n{vars(owner)[name].__doc__ or ''}"
+    found = "\n".join(
+        vars(base)[name].__doc__ or "" for base in owner.__mro__ if name in vars(base)
+    )
+    if re.search(r"See `(ir\.)?Dialect", found):
+        found += getattr(ir.Dialect, name, ir.Dialect).__doc__ or ""
+    return found
+
+
+def _public_objects() -> Iterator[tuple[str, Any]]:
+    """Name and value of each public function and class of the kit's own."""
+    for package in (*PACKAGES, "bringup.settings"):
+        for name in names(package):
+            item = getattr(importlib.import_module(package), name)
+            is_callable = inspect.isclass(item) or inspect.isfunction(item)
+            if is_callable and item.__module__.startswith("bringup"):
+                yield f"{package}.{name}", item
+
+
+def _public_callables() -> Iterator[tuple[str, Callable[..., Any], str]]:
+    """Name, function and docstring of each callable that is public, methods among them."""
+    for exported, item in _public_objects():
+        if inspect.isfunction(item):
+            yield exported, item, item.__doc__ or ""
+        elif inspect.isclass(item) and not issubclass(item, enum.Enum):
+            for name, function in _members(item):
+                yield f"{exported}.{name}", function, _documentation(item, name)
+
+
+def _is_named_only(item: Any) -> bool:
+    """Whether nobody calls it: errors are raised, choices are named."""
+    return inspect.isclass(item) and issubclass(item, (BaseException, enum.Enum))
+
+
+def _has_word(text: str, word: str) -> bool:
+    return re.search(rf"(?<![\w]){re.escape(word)}(?!\w)", text) is not None
+
+
+def _own_raises(function: Callable[..., Any]) -> Iterator[str]:
+    """The names in `raise Name(...)` of the function's own body, nested functions left out."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function))))
+    waiting: list[ast.AST] = list(getattr(tree.body[0], "body", []))
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Lambda):
+            continue
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            yield ast.unparse(node.exc.func).rpartition(".")[2]
+        waiting.extend(ast.iter_child_nodes(node))
+
+
+def _names_of_error(function: Callable[..., Any], name: str) -> list[str]:
+    """The error's own name and those of its bases, without the roots that say nothing."""
+    error = inspect.unwrap(function).__globals__.get(name) or getattr(
+        importlib.import_module("builtins"), name, None
+    )
+    if not inspect.isclass(error):
+        return [name]
+    return [
+        base.__name__ for base in error.__mro__ if base not in (Exception, BaseException, object)
+    ]
+
+
+# A decorated generator gives its context nothing; a builder's method its own object.
+_NOTHING = {"None", "NoReturn", "Iterator[None]", "Generator[None]", "Self"}
+
+
+def _returns_something(function: Callable[..., Any]) -> bool:
+    returned = inspect.signature(inspect.unwrap(function)).return_annotation
+    return returned is not None and str(returned) not in _NOTHING
+
+
+def _gaps(function: Callable[..., Any], doc: str) -> list[str]:
+    """What the docstring leaves unsaid: parameters that it does not name, returns and errors."""
+    parameters = list(inspect.signature(function).parameters.values())
+    missing = [
+        f"parameter {parameter.name}"
+        for parameter in parameters
+        if parameter.name not in ("self", "cls")
+        and not parameter.name.startswith("_")
+        and parameter.kind not in _FORWARDED
+        and not _has_word(doc, parameter.name)
+    ]
+    if _returns_something(function) and not re.search(r"\b(return|yield)s?\b", doc, re.IGNORECASE):
+        missing.append("returns")
+    return missing + [
+        f"raises {error}"
+        for error in sorted(set(_own_raises(function)))
+        if error[:1].isupper()
+        and not any(_has_word(doc, name) for name in _names_of_error(function, error))
+    ]
+
+
+def unsaid() -> dict[str, list[str]]:
+    """What each public name lacks, by name."""
+    found = {name: _gaps(function, doc) for name, function, doc in _public_callables()}
+    for name, item in _public_objects():
+        if not (_is_named_only(item) or name in examples() or any(docstring_examples(item))):
+            found.setdefault(name, []).append("example")
+    return {name: gaps for name, gaps in sorted(found.items()) if gaps}
+
+
+def listed() -> dict[str, list[str]]:
+    """What `undocumented.txt` says that each name lacks."""
+    rows = (line.split(": ") for line in LIST.read_text().splitlines())
+    return {name: gaps.split(", ") for name, gaps in rows}
+
+
+def test_public_docstrings_say_what_a_caller_has_to_know() -> None:
+    found, known = unsaid(), listed()
+
+    new = [
+        f"{name}: {gap}" for name in found for gap in found[name] if gap not in known.get(name, ())
+    ]
+    assert not new, "\n".join(["say it in the docstring:", *new])
+    kept = [
+        f"{name}: {gap}" for name in known for gap in known[name] if gap not in found.get(name, ())
+    ]
+    assert not kept, "\n".join(["now: `python -m tests.docs.test_public_docstrings`", *kept])
+
+
+# One program for all, since a start costs more than an example.
+PROGRAM = """
+import doctest, json, sys, torch
+failed = 0
+for name, text in json.loads(sys.argv[1]):
+    test = doctest.DocTestParser().get_doctest(text, {'torch': torch}, name, name, 0)
+    failed += doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(test).failed
+sys.exit(failed)
+"""
+
+
+def test_examples_of_docstrings_run() -> None:
+    found = [(name, text) for name, item in _public_objects() for text in docstring_examples(item)]
+    assert len(found) > 15
+    output_of(PROGRAM, json.dumps(found))
+
+
+def test_a_docstring_that_says_nothing_has_every_gap() -> None:
+    def function(size: int) -> int:
+        """Do it."""
+        if size < 0:
+            raise ValueError("size")
+        return size
+
+    said = "Return `size` again, or raise ValueError."
+    assert _gaps(function, function.__doc__ or "") == [
+        "parameter size",
+        "returns",
+        "raises ValueError",
+    ]
+    assert _gaps(function, said) == []
+
+
+if __name__ == "__main__":
+    now = unsaid()
+    lacking = {
+        name: [gap for gap in gaps if gap in now.get(name, ())] for name, gaps in listed().items()
+    }
+    LIST.write_text("".join(f"{n}: {', '.join(gaps)}\n" for n, gaps in lacking.items() if gaps))
