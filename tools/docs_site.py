@@ -204,7 +204,8 @@ def source_page(path: Path) -> str:
         git = subprocess.run(["git", "ls-files", name], cwd=ROOT, capture_output=True, check=True)
         return f"# {name}\n\n" + "".join(f"* `{line}`\n" for line in git.stdout.decode().split())
     language = {".h": "c"}.get(path.suffix, path.suffix.removeprefix("."))
-    return f"# {name}\n\n````{language}\n{path.read_text()}\n````\n"
+    wide = "---\nhide: [navigation, toc]\n---\n"
+    return f"{wide}# {name}\n\n````{language}\n{path.read_text()}\n````\n"
 
 
 def for_site(text: str, path: str, origin: Path) -> str:
