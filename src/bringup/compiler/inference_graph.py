@@ -101,7 +101,8 @@ class InferenceGraph:
 
         graph, _ = self._rewritten(to_freeze)
         result = choose_layers(graph, arguments, self._options.weight_dtype)
-        _LOG.warning("%s: %s", self._name, result.text(self._options.weight_dtype))
+        if result.count:
+            _LOG.warning("%s: %s", self._name, result.text(self._options.weight_dtype))
         return result.layers
 
     def _rewritten(self, to_freeze: Sequence[Weight]) -> tuple[Any, BoxedFunction | None]:

@@ -57,6 +57,7 @@ def test_shipped_passes_are_left_out_with_one_warning(tmp_path: Path) -> None:
     assert said.count("the shipped passes are left out where their kernels are not in the") == 1
     assert "no compiler for target 'cpu'" in said
     assert "apt-get install g++" in said
+    assert "packed weights" not in run(tmp_path, "max")[1]
 
 
 def test_kernels_that_the_cache_has_or_the_wheel_brings_are_used(tmp_path: Path) -> None:
