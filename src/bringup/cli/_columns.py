@@ -10,9 +10,16 @@ def texts(*headings: str) -> list[Column]:
     return [Column(heading) for heading in headings]
 
 
-def fixed(*headings: str) -> list[Column]:
-    """Return columns whose texts stay in one line."""
-    return [Column(heading, fixed=True) for heading in headings]
+def names(*headings: str, least: int = 0) -> list[Column]:
+    """Return columns of names, cut in the middle where they do not fit; with `least`, left out
+    where fewer places remain.
+    """
+    return [Column(heading, cut=True, least=least) for heading in headings]
+
+
+def fixed(*headings: str, spare: bool = False) -> list[Column]:
+    """Return columns whose texts stay in one line; left out where there is no room, if `spare`."""
+    return [Column(heading, fixed=True, least=int(spare)) for heading in headings]
 
 
 def numbers(*headings: str) -> list[Column]:

@@ -1,5 +1,6 @@
 """Tables of text, printed with rich. A cell is text already: callers format numbers, as they know
-their unit.
+their unit. No cell is cropped: where there is no room, columns are left out and names cut, and both
+can be seen.
 """
 
 from __future__ import annotations
@@ -9,18 +10,34 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+_BETWEEN = 2  # spaces between columns
+_LEAST = 12  # places of a column that may be folded or cut, unless it says so itself
+
 
 @dataclass(frozen=True)
 class Column:
-    """A column's heading. Numbers stand right; they and `fixed` texts are never folded."""
+    """A column.
+
+    Attributes:
+        heading: its heading.
+        number: whether it stands right; numbers are never folded.
+        fixed: whether its texts stay in one line as long as there is room for them.
+        least: it is left out, and a note names it, where fewer places than these remain for it;
+            0: it is always there.
+        cut: whether texts are cut in the middle, instead of folded, where there is no room; neither
+            `number` nor `fixed`.
+    """
 
     heading: str
     number: bool = False
     fixed: bool = False
+    least: int = 0
+    cut: bool = False
 
 
 @dataclass
@@ -56,14 +73,57 @@ def render(table: Table, console: Console) -> None:
         table: what is printed.
         console: where.
     """
+    room = console.width + 1  # behind the last column there is one space less
+    shown, widths = _layout(table, room)
+    fits = sum(widths[at] for at in shown) <= room
     drawn = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False)
-    for column in table.columns:
-        fixed = column.number or column.fixed
+    for column in (table.columns[at] for at in shown):
         justify: Literal["left", "right"] = "right" if column.number else "left"
-        drawn.add_column(column.heading, justify=justify, overflow="fold", no_wrap=fixed)
+        whole = column.number or column.cut or (column.fixed and fits)
+        drawn.add_column(column.heading, justify=justify, overflow="fold", no_wrap=whole)
     for row in table.rows:
-        drawn.add_row(*(Text(cell) for cell in row))
-    console.print(Text(f"\n{table.title}", style="bold"))
+        cells = (
+            middle_cut(row[at], widths[at] - _BETWEEN) if table.columns[at].cut else row[at]
+            for at in shown
+        )
+        drawn.add_row(*(Text(cell) for cell in cells))
+    if table.title:
+        console.print(Text(f"\n{table.title}", style="bold"))
     console.print(drawn)
-    for note in table.notes:
+    left_out = [one.heading for at, one in enumerate(table.columns) if at not in shown]
+    notes = list(table.notes)
+    if left_out:
+        notes.append(f"no room for: {', '.join(left_out)} (a wider terminal, or --json)")
+    for note in notes:
         console.print(Text(f"  {note}", style="dim"))
+
+
+def _layout(table: Table, room: int) -> tuple[list[int], list[int]]:
+    """Return which columns are shown and how wide each is to be, the space behind it included: all
+    of a column that is not folded, of another what it must have.
+    """
+    wanted, least = [], []
+    for at, column in enumerate(table.columns):
+        lines = [column.heading, *(line for row in table.rows for line in row[at].splitlines())]
+        wanted.append(_BETWEEN + max(map(cell_len, lines)))
+        folded = not (column.number or column.fixed)
+        least.append(min(wanted[at], _BETWEEN + (column.least or _LEAST)) if folded else wanted[at])
+    names = [at for at, column in enumerate(table.columns) if column.cut]
+    shown = list(range(len(wanted)))
+    needed = [at for at in names if not table.columns[at].least]
+    widths = [wanted[at] if at in needed else least[at] for at in shown]
+    for at in [at for at in reversed(shown) if table.columns[at].least]:
+        if sum(widths[at] for at in shown) > room:
+            shown.remove(at)
+    for at in names:
+        spare = room - sum(widths[at] for at in shown)
+        widths[at] = min(max(widths[at] + spare, least[at]), wanted[at])
+    return shown, widths
+
+
+def middle_cut(text: str, width: int) -> str:
+    """Return the text, without its middle where it is wider than `width`."""
+    if cell_len(text) <= width:
+        return text
+    end = (width - 1) // 2
+    return f"{text[: width - 1 - end]}…{text[len(text) - end :]}"

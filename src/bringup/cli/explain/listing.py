@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from bringup import passes, report, settings
-from bringup.cli._columns import fixed, numbers, texts
+from bringup.cli._columns import fixed, names, numbers
 
 
 def show_list(console: Console, rows: Sequence[dict[str, object]]) -> None:
     """Print the registered passes."""
-    columns = fixed("pass", "version", "kind", "stage")
-    columns += [*numbers("priority"), *fixed("on"), *texts("defined by")]
+    columns = [*fixed("on"), *names("pass"), *fixed("stage"), *numbers("priority")]
+    columns += [*fixed("kind", "version", spare=True), *names("defined by", least=24)]
     table = report.Table("Registered passes, as they run", columns)
     for row in rows:
         place = f"{row['module_name']}.{row['class_qualname']}"
-        names = ("pass_name", "version", "kind", "stage", "priority")
+        keys = ("pass_name", "stage", "priority", "kind", "version")
         state = "on" if row["on"] else "off"
-        table.add(*(str(row[name]) for name in names), state, place)
+        table.add(state, *(str(row[key]) for key in keys), place)
     report.render(table, console)
 
 
