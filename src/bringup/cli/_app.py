@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 import typer
@@ -31,55 +31,71 @@ from bringup.cli import (
     _try_command,
 )
 from bringup.cli._exit_codes import ExitCode
+from bringup.cli._help import Command, Group, Panel
 
 app = typer.Typer(
     name="bringup",
+    cls=Group,
     help="Bring an accelerator and its kernels up in PyTorch.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("doctor")(_doctor.doctor)
-app.command("demo")(_demo_command.demo)
-app.command("try")(_try_command.try_model)
-app.command("check")(_check_command.check)
-app.command("compare")(_compare_command.compare)
-app.command("compile")(_compile_command.compile_)
-app.command("coverage")(_coverage_command.coverage)
-app.command("conformance")(_conformance_command.conformance)
-app.command("stubs")(_stubs_command.stubs)
-app.command("config")(_config.config)
 
-new = typer.Typer(name="new", help="A package to start from.", no_args_is_help=True)
-new.command("kernel")(_new_command.kernel)
-new.command("pass")(_new_command.pass_)
-new.command("driver")(_new_command.driver)
-app.add_typer(new)
 
-driver = typer.Typer(name="driver", help="What a driver does.", no_args_is_help=True)
-driver.command("check")(_driver_check_command.check)
-driver.command("trace")(_driver_command.trace)
-driver.command("replay")(_driver_command.replay)
-app.add_typer(driver)
+def _add(
+    to: typer.Typer,
+    name: str,
+    command: Callable[..., None],
+    short_help: str,
+    panel: Panel | None = None,
+) -> None:
+    """Add a command. What its group says of it has at most 50 characters."""
+    to.command(name, cls=Command, short_help=short_help, rich_help_panel=panel)(command)
 
-graph_passes = typer.Typer(name="passes", help="Graph passes.", no_args_is_help=True)
-graph_passes.command("list")(_passes_command.list_)
-graph_passes.command("explain")(_passes_command.explain)
-graph_passes.command("bisect")(_passes_command.bisect)
-graph_passes.command("mine")(_passes_command.mine)
-app.add_typer(graph_passes)
 
-cache = typer.Typer(name="cache", help="The kernel cache.", no_args_is_help=True)
-cache.command("ls")(_cache_command.ls)
-cache.command("show")(_cache_command.show)
-cache.command("why")(_cache_command.why)
-cache.command("prebuild")(_prebuild_command.prebuild)
-cache.command("prune")(_cache_command.prune)
-cache.command("export")(_cache_command.export)
-cache.command("import")(_cache_command.import_)
-cache.command("clear")(_cache_command.clear)
-app.add_typer(cache)
+def _group(name: str, words: str, panel: Panel) -> typer.Typer:
+    group = typer.Typer(name=name, cls=Group, help=words, no_args_is_help=True)
+    app.add_typer(group, rich_help_panel=panel)
+    return group
+
+
+_add(app, "doctor", _doctor.doctor, "What is missing, and how to get it.", Panel.SET_UP)
+_add(app, "config", _config.config, "Flags and folders for a build of your own.", Panel.SET_UP)
+_add(app, "demo", _demo_command.demo, "MiniLM: eager, Inductor, fused, captured.", Panel.MODELS)
+_add(app, "try", _try_command.try_model, "Time your model in every mode.", Panel.MODELS)
+_add(app, "compile", _compile_command.compile_, "Run passes over a model's file.", Panel.MODELS)
+_add(app, "check", _check_command.check, "Test an operator in all that torch does.", Panel.KERNELS)
+_add(app, "stubs", _stubs_command.stubs, "Type stubs of operators, for editors.", Panel.KERNELS)
+_add(app, "compare", _compare_command.compare, "Find a device's wrong operator.", Panel.CHIP)
+_add(app, "coverage", _coverage_command.coverage, "What a model needs of a device.", Panel.CHIP)
+_add(app, "conformance", _conformance_command.conformance, "Test a device beside cpu.", Panel.CHIP)
+
+new = _group("new", "Write a package: kernel, pass or driver.", Panel.SET_UP)
+_add(new, "kernel", _new_command.kernel, "A package with one operator.")
+_add(new, "pass", _new_command.pass_, "A package with one graph pass.")
+_add(new, "driver", _new_command.driver, "A package with the driver of a device.")
+
+driver = _group("driver", "Check, trace and replay a driver.", Panel.CHIP)
+_add(driver, "check", _driver_check_command.check, "Test a driver by the rules of driver.h.")
+_add(driver, "trace", _driver_command.trace, "Write every call of a program's driver.")
+_add(driver, "replay", _driver_command.replay, "Make the calls of a trace again; compare.")
+
+graph_passes = _group("passes", "Explain, bisect and mine graph passes.", Panel.MODELS)
+_add(graph_passes, "list", _passes_command.list_, "The registered passes, on or off.")
+_add(graph_passes, "explain", _passes_command.explain, "What passes do to a model, and why not.")
+_add(graph_passes, "bisect", _passes_command.bisect, "Find what makes a result differ.")
+_add(graph_passes, "mine", _passes_command.mine, "What repeats in a model, as patterns.")
+
+cache = _group("cache", "Look at, bound and move the kernel cache.", Panel.KERNELS)
+_add(cache, "ls", _cache_command.ls, "List the kernels.")
+_add(cache, "show", _cache_command.show, "What a kernel was built from, and how.")
+_add(cache, "why", _cache_command.why, "What differs between two kernels.")
+_add(cache, "prebuild", _prebuild_command.prebuild, "Build the kernels that a run recorded.")
+_add(cache, "prune", _cache_command.prune, "Remove what was used longest ago.")
+_add(cache, "export", _cache_command.export, "Write kernels into a bundle.")
+_add(cache, "import", _cache_command.import_, "Take the kernels of a bundle.")
+_add(cache, "clear", _cache_command.clear, "Remove all kernels.")
 
 
 def _print_version(wanted: bool) -> None:

@@ -161,7 +161,8 @@ def clear(json_file: JsonFile = None) -> None:
 def export(
     path: Annotated[Path, typer.Argument(help="The bundle to write.")],
     keys: Annotated[
-        list[str] | None, typer.Argument(help="Which kernels, by the first digits of their keys.")
+        list[str] | None,
+        typer.Argument(metavar="KEY", help="Which kernels, by the first digits of their keys."),
     ] = None,
     json_file: JsonFile = None,
 ) -> None:

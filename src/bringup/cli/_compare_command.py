@@ -38,10 +38,15 @@ def compare(
     target: ModelTarget,
     a: Annotated[
         str,
-        typer.Option("--a", help="The side that is tested: a device, compiled, fused, captured."),
+        typer.Option(
+            "--a",
+            metavar="SIDE",
+            help="The side that is tested: a device, compiled, fused, captured.",
+        ),
     ] = "npu",
     b: Annotated[
-        str, typer.Option("--b", help="The side that is believed: a device, or eager.")
+        str,
+        typer.Option("--b", metavar="SIDE", help="The side that is believed: a device, or eager."),
     ] = "cpu",
     level: Annotated[
         str, typer.Option(help="op or module: what is compared on equal inputs.")

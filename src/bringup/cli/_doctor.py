@@ -35,6 +35,9 @@ def doctor(
             help="A driver by name or path: its devices, or its table.",
         ),
     ] = None,
+    show_settings: Annotated[
+        bool, typer.Option("--settings", help="Show every setting, not only those that are set.")
+    ] = False,
     json_file: JsonFile = None,
 ) -> None:
     """Check the installation. Exit code 0: all is there, 1: something is missing.
@@ -54,19 +57,20 @@ def doctor(
             devices.load_driver(driver)
         _doctor_views.show_operator(op, json_file)
         return
-    _check(driver, json_file)
+    _check(driver, show_settings, json_file)
 
 
-def _check(driver: str | None, json_file: Path | None) -> None:
+def _check(driver: str | None, show_settings: bool, json_file: Path | None) -> None:
     findings = run_checks()
     described = _described(driver, findings)
     healthy = all(finding.health is not Health.MISSING for finding in findings)
     console = console_for(json_file)
     _show(findings, console)
+    if described is not None:
+        _doctor_views.show_driver(described, console)
+    _show_settings(console, every=show_settings)
     if described is None:
         console.print("No driver is named: --driver NAME shows its devices.", soft_wrap=True)
-    else:
-        _doctor_views.show_driver(described, console)
     results = {
         "healthy": healthy,
         "findings": findings,
@@ -95,21 +99,30 @@ def _described(driver: str | None, findings: list[Finding]) -> DriverDescription
 
 
 def _show(findings: list[Finding], console: Console) -> None:
-    rows: list[tuple[str, ...]] = [
-        (finding.health.value, finding.subject, finding.detail) for finding in findings
-    ]
-    report.render(report.Table("What is there", texts("", "what", "found"), rows), console)
-
-    columns = [*fixed("variable"), *texts("now, default and meaning")]
-    variables = report.Table("Settings", columns)
-    for row in settings.table():
-        now = f"now {row['now']}; " if row["now"] else ""
-        variables.add(row["variable"], f"{now}default {row['default']}; {row['meaning']}")
-    report.render(variables, console)
-
-    for finding in findings:
+    """Print the answer, what mends it, and then what is there."""
+    missing = [finding for finding in findings if finding.health is Health.MISSING]
+    answer = f"{len(missing)} missing:" if missing else "Nothing is missing."
+    console.print(answer, style="bold", highlight=False)
+    for finding in sorted(findings, key=lambda finding: finding.health is not Health.MISSING):
         if finding.fix and finding.health is not Health.OK:
             text = f"{finding.subject} ({finding.health.value}): {finding.fix}"
             console.print(text, markup=False, soft_wrap=True)
-    if not any(finding.health is Health.MISSING for finding in findings):
-        console.print("Nothing is missing.")
+    rows: list[tuple[str, ...]] = [
+        (finding.health.value, finding.subject, finding.detail) for finding in findings
+    ]
+    columns = [*fixed("", "what"), *texts("found")]
+    report.render(report.Table("What is there", columns, rows), console)
+
+
+def _show_settings(console: Console, *, every: bool) -> None:
+    table = report.Table("Settings", [*fixed("variable"), *texts("meaning")])
+    for row in settings.table():
+        now = f"now {row['now']}; " if row["now"] else ""
+        if now or every:
+            table.add(row["variable"], f"{now}{row['meaning']}; default: {row['default']}")
+    if not table.rows:
+        console.print("\nNo setting is changed: --settings shows them all.", soft_wrap=True)
+        return
+    if not every:
+        table.notes.append("--settings shows those that are not changed, too")
+    report.render(table, console)

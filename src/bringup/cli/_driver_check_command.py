@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -26,11 +28,16 @@ def check(
     ] = None,
     only: Annotated[
         list[str] | None,
-        typer.Option("--only", help="A check, a group of checks, or a function; repeatable."),
+        typer.Option(
+            "--only", metavar="NAME", help="A check, a group of checks, or a function; repeatable."
+        ),
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="Show what is checked, and stop.")] = False,
     limit: Annotated[
-        float, typer.Option("--limit", min=0.1, help="Seconds that each check may take.")
+        float,
+        typer.Option(
+            "--limit", metavar="SECONDS", min=0.1, help="Seconds that each check may take."
+        ),
     ] = 20.0,
     json_file: JsonFile = None,
 ) -> None:
@@ -71,8 +78,8 @@ def _kernels() -> tuple[Path | None, str]:
 
 def _list(json_file: Path | None) -> None:
     known = devices.list_checks()
-    rows: list[tuple[str, ...]] = [(one.name, one.function, one.rule) for one in known]
-    columns = [*fixed("check"), *texts("function", "rule")]
+    rows: list[tuple[str, ...]] = [(f"{one.name}\n  {one.function}", one.rule) for one in known]
+    columns = [*fixed("check, function"), *texts("rule")]
     console = console_for(json_file)
     report.render(report.Table("What is checked", columns, rows), console)
     write_results(json_file, {"checks": known}, console)
@@ -83,22 +90,31 @@ def _show(found: devices.DriverCheck, console: Console) -> None:
         failure = Text(f"{found.path} cannot be used: {found.failure}", style="red")
         console.print(failure, soft_wrap=True)
         return
-    columns = [*fixed("function"), *texts("rule", "result")]
-    table = report.Table(f"{found.device_name}: {found.description}", columns)
-    for result in found.results:
-        shown = result.outcome.upper() if result.outcome == "fail" else result.outcome
-        reason = f": {result.reason}" if result.outcome == "skipped" else ""
-        table.add(result.function, result.rule, f"{shown}{reason}")
-    passed = sum(result.outcome == "pass" for result in found.results)
-    skipped = sum(result.outcome == "skipped" for result in found.results)
-    table.notes.append(f"{passed} pass, {len(found.failures)} fail, {skipped} skipped")
-    report.render(table, console)
+    passed = [result.function for result in found.results if result.outcome == "pass"]
+    skipped = [result for result in found.results if result.outcome == "skipped"]
+    words = f"{len(found.failures)} fail, {len(passed)} pass, {len(skipped)} skipped"
+    console.print(Text(f"{found.device_name}: {found.description}", style="bold"))
+    console.print(words, highlight=False)
     for result in found.failures:
         _show_failure(result, console)
+    if passed:
+        counts = Counter(passed).items()
+        names = ", ".join(name if count == 1 else f"{name}×{count}" for name, count in counts)
+        console.print(f"\nPassed, by function: {names}", markup=False, highlight=False)
+    for reason, ones in _by_reason(skipped).items():
+        console.print(f"\nSkipped, {reason}: {', '.join(ones)}", markup=False, highlight=False)
+    console.print("\n--list shows the rules.", highlight=False)
+
+
+def _by_reason(skipped: Sequence[devices.CheckResult]) -> dict[str, list[str]]:
+    reasons: dict[str, list[str]] = {}
+    for result in skipped:
+        reasons.setdefault(result.reason, []).append(result.name)
+    return reasons
 
 
 def _show_failure(result: devices.CheckResult, console: Console) -> None:
-    console.print(Text(f"\n{result.name}: {result.reason}", style="red"), soft_wrap=True)
+    console.print(Text(f"\nFAIL {result.name}: {result.reason}", style="red"), soft_wrap=True)
     lines = [f"rule: {result.rule}", f"expected: {result.expected}", f"got: {result.got}"]
     left_out = max(len(result.calls) - _SHOWN_CALLS, 0)
     lines.append("calls:" if not left_out else f"calls (the last {_SHOWN_CALLS}; --json has more):")

@@ -21,7 +21,7 @@ TraceFile = Annotated[Path, typer.Argument(metavar="FILE", help="The trace.")]
 def trace(
     file: TraceFile,
     command: Annotated[
-        list[str], typer.Argument(metavar="COMMAND...", help="Behind --: what to run.")
+        list[str], typer.Argument(metavar="COMMAND", help="Behind --: what to run.")
     ],
     payload: Annotated[
         bool,

@@ -75,8 +75,12 @@ def explain(
         bool, typer.Option("--verify", help="Run every rewrite against what it replaces.")
     ] = False,
     dump: Annotated[
-        Path | None, typer.Option(help="Folder for the graphs before and after every pass.")
+        Path | None,
+        typer.Option(metavar="FOLDER", help="For the graphs before and after every pass."),
     ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Show every pass and pattern, however far from a match.")
+    ] = False,
     json_file: JsonFile = None,
 ) -> None:
     """Say what passes do to a model: matches, times, and how close each came where it did nothing.
@@ -95,7 +99,7 @@ def explain(
         options["dump_passes"] = str(dump)
     found = explain_model(load_model(target), names, options)
     console = console_for(json_file)
-    show_explanation(console, found)
+    show_explanation(console, found, every=every)
     write_results(json_file, explanation_as_json(found), console)
     if found.has_failed:
         raise typer.Exit(ExitCode.PASS_FAILED)

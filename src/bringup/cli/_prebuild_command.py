@@ -13,7 +13,8 @@ from bringup.cli._requirements import JsonFile, console_for, say, write_results
 
 def prebuild(
     files: Annotated[
-        list[Path], typer.Argument(help="Files of specs, written by jit.record or jit.save_specs.")
+        list[Path],
+        typer.Argument(metavar="FILE", help="Of specs, written by jit.record or jit.save_specs."),
     ],
     workers: Annotated[
         int | None, typer.Option("--workers", help="Compilers at a time; default: processors.")
@@ -24,7 +25,7 @@ def prebuild(
     ] = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Build every kernel of FILES that the cache does not have. Exit code 0: all are there,
+    """Build every kernel of the files that the cache does not have. Exit code 0: all are there,
     1: one could not be built.
     """
     from bringup import jit

@@ -2,47 +2,160 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from rich.console import Console
+from rich.text import Text
 
 from bringup import report
-from bringup.cli._columns import fixed, numbers
-from bringup.passes import PassReport, PassResult
+from bringup.cli._columns import fixed, names, numbers
+from bringup.passes import NearMiss, PassReport, PassResult, PassStatus
+
+Takers = Mapping[int, Mapping[str, str]]
+"""Which pass took an operator out of a graph, by the instance that does not find it there."""
+
+_ABSENT = "the graph has no "
+_ACTIVE = (PassStatus.CHANGED, PassStatus.FAILED)
 
 
-def show_reports(console: Console, model: str, reports: Sequence[PassReport]) -> None:
-    """Print what every pass did to every graph, and how close it came where it did nothing."""
-    columns = [*numbers("graph"), *fixed("pass", "status")]
+def show_reports(
+    console: Console,
+    model: str,
+    reports: Sequence[PassReport],
+    *,
+    every: bool = False,
+    taken: Takers | None = None,
+) -> None:
+    """Print which passes changed the model, then how close others came, nearest first, and how many
+    are not near.
+
+    Args:
+        console: where.
+        model: its name.
+        reports: one for each graph.
+        every: whether each pass and pattern gets a line of its own.
+        taken: why an operator that a pass looks for is not there.
+    """
+    ran = list(_results(reports))
+    _print(console, f"{model}: {_answer(reports)}", "bold")
+    _show_table(console, [item for item in ran if every or _has_worked(item[1])])
+    for who, result in ran:
+        if result.message and result.status in _ACTIVE:
+            _print(console, f"{who}: {result.message}")
+        for words in result.unverified:
+            _print(console, f"{who}: not verified: {words}")
+    reasons = [one for who, result in ran for one in _reasons(who, result, taken or {})]
+    near = sorted((one for one in reasons if one.nearness), key=lambda one: -one.nearness)
+    rest = [one for one in reasons if not one.nearness]
+    if near:
+        _print(console, "\nNear misses, nearest first:")
+    for one in near:
+        _print(console, f"  {one.who}\n      {one.words}")
+    if not rest:
+        return
+    _print(console, f"\nNot near{'' if every else ' (`bringup passes explain --all` shows each)'}:")
+    if every:
+        _print(console, "\n".join(f"  {one.who}: {one.words}" for one in rest))
+    else:
+        console.print("\n".join(f"  {line}" for line in _folded(rest)), markup=False)
+
+
+def _print(console: Console, words: str, style: str = "") -> None:
+    console.print(Text(words, style=style), soft_wrap=True)
+
+
+def _results(reports: Sequence[PassReport]) -> Iterator[tuple[str, PassResult]]:
+    """Yield each result with its pass's name, and its graph's where there are several."""
+    for number, graph in enumerate(reports, start=1):
+        for result in graph.results:
+            inner = "" if result.graph == graph.graph else f" {result.graph}"
+            place = f"graph {number}{inner}, " if inner or len(reports) > 1 else ""
+            yield f"{place}{result.name}", result
+
+
+def _answer(reports: Sequence[PassReport]) -> str:
+    results = [result for _, result in _results(reports)]
+    ran, changed, failed = (
+        len({one.name for one in results if is_one(one)})
+        for is_one in (lambda one: True, lambda one: one.matches, _has_failed)
+    )
+    words = f"{changed} of {ran} passes changed it" if changed else "no pass changed it"
+    return f"{words}, {failed} failed" if failed else words
+
+
+def _has_failed(result: PassResult) -> bool:
+    return result.status is PassStatus.FAILED
+
+
+def _has_worked(result: PassResult) -> bool:
+    return result.status in _ACTIVE or bool(result.matches)
+
+
+def _show_table(console: Console, ran: Sequence[tuple[str, PassResult]]) -> None:
+    columns = [*names("pass"), *fixed("status")]
     columns += numbers("matches", "refused", "verified", "ms")
-    table = report.Table(model, columns)
-    for number, graph in enumerate(reports, start=1):
-        for result in graph.results:
-            counts = (result.matches, result.refused, result.verified)
-            table.add(
-                _place(number, graph, result),
-                result.name,
-                result.status.value,
-                *(str(count) for count in counts),
-                f"{1000 * result.seconds:.2f}",
-            )
-    report.render(table, console)
-    for number, graph in enumerate(reports, start=1):
-        for result in graph.results:
-            for line in _lines(result):
-                text = f"graph {_place(number, graph, result)}, {result.name}: {line}"
-                console.print(text, markup=False, soft_wrap=True)
+    table = report.Table("", columns)
+    for who, result in ran:
+        counts = (result.matches, result.refused, result.verified)
+        ms = f"{1000 * result.seconds:.2f}"
+        table.add(who, result.status.value, *map(str, counts), ms)
+    if ran:
+        report.render(table, console)
 
 
-def _place(number: int, graph: PassReport, result: PassResult) -> str:
-    """Return the graph of a result: the report's number and the inner graph's name."""
-    return str(number) if result.graph == graph.graph else f"{number} {result.graph}"
+@dataclass(frozen=True)
+class _Reason:
+    """Why a pass or a pattern of it did nothing, and how much of the pattern was there: 0 to 1."""
+
+    who: str
+    words: str
+    short: str
+    nearness: float = 0.0
 
 
-def _lines(result: PassResult) -> list[str]:
-    lines = [result.message] if result.message else []
-    lines += [f"not verified: {reason}" for reason in result.unverified]
-    return [*lines, *(f"nearest miss: {miss}" for miss in result.near_misses)]
+def _reasons(who: str, result: PassResult, taken: Takers) -> Iterator[_Reason]:
+    takers = taken.get(result.instance_id, {})
+    if result.message and result.status not in _ACTIVE:
+        yield _Reason(who, result.message + _taken(result.message, takers), _short(result.message))
+    for miss in result.near_misses:
+        progress = f", {miss.matched} of {miss.size} nodes matched" if miss.size else ""
+        where = f"at {miss.node!r}: " if miss.node else ""
+        detail = f" (expected {miss.expected}, got {miss.got})" * bool(miss.expected or miss.got)
+        by = _taken(miss.reason, takers)
+        words = f"{where}{miss.reason}{detail}{by}"
+        name = f"{who}: {miss.pattern}" if miss.pattern != result.name else who
+        yield _Reason(name + progress, words, _short(miss.reason) + by, _nearness(miss))
+
+
+def _nearness(miss: NearMiss) -> float:
+    """Return how much of the pattern was found: all of it where a hook refused a match."""
+    return miss.matched / miss.size if miss.size else float(not miss.reason.startswith(_ABSENT))
+
+
+def _short(reason: str) -> str:
+    return reason.replace(_ABSENT, "need ") if reason.startswith(_ABSENT) else reason
+
+
+def _taken(reason: str, takers: Mapping[str, str]) -> str:
+    """Return which passes took what is not there, in parentheses."""
+    if not reason.startswith(_ABSENT):
+        return ""
+    absent = reason.removeprefix(_ABSENT).split(" or ")
+    by = [
+        f"{name} taken by {takers[name]}" if len(absent) > 1 else f"taken by {takers[name]}"
+        for name in absent
+        if name in takers
+    ]
+    return f" ({', '.join(by)})" if by else ""
+
+
+def _folded(reasons: Sequence[_Reason]) -> Iterator[str]:
+    for short, count in Counter(one.short for one in reasons).most_common():
+        patterns = "pattern" if count == 1 else "patterns"
+        needs = short.replace("need ", "needs ", 1) if count == 1 else short
+        yield f"{count} {patterns}{' ' + needs if short.startswith('need ') else ': ' + short}"
 
 
 def reports_as_json(reports: Sequence[PassReport]) -> list[dict[str, object]]:

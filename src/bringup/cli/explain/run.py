@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from bringup import passes
 from bringup.cli.explain.model import Model
@@ -19,11 +20,14 @@ class Explanation:
         model: its name.
         reports: one for each graph that was found in it.
         error: why a pass failed or the result could not be run; "" when all is well.
+        taken: the pass that took an operator out of the graph before another ran, by the instance
+            of that other.
     """
 
     model: str
     reports: list[PassReport] = field(default_factory=list)
     error: str = ""
+    taken: dict[int, dict[str, str]] = field(default_factory=dict)
 
     @property
     def results(self) -> list[PassResult]:
@@ -56,9 +60,29 @@ def explain(
 ) -> Explanation:
     """Run passes over a model. Raises what the model itself raises in eager mode."""
     model.check()
-    done = model.rewritten(names, options)
+    watch = _OperatorWatch()
+    with passes.subscribe(watch):
+        done = model.rewritten(names, options)
     error = "" if done.error is None else f"{type(done.error).__name__}: {done.error}"
-    return Explanation(model.name, done.reports, error)
+    return Explanation(model.name, done.reports, error, watch.taken)
+
+
+class _OperatorWatch:
+    """Listens to passes: which of them took the last node of an operator out of a graph."""
+
+    def __init__(self) -> None:
+        self.taken: dict[int, dict[str, str]] = {}
+        self._before: dict[int, tuple[str, set[str], dict[str, str]]] = {}
+
+    def __call__(self, event: passes.PassEvent) -> None:
+        """Compare what a graph has as a pass begins with what it had for the pass before."""
+        if event.kind is not passes.EventKind.CREATED:
+            return
+        has = set(cast("list[str]", event.details["operators"]))
+        name, had, takers = self._before.get(event.graph_id, ("", set[str](), {}))
+        takers = takers | dict.fromkeys(had - has, name)
+        self._before[event.graph_id] = event.pass_name, has, takers
+        self.taken[event.instance_id] = takers
 
 
 class RewritesOf:

@@ -11,10 +11,11 @@ from bringup.cli.explain.run import Explanation
 from bringup.compiler.bisection import Bisection
 
 
-def show_explanation(console: Console, found: Explanation) -> None:
-    """Print what every pass did to every graph, and how close it came where it did nothing."""
-    show_reports(console, found.model, found.reports)
-    if not found.reports:
+def show_explanation(console: Console, found: Explanation, *, every: bool) -> None:
+    """Print what passes did to every graph, and how close they came; see `show_reports`."""
+    if found.reports:
+        show_reports(console, found.model, found.reports, every=every, taken=found.taken)
+    else:
         console.print("No graph was found in this model, so no pass ran.", markup=False)
     if found.error:
         console.print(found.error, markup=False, style="red", soft_wrap=True)

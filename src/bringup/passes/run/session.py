@@ -130,7 +130,9 @@ class Session:
         self._instance: Any = instance
         if instance is not None:
             instance.instance_id = self._instance_id
-        self._emit(EventKind.CREATED, pass_kind=self._descriptor.kind)
+        if self.has_listeners:
+            operators = sorted({node.op_type for node in self.graph.nodes})
+            self._emit(EventKind.CREATED, pass_kind=self._descriptor.kind, operators=operators)
         if self._controls.verify:
             self._verifier = Verifier(
                 self._descriptor.pass_name, self.graph.dialect, self._rewrites_variant
