@@ -5,9 +5,9 @@ from __future__ import annotations
 from bringup.report import Column
 
 
-def texts(*headings: str) -> list[Column]:
-    """Return columns whose texts may be folded."""
-    return [Column(heading) for heading in headings]
+def texts(*headings: str, least: int = 0) -> list[Column]:
+    """Return columns whose texts may be folded; with `least`, left out where fewer places remain."""
+    return [Column(heading, least=least) for heading in headings]
 
 
 def names(*headings: str, least: int = 0) -> list[Column]:

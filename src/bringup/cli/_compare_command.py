@@ -22,6 +22,7 @@ from bringup.cli._requirements import (
     write_page,
     write_results,
 )
+from bringup.cli._simulator import Operators, simulator_operators
 
 if TYPE_CHECKING:
     from bringup.conformance import Comparison, OperatorDifference
@@ -64,6 +65,7 @@ def compare(
         str | None,
         typer.Option(help="The driver of a device: a library or a name; default: sim."),
     ] = None,
+    operators: Operators = True,
     json_file: JsonFile = None,
     html_file: HtmlFile = None,
 ) -> None:
@@ -85,24 +87,26 @@ def compare(
     console = console_for(json_file)
     with redirect_stdout(sys.stderr):
         subject = load_model(target)
-        found = conformance.compare(
-            subject.model,
-            subject.args,
-            subject.kwargs,
-            a=a,
-            b=b,
-            level=level,  # type: ignore[arg-type]
-            isolate=isolate,
-            backward=not forward_only,
-            limit=limit,
-        )
+        with simulator_operators(operators) as whose:
+            found = conformance.compare(
+                subject.model,
+                subject.args,
+                subject.kwargs,
+                a=a,
+                b=b,
+                level=level,  # type: ignore[arg-type]
+                isolate=isolate,
+                backward=not forward_only,
+                limit=limit,
+            )
     found.notes[:0] = subject.notes
-    print_lines(summary(found), console)
+    lines = [*summary(found), *filter(None, [whose])]
+    print_lines(lines, console)
     tables = [table for table in (_differences(found), _results(found)) if table.rows]
     for table in tables:
         report.render(table, console)
     write_results(json_file, as_json(target, found), console)
-    write_page(html_file, _page(target, found, tables), console)
+    write_page(html_file, _page(target, found, lines, tables), console)
     if not found.agrees:
         raise typer.Exit(ExitCode.FAILED)
 
@@ -211,7 +215,8 @@ def _results(found: Comparison) -> report.Table:
     far = {result.name for result in found.far}
     by_error = sorted(found.results, key=lambda result: -result.deviation.error)
     for result in by_error[:_SHOWN]:
-        what = "FAR" if result.name in far else "near"
+        what = "near" if result.deviation.error else "equal"
+        what = "FAR" if result.name in far else what
         table.add(result.name, _number(result.deviation.error), what)
     return table
 
@@ -220,11 +225,12 @@ def _number(value: float) -> str:
     return f"{value:.2g}" if math.isfinite(value) else "not a number"
 
 
-def _page(target: str, found: Comparison, tables: list[report.Table]) -> report.Page:
-    lines = summary(found)
+def _page(
+    target: str, found: Comparison, lines: list[str], tables: list[report.Table]
+) -> report.Page:
     facts = {"model": target, "tested": found.a, "believed": found.b, "level": found.level}
-    section = report.Section("What differs", lines[2:], tables=tables)
-    return report.Page(f"{target}: {found.a} against {found.b}", lines[:2], facts, [section])
+    section = report.Section("What differs", [lines[0], *lines[2:]], tables=tables)
+    return report.Page(f"{target}: {found.a} against {found.b}", lines[1:2], facts, [section])
 
 
 def print_lines(lines: list[str], console: Console) -> None:

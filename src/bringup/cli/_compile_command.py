@@ -7,11 +7,17 @@ from typing import Annotated
 
 import typer
 
+from bringup import passes
 from bringup.cli._exit_codes import ExitCode
 from bringup.cli._passes_command import Names, places_of
 from bringup.cli._requirements import JsonFile, console_for, require_torch, say, write_results
 from bringup.errors import PassError
 from bringup.passes import PassReport, PassStage
+
+_COMPOSITE = (
+    "An exported program keeps composite operators (aten::linear), and passes look for what they "
+    "are made of (aten::addmm): --decompose takes them apart first."
+)
 
 
 def compile_(
@@ -57,43 +63,53 @@ def compile_(
     fold: Annotated[
         bool, typer.Option("--fold", help="Compute once what constants of an ONNX model fix.")
     ] = False,
+    decompose: Annotated[
+        bool,
+        typer.Option(
+            "--decompose", help="Take composite operators of a .pt2 (aten::linear) apart first."
+        ),
+    ] = False,
     json_file: JsonFile = None,
 ) -> None:
     """Run passes over a model in a file, and write the result: whole, or not at all.
 
     ONNX models need no torch. A model that no pass changes comes back equal.
 
-    Exit code 0: written; 4: a pass failed or is wrong, and nothing was written; 1: the model or the
-    passes cannot be loaded, or the result cannot be written.
+    Exit code 0: written; 3: written, and no pass changed it; 4: a pass failed or is wrong, and
+    nothing was written; 1: the model or the passes cannot be loaded, or the result cannot be
+    written.
     """
     if model.suffix == ".pt2":
         require_torch()
     from bringup import compiler
-    from bringup.cli.explain.reports import reports_as_json, show_reports
+    from bringup.cli.explain.reports import OperatorWatch, reports_as_json, show_reports
 
     options: dict[str, object] = {"verify": verify, "fold": fold}
     console = console_for(json_file)
     failure: PassError | None = None
     reports: list[PassReport] = []
+    watch = OperatorWatch()
     try:
-        reports = [
-            compiler.compile_file(
-                model,
-                output,
-                names=names,
-                paths=places_of(path),
-                modules=module or (),
-                stages=stage,
-                library=library,
-                options=options,
-            )
-        ]
+        with passes.subscribe(watch):
+            reports = [
+                compiler.compile_file(
+                    model,
+                    output,
+                    names=names,
+                    paths=places_of(path),
+                    modules=module or (),
+                    stages=stage,
+                    library=library,
+                    decompose=decompose,
+                    options=options,
+                )
+            ]
     except PassError as error:
         failure = error
         last = compiler.last_report()
         reports = [] if last is None else [last]
     if any(found.results for found in reports):
-        show_reports(console, str(model), reports)
+        show_reports(console, str(model), reports, taken=watch.taken)
     else:
         say(json_file, "No pass ran: none is registered and switched on for this kind of model.")
     results = {
@@ -102,8 +118,11 @@ def compile_(
         "error": None if failure is None else str(failure),
         "graphs": reports_as_json(reports),
     }
+    is_changed = any(one.folded or any(one.matches.values()) for one in reports)
     if failure is None:
-        say(json_file, f"Written: {output}")
+        if model.suffix == ".pt2" and not (is_changed or decompose):
+            console.print(_COMPOSITE, markup=False)
+        say(json_file, f"Written: {output}{'' if is_changed else '; no pass changed it'}")
     else:
         console.print(
             f"{output} is not written: {failure}", markup=False, style="red", soft_wrap=True
@@ -111,3 +130,5 @@ def compile_(
     write_results(json_file, results, console)
     if failure is not None:
         raise typer.Exit(ExitCode.PASS_FAILED)
+    if not is_changed:
+        raise typer.Exit(ExitCode.NOTHING)

@@ -21,6 +21,7 @@ from bringup.cli._requirements import (
     write_page,
     write_results,
 )
+from bringup.cli._simulator import Operators, load_function, whose_kernels
 
 if TYPE_CHECKING:
     from bringup.conformance import CaseResult, Conformance, Score
@@ -48,6 +49,7 @@ def conformance(
             help="Called in each process once the driver is loaded: kernels of a package.",
         ),
     ] = "",
+    operators: Operators = True,
     level: Annotated[
         int,
         typer.Option(min=0, max=2, help="0: driver; 1: and runtime; 2: and operators and models."),
@@ -94,9 +96,12 @@ def conformance(
             line += f": {result.reason}" if result.outcome != "pass" and result.reason else ""
             print_lines([line], console)
 
+    name = driver or settings.driver() or "sim"
+    kernels = load or (load_function(name) if operators else "")
+    whose = "" if load else whose_kernels(name, loaded=bool(kernels))
     found = suite.run_conformance(
-        driver or settings.driver() or "sim",
-        load=load,
+        name,
+        load=kernels,
         level=level,
         pattern=pattern,
         every=every,
@@ -107,9 +112,9 @@ def conformance(
         baseline=known,
         on_result=show,
     )
-    _show(found, baseline, console)
+    _show(found, baseline, whose, console)
     write_results(json_file, as_json(found), console)
-    write_page(html_file, page(found), console)
+    write_page(html_file, page(found, whose), console)
     if found.is_interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
     if found.not_passed if baseline is None else found.regressions:
@@ -137,9 +142,9 @@ def _scores(found: Conformance) -> dict[str, Score]:
     }
 
 
-def _show(found: Conformance, baseline: Path | None, console: Console) -> None:
+def _show(found: Conformance, baseline: Path | None, whose: str, console: Console) -> None:
+    print_lines([*headline(found), *filter(None, [whose])], console)
     report.render(_outcomes(found), console)
-    print_lines(headline(found), console)
     if found.resumed:
         print_lines([f"{found.resumed} cases are from the last run"], console)
     if baseline is not None:
@@ -173,9 +178,9 @@ def _outcomes(found: Conformance) -> report.Table:
     return table
 
 
-def page(found: Conformance) -> report.Page:
+def page(found: Conformance, whose: str = "") -> report.Page:
     """Return what a vendor can publish: coverage by family, cost of fallback, error by dtype, and
-    every case that does not pass.
+    every case that does not pass. `whose` says whose the native kernels are.
     """
     sections = [
         _families(found),
@@ -191,7 +196,7 @@ def page(found: Conformance) -> report.Page:
     title = f"Conformance of {device}"
     if found.is_interrupted:
         title += " (interrupted)"
-    return report.Page(title, headline(found), found.facts, sections)
+    return report.Page(title, [*headline(found), *filter(None, [whose])], found.facts, sections)
 
 
 def _families(found: Conformance) -> report.Section:

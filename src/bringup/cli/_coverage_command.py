@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bringup import report
-from bringup.cli._columns import fixed, numbers, texts
-from bringup.cli._compare_command import ModelTarget, load_device
+from bringup.cli._columns import fixed, names, numbers, texts
+from bringup.cli._compare_command import ModelTarget, load_device, print_lines
 from bringup.cli._exit_codes import ExitCode
 from bringup.cli._requirements import (
     HtmlFile,
@@ -20,11 +20,13 @@ from bringup.cli._requirements import (
     write_page,
     write_results,
 )
+from bringup.cli._simulator import Operators, simulator_operators
 
 if TYPE_CHECKING:
     from bringup.conformance import Coverage, Need
 
 _SHARES = ("operators", "calls", "flops", "bytes")
+_LEAST_SHAPES = 10
 
 
 def coverage(
@@ -33,6 +35,7 @@ def coverage(
     driver: Annotated[
         str | None, typer.Option(help="Its driver: a library or a name; default: sim.")
     ] = None,
+    operators: Operators = True,
     forward_only: Annotated[
         bool, typer.Option("--forward-only", help="Leave the gradients out.")
     ] = False,
@@ -58,19 +61,22 @@ def coverage(
     console = console_for(json_file)
     with redirect_stdout(sys.stderr):
         subject = load_model(target)
-        found = conformance.coverage(
-            subject.model,
-            subject.args,
-            subject.kwargs,
-            device=device,
-            backward=not forward_only,
-            optimizer=optimizer,
-        )
+        with simulator_operators(operators) as whose:
+            found = conformance.coverage(
+                subject.model,
+                subject.args,
+                subject.kwargs,
+                device=device,
+                backward=not forward_only,
+                optimizer=optimizer,
+            )
     found.notes[:0] = subject.notes
-    report.render(_table(found, rows), console)
+    headline = [_headline(found), *filter(None, [whose])]
+    print_lines(headline, console)
     report.render(_shares(found), console)
+    report.render(_table(found, rows), console)
     write_results(json_file, as_json(target, found), console)
-    write_page(html_file, _page(target, found), console)
+    write_page(html_file, _page(target, found, headline), console)
     if found.of(conformance.Support.IMPOSSIBLE):
         raise typer.Exit(ExitCode.FAILED)
 
@@ -102,19 +108,19 @@ def _shares(found: Coverage) -> report.Table:
 
 
 def _table(found: Coverage, rows: int) -> report.Table:
-    columns = texts("operator", "phase", "dtype", "shapes")
-    columns += [*numbers("calls", "MFLOP", "MiB"), *texts("runs")]
+    columns = [*names("operator"), *fixed("phase", "dtype"), *numbers("calls", "MFLOP", "MiB")]
+    columns += [*fixed("runs"), *texts("shapes", least=_LEAST_SHAPES)]
     table = report.Table(f"What the model needs of {found.device}: {len(found.needs)}", columns)
     for need in found.needs[:rows]:
         table.add(
-            need.operator,
+            need.operator.removeprefix("aten::"),
             need.phase,
             ", ".join(need.dtypes),
-            _shapes(need),
             f"{need.calls:,}",
             f"{need.flops / 1e6:,.2f}",
             f"{need.bytes / 2**20:,.2f}",
             need.support.value,
+            _shapes(need),
         )
     if len(found.needs) > rows:
         table.notes.append(f"{len(found.needs) - rows} more: --rows, --json")
@@ -128,7 +134,13 @@ def _shapes(need: Need) -> str:
     return " ".join(shown) + (f" and {len(need.shapes) - 4} more" if len(need.shapes) > 4 else "")
 
 
-def _page(target: str, found: Coverage) -> report.Page:
+def _headline(found: Coverage) -> str:
+    native = _share_values(found)["native"]
+    share = f"{native['flops']:.0%} of the FLOPs and {native['operators']:.0%} of the operators"
+    return f"{share} native"
+
+
+def _page(target: str, found: Coverage, headline: list[str]) -> report.Page:
     values = _share_values(found)
     names = list(values)
     bars = [
@@ -138,10 +150,6 @@ def _page(target: str, found: Coverage) -> report.Page:
             ", ".join(f"{values[name][what]:.0%} {name}" for name in names),
         )
         for what in _SHARES
-    ]
-    native = values["native"]
-    headline = [
-        f"{native['flops']:.0%} of the FLOPs and {native['operators']:.0%} of the operators native"
     ]
     sections = [
         report.Section("Share of all", key=names, bars=bars),

@@ -26,6 +26,7 @@ def compile_file(
     modules: Sequence[str] = (),
     stages: Sequence[PassStage] | None = None,
     library: bool = True,
+    decompose: bool = False,
     options: Mapping[str, object] | None = None,
 ) -> PassReport:
     """Run passes over the model in a file and write what comes of it, whole or not at all.
@@ -42,6 +43,8 @@ def compile_file(
         library: whether the passes that bringup ships for such models are among them: those of
             `compiler.onnx.register_library`, or those for torch's operators. Also without them
             where `BRINGUP_PASS_LIBRARY` is 0.
+        decompose: whether composite operators of an exported program (aten::linear) are taken apart
+            first (aten::addmm), by its `run_decompositions`; an ONNX model has none.
         options: see `apply_passes`, for example `{"verify": True}`.
 
     Returns the report. Raises `ModelError` for a file that is no model or of another kind,
@@ -57,6 +60,8 @@ def compile_file(
     is_onnx = given.suffix == ".onnx"
     _load(paths, modules, library=not is_onnx)
     model = read(given)
+    if decompose and not is_onnx:
+        model = model.run_decompositions()
     with _onnx_library() if is_onnx and library else nullcontext():
         leave_out = () if library or is_onnx else (LIBRARY,)
         switched = _switched(options or {}, stages, leave_out)

@@ -106,8 +106,13 @@ def _layout(table: Table, room: int) -> tuple[list[int], list[int]]:
     for at, column in enumerate(table.columns):
         lines = [column.heading, *(line for row in table.rows for line in row[at].splitlines())]
         wanted.append(_BETWEEN + max(map(cell_len, lines)))
-        folded = not (column.number or column.fixed)
-        least.append(min(wanted[at], _BETWEEN + (column.least or _LEAST)) if folded else wanted[at])
+        must = wanted[at]
+        if not (column.number or column.fixed):
+            must = column.least or _LEAST
+            if column.least and not column.cut:  # no word is broken
+                must = max([must, *(cell_len(word) for line in lines for word in line.split())])
+            must = min(must + _BETWEEN, wanted[at])
+        least.append(must)
     names = [at for at, column in enumerate(table.columns) if column.cut]
     shown = list(range(len(wanted)))
     needed = [at for at in names if not table.columns[at].least]

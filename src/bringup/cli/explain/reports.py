@@ -5,19 +5,38 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from rich.console import Console
 from rich.text import Text
 
 from bringup import report
 from bringup.cli._columns import fixed, names, numbers
-from bringup.passes import NearMiss, PassReport, PassResult, PassStatus
+from bringup.passes import EventKind, NearMiss, PassEvent, PassReport, PassResult, PassStatus
 
 Takers = Mapping[int, Mapping[str, str]]
 """Which pass took an operator out of a graph, by the instance that does not find it there."""
 
 _ABSENT = "the graph has no "
 _ACTIVE = (PassStatus.CHANGED, PassStatus.FAILED)
+
+
+class OperatorWatch:
+    """Listens to passes: which of them took the last node of an operator out of a graph."""
+
+    def __init__(self) -> None:
+        self.taken: dict[int, dict[str, str]] = {}
+        self._before: dict[int, tuple[str, set[str], dict[str, str]]] = {}
+
+    def __call__(self, event: PassEvent) -> None:
+        """Compare what a graph has as a pass begins with what it had for the pass before."""
+        if event.kind is not EventKind.CREATED:
+            return
+        has = set(cast("list[str]", event.details["operators"]))
+        name, had, takers = self._before.get(event.graph_id, ("", set[str](), {}))
+        takers = takers | dict.fromkeys(had - has, name)
+        self._before[event.graph_id] = event.pass_name, has, takers
+        self.taken[event.instance_id] = takers
 
 
 def show_reports(

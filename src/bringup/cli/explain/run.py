@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 from bringup import passes
 from bringup.cli.explain.model import Model
+from bringup.cli.explain.reports import OperatorWatch
 from bringup.compiler.bisection import PASSES, Attempt, difference, failed_pass, reason_of
 from bringup.passes import PassReport, PassResult, PassStatus
 
@@ -60,29 +60,11 @@ def explain(
 ) -> Explanation:
     """Run passes over a model. Raises what the model itself raises in eager mode."""
     model.check()
-    watch = _OperatorWatch()
+    watch = OperatorWatch()
     with passes.subscribe(watch):
         done = model.rewritten(names, options)
     error = "" if done.error is None else f"{type(done.error).__name__}: {done.error}"
     return Explanation(model.name, done.reports, error, watch.taken)
-
-
-class _OperatorWatch:
-    """Listens to passes: which of them took the last node of an operator out of a graph."""
-
-    def __init__(self) -> None:
-        self.taken: dict[int, dict[str, str]] = {}
-        self._before: dict[int, tuple[str, set[str], dict[str, str]]] = {}
-
-    def __call__(self, event: passes.PassEvent) -> None:
-        """Compare what a graph has as a pass begins with what it had for the pass before."""
-        if event.kind is not passes.EventKind.CREATED:
-            return
-        has = set(cast("list[str]", event.details["operators"]))
-        name, had, takers = self._before.get(event.graph_id, ("", set[str](), {}))
-        takers = takers | dict.fromkeys(had - has, name)
-        self._before[event.graph_id] = event.pass_name, has, takers
-        self.taken[event.instance_id] = takers
 
 
 class RewritesOf:

@@ -107,6 +107,7 @@ def locate(name: str, path: Path, caller: FrameType) -> Path:
         candidates = [path]
     else:
         candidates = [Path(caller.f_code.co_filename).parent / path, Path.cwd() / path]
+    candidates = list(dict.fromkeys(candidates))  # the caller may be in the current folder
     for candidate in candidates:
         if candidate.is_file():
             return candidate

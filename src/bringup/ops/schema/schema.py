@@ -23,6 +23,8 @@ _ITEMS = ("Tensor", "int", "float", "bool")
 _CARRIED = frozenset(("str", "ScalarType", *_ITEMS, *(f"{item}[]" for item in _ITEMS)))
 _LIST = re.compile(r"List\[(.*)\]")
 _OPTIONAL = re.compile(r"Optional\[(.*)\]")
+# What torch's parser says of itself.
+_ADVICE = re.compile(r", file a bug report|; for a full list, please see \S+")
 _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
 # `int` as the type of an argument, or a quoted default, which is left alone. Not `int[2]`: torch
 # takes one number for such a list, but not for `SymInt[2]`. So each length of such a list compiles
@@ -162,7 +164,7 @@ def read_schema(text: str, shown: str) -> Any:
 def _reason(error: RuntimeError) -> str:
     """Return what torch's parser says, and where: it points at the place with a line of its own."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
-    reason = lines[0].rstrip(":. ")
+    reason = _ADVICE.sub("", lines[0]).rstrip(":., ")
     for line, marker in itertools.pairwise(lines):
         if "<--- HERE" in marker:
             return f"{reason} at {line[marker.index('~') :]!r}"

@@ -38,9 +38,10 @@ class PassEvent:
         pass_name, version, stage: which pass.
         graph: the graph's name.
         instance_id: the session, unique in the process.
-        details: by kind. created: pass_kind, and the operators that the graph has then; executed: status, seconds, matches, nodes, inputs and outputs (shapes);
-            matched and replaced: pattern, nodes, captures (the names of the captured values of a
-            match), and new_nodes; failed: message.
+        details: by kind. created: pass_kind, and the operators that the graph has then; executed:
+            status, seconds, matches, nodes, inputs and outputs (shapes); matched and replaced:
+            pattern, nodes, captures (the names of the captured values of a match), and new_nodes;
+            failed: message.
         descriptor_key: of the pass: module, class and name.
         graph_id: of the graph, unique in the process; names of graphs are not.
     """
