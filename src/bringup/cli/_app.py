@@ -28,6 +28,7 @@ from bringup.cli import (
     _passes_command,
     _prebuild_command,
     _stubs_command,
+    _requirements,
     _try_command,
 )
 from bringup.cli._exit_codes import ExitCode
@@ -123,6 +124,7 @@ def _shared(
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit code. Errors are printed, not raised."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    _requirements.command_line.set(given)
     try:
         code = app(given, standalone_mode=False)
     except typer.Abort:

@@ -6,7 +6,7 @@ from bringup.report import Column
 
 
 def texts(*headings: str, least: int = 0) -> list[Column]:
-    """Return columns whose texts may be folded; with `least`, left out where fewer places remain."""
+    """Return columns whose texts may be folded; with `least`, left out where less room remains."""
     return [Column(heading, least=least) for heading in headings]
 
 

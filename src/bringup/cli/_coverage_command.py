@@ -147,7 +147,7 @@ def _page(target: str, found: Coverage, headline: list[str]) -> report.Page:
         report.Bar(
             what,
             [values[name][what] for name in names],
-            ", ".join(f"{values[name][what]:.0%} {name}" for name in names),
+            f"{values['native'][what]:.0%} native",
         )
         for what in _SHARES
     ]

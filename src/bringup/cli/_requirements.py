@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from bringup import report
+from bringup import __version__, report
 
 _STDOUT = Path("-")
+
+command_line: ContextVar[Sequence[str]] = ContextVar("command_line", default=())
+"""What was typed behind `bringup`."""
 
 GET_TORCH = "pip install torch==2.13.0"
 
@@ -88,8 +94,15 @@ def write_results(json_file: Path | None, results: Mapping[str, object], console
 
 
 def write_page(html_file: Path | None, page: report.Page, console: Console) -> None:
-    """Write the page where `--html` says, if it was given."""
+    """Write the page where `--html` says, if it was given; with the date, the version and what was
+    typed.
+    """
     if html_file is None:
         return
+    page.facts |= {
+        "written": datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
+        "bringup": __version__,
+        "command": shlex.join(["bringup", *command_line.get()]),
+    }
     report.write_html(html_file, page)
     console.print(f"Written: {html_file}", markup=False, soft_wrap=True)

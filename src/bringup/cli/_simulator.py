@@ -37,13 +37,13 @@ def load_function(driver: str | Path) -> str:
     return "" if _package(driver) is None else f"{_PACKAGE}:load"
 
 
-def whose_kernels(driver: str | Path, *, loaded: bool, why_not: str = "--no-operators") -> str:
+def whose_kernels(driver: str | Path, *, loaded: bool, why_not: str = "") -> str:
     """Return what a headline on native operators has to say of the simulator; "" of others."""
     package = _package(driver)
     if package is None:
         return ""
     words = f"The simulator has no kernels of its own; {_PACKAGE} has {len(package.OPERATORS)}"
-    return f"{words}." if loaded else f"{words}, left out here ({why_not})."
+    return f"{words}." if loaded else f"{words}, left out{why_not}."
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def simulator_operators(wanted: bool) -> Iterator[str]:
         try:
             package.load()
         except DeviceError as error:
-            yield whose_kernels(info.path, loaded=False, why_not=str(error))
+            yield whose_kernels(info.path, loaded=False, why_not=f": {error}")
             return
         try:
             yield whose_kernels(info.path, loaded=True)

@@ -11,18 +11,23 @@ from bringup.report._table import Table
 
 _COLOURS = ("#2a7d4f", "#e0a526", "#c0392b", "#8e8e8e", "#2c6fbb")
 _STYLE = """
+:root { color-scheme: light dark; --text: #1c1c1c; --page: #fff; --line: #e3e3e3; --track: #f1f1f1;
+  --dim: #666; }
+@media (prefers-color-scheme: dark) { :root { --text: #e4e4e4; --page: #16181b; --line: #33373c;
+  --track: #2a2d31; --dim: #9aa0a6; } }
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem;
-  color: #1c1c1c; background: #fff; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.2rem; margin-top: 2rem; }
+  color: var(--text); background: var(--page); }
+h1 { font-size: 1.2rem; } h2 { font-size: 1.2rem; margin-top: 2rem; }
 table { border-collapse: collapse; margin: .6rem 0; }
-caption { text-align: left; font-weight: 600; }
-th, td { padding: .2rem .7rem .2rem 0; border-bottom: 1px solid #e3e3e3; text-align: left;
+caption { text-align: left; font-weight: 600; white-space: nowrap; }
+th, td { padding: .2rem .7rem .2rem 0; border-bottom: 1px solid var(--line); text-align: left;
   vertical-align: top; overflow-wrap: anywhere; }
 th.n, td.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
-.big { font-size: 1.25rem; font-weight: 600; } .note { color: #666; }
+.big { font-size: 1.6rem; font-weight: 600; margin-bottom: .3rem; } .note { color: var(--dim); }
 .bar { display: flex; align-items: center; gap: .6rem; margin: .15rem 0; }
 .bar .label { width: 14rem; overflow-wrap: anywhere; } .bar .track { flex: 1; display: flex;
-  height: 1rem; background: #f1f1f1; } .bar .value { width: 13rem; font-size: .85rem; color: #444; }
+  height: 1rem; background: var(--track); }
+.bar .value { width: 13rem; font-size: .85rem; color: var(--dim); }
 .key span { display: inline-block; width: .8rem; height: .8rem; margin: 0 .3rem 0 1rem; }
 """
 
@@ -67,7 +72,7 @@ class Page:
 
     Attributes:
         title: its title.
-        headline: what is said first, in large letters, a line each.
+        headline: what is said first: a line in large letters, and others below it.
         facts: what was looked at, by name.
         sections: the rest.
     """
@@ -87,7 +92,8 @@ def to_html(page: Page) -> str:
     title = html.escape(page.title)
     lines = ["<!DOCTYPE html>", '<html lang="en"><head><meta charset="utf-8">']
     lines += [f"<title>{title}</title><style>{_STYLE}</style></head><body>", f"<h1>{title}</h1>"]
-    lines += [f'<p class="big">{html.escape(words)}</p>' for words in page.headline]
+    lines += [f'<p class="big">{html.escape(words)}</p>' for words in page.headline[:1]]
+    lines += [f"<p>{html.escape(words)}</p>" for words in page.headline[1:]]
     if page.facts:
         rows = "".join(
             f"<tr><th>{html.escape(name)}</th><td>{html.escape(value)}</td></tr>"

@@ -291,11 +291,26 @@ def test_doctor_prints_findings_settings_and_remedies(
             Finding("model", Health.OPTIONAL, "not installed", "pip install it"),
         ],
     )
+    monkeypatch.setenv("BRINGUP_JIT_TIMEOUT", "77")
     assert cli.main(["doctor"]) == 0
     out = capsys.readouterr().out
-    for part in ("2.13.0", "BRINGUP_PASS_PATH", "model (optional): pip install it"):
+    assert out.startswith("Nothing is missing.\nmodel (optional): pip install it\n")
+    for part in ("2.13.0", "BRINGUP_JIT_TIMEOUT", "now 77"):
         assert part in out
-    assert "Nothing is missing." in out
+    assert "BRINGUP_PASS_PATH" not in out  # as it was
+
+
+def test_doctor_begins_with_what_is_missing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    findings = [
+        Finding("model", Health.OPTIONAL, "not installed", "pip install it"),
+        Finding("compiler", Health.MISSING, "none", "get one"),
+    ]
+    monkeypatch.setattr("bringup.cli._doctor.run_checks", lambda: findings)
+    assert cli.main(["doctor"]) == 1
+    answer = "1 missing:\ncompiler (missing): get one\nmodel (optional): pip install it\n"
+    assert capsys.readouterr().out.startswith(answer)
 
 
 def test_doctor_shows_the_dispatch_table_of_an_operator(
@@ -445,7 +460,7 @@ def test_settings_keep_their_names_whole_on_a_narrow_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    cli.main(["doctor"])
+    cli.main(["doctor", "--settings"])
     printed = capsys.readouterr().out.split()
     assert {row["variable"] for row in settings.table()} <= set(printed)
 
@@ -502,8 +517,8 @@ def test_doctor_keeps_its_columns_apart_in_a_narrow_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    cli.main(["doctor"])
+    cli.main(["doctor", "--settings"])
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines[: lines.index("Settings")])) <= 60
     (row,) = [line for line in lines if "BRINGUP_CACHE_MAX_ENTRIES" in line]
-    assert row.split()[1:4] == ["default", "10000;", "how"]
+    assert row.split()[1:4] == ["how", "many", "kernels"]

@@ -117,7 +117,9 @@ def test_a_broken_driver_is_told_with_its_calls(
     assert cli.main(["driver", "check", library, "--only", only]) == ExitCode.FAILED
     shown = capsys.readouterr().out
     assert broken in shown
-    assert "FAIL" in shown
+    header, failure, *_ = shown.split("\n\n")
+    assert " fail, " in header
+    assert failure.startswith("FAIL ")
     assert "  calls" in shown
     assert "(device=0, " in shown
     assert " -> BRINGUP_OK" in shown

@@ -99,7 +99,12 @@ def test_explain_shows_matches_and_the_near_miss_of_the_others(
     assert (right["name"], right["matches"], right["status"]) == ("Right", 2, "changed")
     assert absent["near_misses"][0]["reason"] == "the graph has no aten::erf"
     assert run("explain", target, "--path", "mine.py") == 0
-    assert "nearest miss: aten::erf: the graph has no aten::erf" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "1 pattern needs aten::erf\n" in shown
+    assert "Absent" not in shown
+    assert "0 of " not in shown
+    assert run("explain", target, "--path", "mine.py", "--all") == 0
+    assert "Absent: aten::erf: the graph has no aten::erf" in capsys.readouterr().out
     assert run("explain", target, "--path", "mine.py", "--pass", "Right@2") == 0
     assert run("explain", target, "--path", "mine.py", "--pass", "Right", "--pass", "Absent") == 3
 
@@ -296,7 +301,9 @@ def test_pass_of_two_functions_is_listed_and_explained_like_any(
     only = ["--path", "functions.py", "--pass", "softplus"]
     assert run("explain", "softplus_model:make", *only, "--verify") == 0
     assert run("explain", "explained_model:make", *only) == 3
-    assert "softplus: nearest miss: softplus: 0 of 3 nodes" in _joined(capsys.readouterr().out)
+    assert "Not near" in capsys.readouterr().out
+    assert run("explain", "explained_model:make", *only, "--all") == 3
+    assert "softplus, 0 of 3 nodes matched" in _joined(capsys.readouterr().out)
 
 
 REPEATING = """

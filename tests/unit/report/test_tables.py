@@ -79,3 +79,40 @@ def test_json_of_a_foreign_object_names_its_type() -> None:
 def test_json_refuses_nan_which_is_not_json() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         report.to_json({"value": float("nan")})
+
+
+def passes() -> report.Table:
+    columns = [
+        report.Column("on", fixed=True),
+        report.Column("pass", cut=True),
+        report.Column("version", fixed=True, least=1),
+        report.Column("defined by", least=8),
+    ]
+    table = report.Table("Passes", columns)
+    table.add("off", "MergeProjections", "1", "a folder")
+    return table
+
+
+@pytest.mark.parametrize(
+    ("width", "there", "gone"),
+    [
+        (41, ("off", "MergeProjections", "version", "a folder"), ("no room",)),
+        (32, ("off", "MergeProjections", "version", "no room for: defined by"), ("a folder",)),
+        (22, ("off", "MergeProjections", "no room for: version"), ("…",)),
+        (18, ("off", "MergeP…tions", "no room"), ("MergeProjections",)),
+    ],
+)
+def test_where_there_is_no_room_columns_go_and_names_are_cut_and_nothing_is_cropped(
+    width: int, there: tuple[str, ...], gone: tuple[str, ...]
+) -> None:
+    text = rendered(passes(), width)
+    assert all(len(line.rstrip()) <= width for line in text.splitlines())
+    assert [part for part in there if part not in " ".join(text.split())] == []
+    assert [part for part in gone if part in text] == []
+
+
+def test_a_fixed_text_is_folded_rather_than_cropped() -> None:
+    table = report.Table("t", [report.Column("a", fixed=True), report.Column("b", fixed=True)])
+    table.add("abcdefghij", "klmnopqrst")
+    text = rendered(table, 14)
+    assert set("abcdefghijklmnopqrst") <= set(text)

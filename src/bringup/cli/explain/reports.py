@@ -75,10 +75,8 @@ def show_reports(
     if not rest:
         return
     _print(console, f"\nNot near{'' if every else ' (`bringup passes explain --all` shows each)'}:")
-    if every:
-        _print(console, "\n".join(f"  {one.who}: {one.words}" for one in rest))
-    else:
-        console.print("\n".join(f"  {line}" for line in _folded(rest)), markup=False)
+    lines = [f"{one.who}: {one.words}" for one in rest] if every else _folded(rest)
+    console.print("\n".join(f"  {line}" for line in lines), markup=False, highlight=False)
 
 
 def _print(console: Console, words: str, style: str = "") -> None:

@@ -20,6 +20,7 @@ BINARY = {**ONE, "checks": ELEMENTWISE}
 
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("f(Tensor x) - Tensor", ONE, "is not a schema"),
+    ("f(Tensor x, float32 eps=1e-6) -> Tensor", ONE, "unexpected type at '1e-6"),
     ("größe(Tensor x) -> Tensor", ONE, "names are made of ASCII letters"),
     ("f(Tensor x, int x) -> Tensor", ONE, "two arguments are called 'x'"),
     ("f(Tensor x, ...) -> Tensor", ONE, r"'...' is not supported; name every argument"),
