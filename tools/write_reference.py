@@ -45,7 +45,7 @@ def _settings_page() -> str:
             "Settings are environment variables. Each is read when it is needed, so a program may "
             "change it at any time unless its text says otherwise; empty is the same as not set. A "
             "text that cannot be read raises `SettingError`, which names the variable. "
-            "`bringup doctor` prints this list with what is set now."
+            "`bringup doctor` prints those that are set, and `--settings` all."
         ),
         *(_setting(**row) for row in sorted(settings.table(), key=lambda row: row["variable"])),
     ]

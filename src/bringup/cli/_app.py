@@ -27,8 +27,8 @@ from bringup.cli import (
     _new_command,
     _passes_command,
     _prebuild_command,
-    _stubs_command,
     _requirements,
+    _stubs_command,
     _try_command,
 )
 from bringup.cli._exit_codes import ExitCode

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -60,9 +61,11 @@ def simulator_operators(wanted: bool) -> Iterator[str]:
         yield whose_kernels(info.path, loaded=False)
     else:
         try:
-            package.load()
-        except DeviceError as error:
-            yield whose_kernels(info.path, loaded=False, why_not=f": {error}")
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", UserWarning)  # it would replace the user's kernel
+                package.load()
+        except (DeviceError, UserWarning) as error:
+            yield whose_kernels(info.path, loaded=False, why_not=f", others are there: {error}")
             return
         try:
             yield whose_kernels(info.path, loaded=True)

@@ -15,6 +15,7 @@ import typer
 from bringup import cli
 from bringup.cli._app import app
 from bringup.cli._exit_codes import ExitCode
+from bringup.cli._help import SHORT, Panel
 
 COLUMNS = 60
 CHECK = ("check", "bringup::rms_norm", "--import", "bringup.kernels", "--in-process")
@@ -64,6 +65,44 @@ def test_help_can_be_read_in_60_columns(
     assert len(longest_line(shown)) <= COLUMNS
 
 
+def test_help_names_every_command_whole_in_its_group(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = {}
+    for path in ([], *([name] for (name, *rest) in RUNNABLE if rest)):
+        assert cli.main([*path, "--help"]) == ExitCode.DONE
+        shown[tuple(path)] = capsys.readouterr().out
+    panels = re.findall(r"^([A-Z].*):$", shown[()], re.MULTILINE)
+    assert panels == ["Options", *Panel]
+    for path, command in EVERY.items():
+        if path:
+            words = command.short_help or command.help
+            assert len(words) <= SHORT
+            assert f"{path[-1]} " in shown[path[:-1]]
+            assert words in shown[path[:-1]]
+
+
+@pytest.mark.parametrize("path", RUNNABLE, ids=" ".join)
+def test_values_are_called_by_a_word_not_by_a_type(
+    path: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main([*path, "--help"]) == ExitCode.DONE
+    assert not re.search(r"<(?!=)", capsys.readouterr().out)  # 0<=x is a bound
+
+
+def test_a_shell_completes_commands(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["bringup"])
+    monkeypatch.setenv("_BRINGUP_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "bringup passes e")
+    monkeypatch.setenv("COMP_CWORD", "2")
+    with pytest.raises(SystemExit):
+        cli.main([])
+    assert capsys.readouterr().out.split() == ["explain"]
+
+
 @pytest.mark.parametrize(
     "arguments",
     [("doctor",), ("cache", "ls"), ("passes", "list"), CHECK],
@@ -88,8 +127,8 @@ def _is_to_copy(line: str) -> bool:
     return bool(re.match(r"[\w ]+ \((missing|optional)\): ", line))
 
 
-# What these print is for a shell or cmake, or another program's.
-WITHOUT_RESULTS = {("config",), ("driver", "trace")}
+# What these print is for a shell, cmake or a type checker, or another program's.
+WITHOUT_RESULTS = {("config",), ("driver", "trace"), ("stubs",)}
 
 
 @pytest.mark.parametrize("path", sorted(RUNNABLE.keys() - WITHOUT_RESULTS), ids=" ".join)

@@ -197,6 +197,20 @@ def test_an_exported_program_is_rewritten_and_written(folder):
     torch.testing.assert_close(program.module()(x), (-x).sin().abs())
 
 
+def test_an_exported_program_that_no_pass_changes_is_decomposed_on_request(folder, capsys):
+    import torch
+
+    model, x = torch.nn.Linear(8, 8).eval(), torch.randn(2, 8)
+    torch.export.save(torch.export.export(model, (x,)), "model.pt2")
+    assert run("model.pt2", "-o", "out.pt2") == 3
+    shown = capsys.readouterr().out.splitlines()
+    assert "--decompose" in " ".join(shown)
+    assert shown[-1] == "Written: out.pt2; no pass changed it"
+    assert run("model.pt2", "-o", "out.pt2", "--decompose") == 0
+    assert "no pass changed it" not in capsys.readouterr().out
+    torch.testing.assert_close(torch.export.load("out.pt2").module()(x), model(x))
+
+
 @pytest.mark.parametrize("library", [True, False])
 def test_the_library_of_torch_is_left_out_of_an_exported_program_too(folder, library):
     import torch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,10 @@ def test_operators_that_the_device_has_already_leave_the_package_out_with_the_re
         assert cli.main(["coverage", "covered_model:make"]) == ExitCode.DONE
     finally:
         own.close()
-    assert f"left out: {gelu.name}" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "left out, others are there: devices.kernel('aten::gelu') takes the place" in shown
+    assert re.search(r"^gelu +forward .* native", shown, re.MULTILINE)
+    assert re.search(r"^addmm +forward .* fallback", shown, re.MULTILINE)
 
 
 def test_what_is_impossible_has_a_reason_and_an_exit_code(

@@ -109,6 +109,36 @@ def test_explain_shows_matches_and_the_near_miss_of_the_others(
     assert run("explain", target, "--path", "mine.py", "--pass", "Right", "--pass", "Absent") == 3
 
 
+def test_explain_names_the_pass_that_took_an_operator_and_shows_the_nearest_miss_first(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    later = """
+swap("Late", "aten::relu", lambda op, x: op("aten::neg", x), priority=1)
+
+@passes.register_fusion_pass(name="Near", stage=passes.PassStage.AFTER_INFER_SHAPE, priority=1)
+class Near(passes.PatternFusionPass):
+    @passes.pattern
+    def far(self, inputs):
+        op = inputs[0].builder.op
+        return op("aten::tanh", op("aten::exp", op("aten::exp", inputs[0])))
+
+    @passes.pattern
+    def near(self, inputs):
+        op = inputs[0].builder.op
+        return op("aten::tanh", op("aten::clamp_min", inputs[0], 7))
+
+    def replacement(self, inputs):
+        return inputs[0]
+"""
+    (folder / "mine.py").write_text(PASSES + later)
+    assert run("explain", "explained_model:make", "--path", "mine.py") == 0
+    shown = capsys.readouterr().out
+    assert "1 pattern needs aten::relu (taken by Right)\n" in shown
+    near, far = shown.index("  Near: near, 2 of 2"), shown.index("  Near: far, 1 of 3")
+    assert near < far
+    assert "expected 7, got 0" in shown
+
+
 def test_explain_without_a_path_explains_the_shipped_library(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,7 +187,7 @@ def test_explain_exits_4_for_a_wrong_rewrite(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (["explained_model:make", "--path", "mine.py", "--pass", "Rihgt"], "Did you mean 'Right'"),
+        (["explained_model:make", "--path", "mine.py", "--pass", "Rihgt"], "did you mean 'Right'"),
         (["nowhere.pt2", "--path", "mine.py"], "there is no file nowhere.pt2"),
         (["nowhere:make", "--path", "mine.py"], "there is no module 'nowhere'"),
     ],

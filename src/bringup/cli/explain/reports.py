@@ -12,12 +12,12 @@ from rich.text import Text
 
 from bringup import report
 from bringup.cli._columns import fixed, names, numbers
-from bringup.passes import EventKind, NearMiss, PassEvent, PassReport, PassResult, PassStatus
+from bringup.passes import EventKind, PassEvent, PassReport, PassResult, PassStatus
 
 Takers = Mapping[int, Mapping[str, str]]
 """Which pass took an operator out of a graph, by the instance that does not find it there."""
 
-_ABSENT = "the graph has no "
+_ABSENT, _NEEDS = "the graph has no ", "need "
 _ACTIVE = (PassStatus.CHANGED, PassStatus.FAILED)
 
 
@@ -59,7 +59,7 @@ def show_reports(
     """
     ran = list(_results(reports))
     _print(console, f"{model}: {_answer(reports)}", "bold")
-    _show_table(console, [item for item in ran if every or _has_worked(item[1])])
+    _show_table(console, [item for item in ran if every or item[1].status in _ACTIVE])
     for who, result in ran:
         if result.message and result.status in _ACTIVE:
             _print(console, f"{who}: {result.message}")
@@ -94,20 +94,11 @@ def _results(reports: Sequence[PassReport]) -> Iterator[tuple[str, PassResult]]:
 
 def _answer(reports: Sequence[PassReport]) -> str:
     results = [result for _, result in _results(reports)]
-    ran, changed, failed = (
-        len({one.name for one in results if is_one(one)})
-        for is_one in (lambda one: True, lambda one: one.matches, _has_failed)
-    )
-    words = f"{changed} of {ran} passes changed it" if changed else "no pass changed it"
-    return f"{words}, {failed} failed" if failed else words
-
-
-def _has_failed(result: PassResult) -> bool:
-    return result.status is PassStatus.FAILED
-
-
-def _has_worked(result: PassResult) -> bool:
-    return result.status in _ACTIVE or bool(result.matches)
+    ran = {one.name for one in results}
+    changed = {one.name for one in results if one.matches}
+    failed = {one.name for one in results if one.status is PassStatus.FAILED}
+    words = f"{len(changed)} of {len(ran)} passes changed it" if changed else "no pass changed it"
+    return f"{words}, {len(failed)} failed" if failed else words
 
 
 def _show_table(console: Console, ran: Sequence[tuple[str, PassResult]]) -> None:
@@ -135,24 +126,18 @@ class _Reason:
 def _reasons(who: str, result: PassResult, taken: Takers) -> Iterator[_Reason]:
     takers = taken.get(result.instance_id, {})
     if result.message and result.status not in _ACTIVE:
-        yield _Reason(who, result.message + _taken(result.message, takers), _short(result.message))
+        words = result.message + _taken(result.message, takers)
+        yield _Reason(who, words, words.replace(_ABSENT, _NEEDS))
     for miss in result.near_misses:
         progress = f", {miss.matched} of {miss.size} nodes matched" if miss.size else ""
         where = f"at {miss.node!r}: " if miss.node else ""
         detail = f" (expected {miss.expected}, got {miss.got})" * bool(miss.expected or miss.got)
-        by = _taken(miss.reason, takers)
-        words = f"{where}{miss.reason}{detail}{by}"
+        short = miss.reason + _taken(miss.reason, takers)
+        words = f"{where}{miss.reason}{detail}" if detail else where + short
         name = f"{who}: {miss.pattern}" if miss.pattern != result.name else who
-        yield _Reason(name + progress, words, _short(miss.reason) + by, _nearness(miss))
-
-
-def _nearness(miss: NearMiss) -> float:
-    """Return how much of the pattern was found: all of it where a hook refused a match."""
-    return miss.matched / miss.size if miss.size else float(not miss.reason.startswith(_ABSENT))
-
-
-def _short(reason: str) -> str:
-    return reason.replace(_ABSENT, "need ") if reason.startswith(_ABSENT) else reason
+        # All of it is there where a hook refused a match, which has no size.
+        part = miss.matched / miss.size if miss.size else not miss.reason.startswith(_ABSENT)
+        yield _Reason(name + progress, words, short.replace(_ABSENT, _NEEDS), float(part))
 
 
 def _taken(reason: str, takers: Mapping[str, str]) -> str:
@@ -160,19 +145,15 @@ def _taken(reason: str, takers: Mapping[str, str]) -> str:
     if not reason.startswith(_ABSENT):
         return ""
     absent = reason.removeprefix(_ABSENT).split(" or ")
-    by = [
-        f"{name} taken by {takers[name]}" if len(absent) > 1 else f"taken by {takers[name]}"
-        for name in absent
-        if name in takers
-    ]
-    return f" ({', '.join(by)})" if by else ""
+    by = [(f"{name} " * (len(absent) > 1), takers[name]) for name in absent if name in takers]
+    return f" ({', '.join(f'{name}taken by {taker}' for name, taker in by)})" if by else ""
 
 
 def _folded(reasons: Sequence[_Reason]) -> Iterator[str]:
     for short, count in Counter(one.short for one in reasons).most_common():
-        patterns = "pattern" if count == 1 else "patterns"
-        needs = short.replace("need ", "needs ", 1) if count == 1 else short
-        yield f"{count} {patterns}{' ' + needs if short.startswith('need ') else ': ' + short}"
+        colon = "" if short.startswith(_NEEDS) else ":"
+        words = short.replace(_NEEDS, "needs ") if count == 1 else short
+        yield f"{count} pattern{'s' * (count > 1)}{colon} {words}"
 
 
 def reports_as_json(reports: Sequence[PassReport]) -> list[dict[str, object]]:
