@@ -74,3 +74,12 @@ def test_a_page_is_written_into_a_file(tmp_path: Path) -> None:
     assert file.read_text() == report.to_html(page())
     with pytest.raises(OSError):
         report.write_html(tmp_path / "none" / "page.html", page())
+
+
+def test_one_headline_is_large_and_the_page_follows_a_dark_desktop() -> None:
+    shown = page()
+    shown.headline.append("the second")
+    text = report.to_html(shown)
+    assert '<p class="big">the headline</p>\n<p>the second</p>' in text
+    assert "prefers-color-scheme: dark" in text
+    assert "#fff" not in text.partition("</style>")[0].partition("body {")[2]

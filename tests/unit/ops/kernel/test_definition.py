@@ -120,6 +120,13 @@ def test_a_missing_source_file_is_named_with_where_it_was_looked_for(define: Def
     assert str(beside / "nowhere.cpp") in str(failure.value)
 
 
+def test_a_folder_that_is_searched_twice_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(__file__).parent)
+    with pytest.raises(FileNotFoundError) as failure:
+        ops.kernel_op("a::f(Tensor x) -> Tensor", source="no.cpp", outputs=ops.empty_like("x"))
+    assert str(failure.value).endswith(f"looked for {Path(__file__).parent / 'no.cpp'}")
+
+
 def test_a_second_definition_says_where_the_first_is(define: Define) -> None:
     define("f(Tensor x) -> Tensor", **ONE)
     with pytest.raises(SchemaError, match=r"f is defined already, at .*conftest.py:\d+"):
