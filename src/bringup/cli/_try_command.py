@@ -17,7 +17,10 @@ from bringup.cli._requirements import JsonFile, console_for, require_torch, writ
 def try_model(
     target: Annotated[
         str,
-        typer.Argument(metavar="PATH|module:factory", help="A Hugging Face folder, or a factory."),
+        typer.Argument(
+            metavar="FOLDER|module:factory",
+            help="A Hugging Face folder, or a factory: module:make or file.py:make.",
+        ),
     ],
     inductor: Annotated[
         bool,
@@ -31,7 +34,8 @@ def try_model(
         typer.Option(min=0, help="How long one mode may be timed while it is too noisy to say."),
     ] = 10.0,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of every mode; default: torch's own number.")
+        int | None,
+        typer.Option(min=1, help="Of every mode; default: torch's number, or 1 if faster."),
     ] = None,
     path: Places = None,
     json_file: JsonFile = None,
@@ -46,15 +50,12 @@ def try_model(
     interrupted, with what was measured until then.
     """
     require_torch()
-    import torch
-
     from bringup.cli.trial.run import TrialOptions, try_subject
     from bringup.cli.trial.show import as_json, line_text, show
+    from bringup.cli.trial.threads import thread_count
     from bringup.cli.trial.timing import Limits
     from bringup.cli.trial.trial_model import load_subject
 
-    if threads is not None:
-        torch.set_num_threads(threads)
     console = console_for(json_file)
     with redirect_stdout(sys.stderr):
         subject = load_subject(target)
@@ -64,12 +65,14 @@ def try_model(
     def say(words: str) -> None:
         console.print(words, markup=False, highlight=False, soft_wrap=True)
 
-    trial = try_subject(
-        subject,
-        TrialOptions(inductor, inductor_seconds, Limits(seconds)),
-        on_step=lambda words: say(f"... {words}"),
-        on_line=lambda line: say(line_text(line)),
-    )
+    with thread_count(threads) as words:
+        subject.notes += [words] if words else []
+        trial = try_subject(
+            subject,
+            TrialOptions(inductor, inductor_seconds, Limits(seconds)),
+            on_step=lambda words: say(f"... {words}"),
+            on_line=lambda line: say(line_text(line)),
+        )
     show(console, trial)
     write_results(json_file, as_json(trial), console)
     if trial.is_interrupted:

@@ -18,13 +18,14 @@ from bringup.cli.trial.graph_breaks import GraphBreak, graph_breaks
 from bringup.cli.trial.inductor import InductorError, compile_frozen, compile_within
 from bringup.cli.trial.messages import Prints, logged_warnings
 from bringup.cli.trial.model_state import State
-from bringup.cli.trial.timing import Limits, Rounds, waiting
+from bringup.cli.trial.timing import Limits, Rounds, waiting, warmed
 from bringup.cli.trial.trial_model import Subject
 from bringup.compiler.options import MODES
 from bringup.passes import PassReport
 from bringup.report import Ratio
 
 _MOST_NAMED = 4
+_COMPILE_SECONDS = 5  # of a small model in one mode
 _FLOAT32, _NARROW = 1e-3, 2e-2  # tolerances, relative to the largest value
 
 
@@ -130,7 +131,7 @@ class _Trying:
     def __post_init__(self) -> None:
         self._prints = Prints()
         self._works: dict[str, Callable[[], Any]] = {}
-        self._rounds: dict[str, Rounds] = {}
+        self._rounds: Rounds[str] = Rounds()
         self._compared: dict[str, tuple[float | None, str]] = {}
         self._failures: dict[str, str] = {}
         self._is_stateful = False
@@ -162,18 +163,15 @@ class _Trying:
     def _line(self, mode: str) -> Line:
         gap, reason = self._compared.get(mode, (None, ""))
         reason = self._failures.get(mode, reason)
-        comparisons = [rounds for rounds in self._rounds.values() if mode in rounds.names]
-        if not comparisons:
+        rounds = self._rounds
+        if not rounds.has(mode):
             return Line(mode, max_abs_diff=gap, reason=reason)
-        # The last one compares all modes, unless it was cut short.
-        by_length = sorted(comparisons, key=lambda rounds: len(rounds.taken))
-        chosen = (by_length if self.trial.is_interrupted else comparisons)[-1]
-        with_peer = [rounds for rounds in comparisons if "inductor" in rounds.names]
+        with_peer = rounds.has("inductor", mode)
         return Line(
             mode,
-            ms=chosen.milliseconds(mode),
-            speedup=chosen.ratio("eager", mode),
-            speedup_vs_inductor=with_peer[0].ratio("inductor", mode) if with_peer else None,
+            ms=rounds.milliseconds(mode),
+            speedup=rounds.ratio("eager", mode),
+            speedup_vs_inductor=rounds.ratio("inductor", mode) if with_peer else None,
             max_abs_diff=gap,
             reason=reason,
         )
@@ -201,6 +199,9 @@ class _Trying:
                 "Two calls in eager mode on the same inputs differ "
                 f"({reason or f'by {gap:.1e}'}): differences below say little."
             )
+        with self._prints.aside():
+            milliseconds = warmed(self._timed("eager"), before=self._before())
+        self.on_step(_estimate(milliseconds, self.options))
         self._time("eager", ())
 
     def _compare(self, mode: str) -> tuple[float | None, str]:
@@ -234,21 +235,21 @@ class _Trying:
 
     def _time(self, mode: str, against: Sequence[str]) -> None:
         self.on_step(f"timing {mode}")
-        self._rounds[mode] = rounds = Rounds()
+        calls = {name: self._timed(name) for name in (*against, mode)}
         try:
             with self._prints.aside():
-                rounds.take(
-                    {
-                        name: waiting(self._works[name], self._on_device)
-                        for name in (*against, mode)
-                    },
-                    baseline="eager",
-                    before=self._state.restore if self._is_stateful else None,
-                    limits=self.options.limits,
+                self._rounds.take(
+                    calls, baseline="eager", before=self._before(), limits=self.options.limits
                 )
         finally:
-            if rounds.taken:
+            if self._rounds.has(mode):
                 self.on_line(self._line(mode))
+
+    def _timed(self, mode: str) -> Callable[[], object]:
+        return waiting(self._works[mode], self._on_device)
+
+    def _before(self) -> Callable[[], None] | None:
+        return self._state.restore if self._is_stateful else None
 
     def _compiled(self, mode: str) -> Callable[[], Any]:
         """Return the model in one of the backend's modes, compiled; what it says once becomes a
@@ -273,6 +274,20 @@ class _Trying:
         calls = [(subject.args, subject.kwargs)]
         compiled = compile_frozen(subject.model, calls, compile_threads=1)
         return lambda: compiled(*subject.args, **subject.kwargs)
+
+
+def _estimate(milliseconds: float, options: TrialOptions) -> str:
+    """Return about how long it will take, by the time of a call, and how long at most."""
+    limits, modes = options.limits, len(MODES) + options.inductor
+    calls = limits.fewest * modes * (modes + 3) / 2
+    timing = min(calls * max(milliseconds, 1.0) / 1e3, limits.seconds * (modes + 1))
+    most = limits.seconds * (modes + 1) + options.inductor_seconds * options.inductor
+    inductor = ", and Inductor (--no-inductor leaves it out)" if options.inductor else ""
+    return (
+        f"it will take about {timing + modes * _COMPILE_SECONDS:.0f} s, on a busy machine up to "
+        f"{most + modes * _COMPILE_SECONDS:.0f} s: {len(MODES)} modes are compiled and timed"
+        f"{inductor}"
+    )
 
 
 def _tensors(*nests: Any) -> list[torch.Tensor]:

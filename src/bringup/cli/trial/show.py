@@ -10,7 +10,7 @@ from rich.text import Text
 from bringup import report
 from bringup.cli._columns import fixed, numbers, texts
 from bringup.cli.trial.run import Line, Trial
-from bringup.cli.trial.verdict import spread, verdict
+from bringup.cli.trial.verdict import recommended_code, spread, verdict
 from bringup.kernels.patterns import LIBRARY
 from bringup.passes import PassStatus
 from bringup.report import Ratio
@@ -96,6 +96,8 @@ def show(console: Console, trial: Trial) -> None:
     if trial.is_interrupted:
         _print(console, "Interrupted: this is what was measured until then.")
     console.print(Text(f"\n{verdict(trial)}", style="bold"), soft_wrap=True)
+    if code := recommended_code(trial):
+        _print(console, f"{code}  # call it under torch.inference_mode()")
 
 
 def _print(console: Console, text: str) -> None:
@@ -110,6 +112,7 @@ def as_json(trial: Trial) -> dict[str, object]:
         "name": trial.name,
         "threads": trial.threads,
         "verdict": verdict(trial),
+        "code": recommended_code(trial),
         "interrupted": trial.is_interrupted,
         "rows": [_row(line) for line in trial.lines],
         "tolerance": trial.tolerance,

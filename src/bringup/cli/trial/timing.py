@@ -5,17 +5,20 @@ well enough or the time is up.
 from __future__ import annotations
 
 import gc
+import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Generic
 
 import torch
 
-from bringup._timing import Clock, interleaved
+from bringup._timing import Clock, Name, interleaved
 from bringup.report import Ratio, paired_ratio
 
 _SAMPLE_NS = 1_000_000
+_ALIKE = 0.1
 
 
 @dataclass(frozen=True)
@@ -35,19 +38,21 @@ class Limits:
 
 
 @dataclass
-class Rounds:
-    """The samples of one comparison.
+class Rounds(Generic[Name]):
+    """The samples of all comparisons: a ratio is that of all rounds which had both.
 
     Attributes:
         taken: the whole rounds: nanoseconds of a call, by name. They stay where `take` is
             interrupted.
+        group: what is compared, by name; of a group with several names the sum counts.
     """
 
-    taken: list[dict[str, float]] = field(default_factory=list)
+    taken: list[dict[Name, float]] = field(default_factory=list)
+    group: Callable[[Name], str] = str
 
     def take(
         self,
-        calls: Mapping[str, Callable[[], object]],
+        calls: Mapping[Name, Callable[[], object]],
         *,
         baseline: str,
         before: Callable[[], None] | None = None,
@@ -61,7 +66,7 @@ class Rounds:
 
         Args:
             calls: by name; each has run before.
-            baseline: the name that the others are compared with.
+            baseline: the group that the others are compared with.
             before: run before every call, outside of what is timed: puts a state back.
             limits: when to end.
             clock: what is looked at.
@@ -69,32 +74,60 @@ class Rounds:
         gc.collect()
         deadline = clock() + limits.seconds * 1e9
         sample_ns = 0 if before else _SAMPLE_NS
+        groups = dict.fromkeys(map(self.group, calls))
         for sampled in interleaved(calls, sample_ns=sample_ns, before=before, clock=clock):
             self.taken.append(sampled)
-            if clock() >= deadline or self._is_enough(baseline, limits):
+            if clock() >= deadline or self._is_enough(baseline, groups, limits):
                 return
 
     def ratio(self, numerator: str, denominator: str) -> Ratio:
         """Return how many times as long a call of the one takes as one of the other."""
-        return paired_ratio(self._samples(numerator), self._samples(denominator))
+        both = self._samples(numerator, denominator)
+        return paired_ratio([one for one, _ in both], [other for _, other in both])
 
-    @property
-    def names(self) -> frozenset[str]:
-        """Return what was timed; nothing before the first round is whole."""
-        return frozenset(self.taken[0]) if self.taken else frozenset()
+    def has(self, *groups: str) -> bool:
+        """Return whether all were timed in one round."""
+        return bool(self._samples(*groups))
 
-    def milliseconds(self, name: str) -> float:
-        """Return the median time of a call that was timed."""
-        return statistics.median(self._samples(name)) / 1e6
+    def milliseconds(self, group: str) -> float:
+        """Return the median time of what was timed."""
+        return statistics.median(time for (time,) in self._samples(group)) / 1e6
 
-    def _samples(self, name: str) -> list[float]:
-        return [sampled[name] for sampled in self.taken]
+    def _samples(self, *groups: str) -> list[list[float]]:
+        """Return the times of the groups, of every round that had them all."""
+        found = []
+        for sampled in self.taken:
+            totals: dict[str, float] = {}
+            for name, nanoseconds in sampled.items():
+                of = self.group(name)
+                totals[of] = totals.get(of, 0.0) + nanoseconds
+            if totals.keys() >= set(groups):
+                found.append([totals[group] for group in groups])
+        return found
 
-    def _is_enough(self, baseline: str, limits: Limits) -> bool:
-        if len(self.taken) < limits.fewest:
-            return False
-        others = [name for name in self.taken[0] if name != baseline]
-        return all(self.ratio(baseline, name).is_narrow(limits.tolerance) for name in others)
+    def _is_enough(self, baseline: str, groups: Iterable[str], limits: Limits) -> bool:
+        ratios = [self.ratio(baseline, group) for group in groups]
+        return all(
+            ratio.rounds >= limits.fewest and ratio.is_narrow(limits.tolerance) for ratio in ratios
+        )
+
+
+def warmed(
+    call: Callable[[], object],
+    *,
+    before: Callable[[], None] | None = None,
+    seconds: float = 2.0,
+    clock: Clock = time.perf_counter_ns,
+) -> float:
+    """Call until two calls in a row take the same time within 10 %, for `seconds` at most; return
+    the milliseconds of the last.
+    """
+    deadline, last = clock() + seconds * 1e9, math.inf
+    for sampled in interleaved({"": call}, before=before, clock=clock):
+        last, previous = sampled[""], last
+        if abs(last - previous) <= _ALIKE * previous or clock() >= deadline:
+            break
+    return last / 1e6
 
 
 def waiting(call: Callable[[], object], on_device: bool) -> Callable[[], object]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import difflib
 import importlib
 import inspect
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -17,6 +21,7 @@ from bringup.compiler.bisection import arguments_of
 from bringup.errors import BringupError
 
 _TOKENS = 16
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
@@ -57,29 +62,81 @@ def load_model(target: str) -> Subject:
         return _from_folder(path)
     module_name, colon, factory_name = target.partition(":")
     if not colon or not module_name or not factory_name:
-        raise SubjectError(
-            f"{target!r} is neither a folder nor module:factory; give a Hugging Face folder with a "
-            "config.json, or a function that returns (model, example_inputs)"
-        )
+        raise SubjectError(f"{target!r} is neither a folder nor module:factory; {_meant(target)}")
     return _from_factory(target, _find_factory(module_name, factory_name))
 
 
-def _find_factory(module_name: str, factory_name: str) -> Callable[[], Any]:
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+def _meant(target: str) -> str:
+    """Return what to do with a target that has no factory's name in it."""
+    name = target.rstrip(":").removesuffix(".py")
+    file = Path(f"{name}.py")
+    if file.is_file() and (factories := _factories(file)):
+        return f"did you mean {name}:{factories[0]}?"
+    if _HUB_ID.fullmatch(target):
+        folder = target.partition("/")[2]
+        return (
+            f"download it first: hf download {target} --local-dir {folder}, "
+            f"then: bringup try {folder}"
+        )
+    return (
+        "give a Hugging Face folder with a config.json, or a function that returns "
+        "(model, example_inputs)"
+    )
+
+
+def _factories(file: Path) -> list[str]:
+    """Return the functions of a file that could be one, `make` first; it is not run."""
     try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and not module_name.startswith(error.name):
-            raise
-        raise SubjectError(
-            f"there is no module {module_name!r} in {Path.cwd()} or among the installed packages"
-        ) from error
+        body = ast.parse(file.read_text(encoding="utf-8")).body
+    except (SyntaxError, ValueError):
+        return []
+    functions = (node for node in body if isinstance(node, ast.FunctionDef))
+    names = [
+        node.name
+        for node in functions
+        if len(node.args.args) == len(node.args.defaults) and node.name[0] != "_"
+    ]
+    return sorted(names, key=lambda name: name != "make")
+
+
+def _find_factory(module_name: str, factory_name: str) -> Callable[[], Any]:
+    module = _import(module_name)
     factory: Callable[[], Any] | None = getattr(module, factory_name, None)
     if not callable(factory):
         found = "nothing of this name" if factory is None else f"a {type(factory).__name__}"
-        raise SubjectError(f"{module_name}:{factory_name}: expected a function, got {found}")
+        functions = [name for name, value in vars(module).items() if inspect.isfunction(value)]
+        near = difflib.get_close_matches(factory_name, functions, 1) if factory is None else []
+        hint = f"; did you mean {module_name}:{near[0]}?" if near else ""
+        raise SubjectError(f"{module_name}:{factory_name}: expected a function, got {found}{hint}")
     return factory
+
+
+def _import(name: str) -> ModuleType:
+    """Import a module of the current folder, of an installed package, or a file.
+
+    A file's folder comes first on the path, as where Python runs it.
+    """
+    file = Path(name).expanduser()
+    is_file = file.suffix == ".py"
+    if is_file and not file.is_file():
+        raise SubjectError(f"there is no file {name!r} in {Path.cwd()}")
+    folder, name = (str(file.resolve().parent), file.stem) if is_file else (str(Path.cwd()), name)
+    if is_file or folder not in sys.path:
+        sys.path.insert(0, folder)
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and not name.startswith(error.name):
+            raise
+        raise SubjectError(
+            f"there is no module {name!r} in {Path.cwd()} or among the installed packages"
+        ) from error
+    if is_file and not (module.__file__ and file.samefile(module.__file__)):
+        raise SubjectError(
+            f"{file} has the name of another module, {module.__file__ or 'a built-in one'}: "
+            "rename it"
+        )
+    return module
 
 
 def _refuse_parameters(name: str, factory: Callable[..., Any]) -> None:

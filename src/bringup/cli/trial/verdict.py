@@ -8,41 +8,64 @@ from bringup.cli.trial.run import Line, Trial
 from bringup.compiler.options import MODES
 from bringup.report import Judgement, Ratio
 
-_QUOTABLE = 0.25
+_MEANINGFUL = 1.5  # an interval whose ends are further apart is no figure
 
 
 def spread(ratio: Ratio) -> str:
-    """Return a ratio with its interval, the interval alone if it is wide, or why there is none."""
+    """Return a ratio with its interval, the sure end of a wide one, or why there is none."""
     if ratio.high == float("inf"):
         return f"too few rounds to say ({ratio.rounds})"
+    is_wide = ratio.high > _MEANINGFUL * ratio.low
     interval = f"({ratio.low:.2f} to {ratio.high:.2f})"
     if ratio.judgement is Judgement.TOO_NOISY:
-        return f"too noisy to say {interval}"
-    if not ratio.is_narrow(_QUOTABLE):  # a median that could be twice as large is no figure
-        return f"{ratio.low:.2f}x to {ratio.high:.2f}x"
+        return "too noisy to say" if is_wide else f"too noisy to say {interval}"
+    if is_wide:
+        bound, end = ("least", ratio.low) if ratio.low > 1 else ("most", ratio.high)
+        return f"at {bound} {end:.2f}x"
     return f"{ratio.median:.2f}x {interval}"
+
+
+def recommended_code(trial: Trial) -> str:
+    """Return the line to paste, "" where nothing is recommended."""
+    wrong, timed = _judged(trial)
+    faster = [] if wrong else _faster(timed)
+    if not faster:
+        return ""
+    return f'torch.compile(model, backend="bringup", mode="{_fastest(faster).mode}")'
 
 
 def verdict(trial: Trial) -> str:
     """Return the sentence: what to use, or why nothing helps, or that the machine is too noisy."""
-    ours = [line for line in trial.lines if line.mode in MODES]
-    wrong = [line for line in ours if _is_wrong(line, trial.tolerance_of(line.mode))]
+    wrong, timed = _judged(trial)
     if wrong:
         return f"Do not use {' and '.join(map(_wrong, wrong))}."
-    timed = [line for line in ours if line.speedup is not None]
     if not timed:
         if trial.is_interrupted:
             return "It was interrupted before anything could be compared."
+        ours = (line for line in trial.lines if line.mode in MODES)
         reasons = "; ".join(f"{line.mode}: {line.reason}" for line in ours)
         return f"bringup does nothing for this model: {reasons}."
-    faster = [line for line in timed if _judgement(line) is Judgement.MORE]
-    if faster:
+    if faster := _faster(timed):
         return _recommended(_fastest(faster))
-    noisy = [line for line in timed if _judgement(line) is Judgement.TOO_NOISY]
+    noisy = [line.mode for line in timed if _judgement(line) is Judgement.TOO_NOISY]
     if noisy:
-        return f"Too noisy to say ({_each(noisy)}): give it more time with --seconds, or less load."
+        return (
+            f"Too noisy to say of {' and '.join(noisy)}: give it more time with --seconds, or less "
+            "load."
+        )
     split = f"; Dynamo split it in {len(trial.breaks) + 1} parts" if trial.breaks else ""
     return f"bringup does not make this model faster than eager: {_each(timed)}{split}."
+
+
+def _judged(trial: Trial) -> tuple[list[Line], list[Line]]:
+    """Return the backend's modes whose outputs are wrong, and those that were timed."""
+    ours = [line for line in trial.lines if line.mode in MODES]
+    wrong = [line for line in ours if _is_wrong(line, trial.tolerance_of(line.mode))]
+    return wrong, [line for line in ours if line.speedup is not None]
+
+
+def _faster(lines: Sequence[Line]) -> list[Line]:
+    return [line for line in lines if _judgement(line) is Judgement.MORE]
 
 
 def _fastest(lines: Sequence[Line]) -> Line:

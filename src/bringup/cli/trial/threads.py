@@ -1,0 +1,61 @@
+"""How many threads everything that is timed has."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from bringup._timing import interleaved
+from bringup.report import paired_ratio
+
+_PROBE_SECONDS = 0.05
+_FEWEST = 5
+
+
+@contextmanager
+def thread_count(wanted: int | None) -> Iterator[str]:
+    """Give torch as many threads in this block as are wanted; where that is left open, its own
+    number, or 1 where a probe shows that more are slower, as they are on busy processors. What is
+    to be said of that is yielded.
+    """
+    before = torch.get_num_threads()
+    ratio = 0.0 if wanted or before == 1 else slowdown(before)
+    torch.set_num_threads(wanted or (1 if ratio > 1 else before))
+    words = ""
+    if ratio > 1:
+        words = (
+            f"One thread: with {before}, which wait for each other here, a matrix product takes "
+            f"{ratio:.1f} times as long (--threads {before} keeps them)."
+        )
+    try:
+        yield words
+    finally:
+        torch.set_num_threads(before)
+
+
+def slowdown(threads: int) -> float:
+    """Return how many times as long a product of matrices takes with so many threads as with 1;
+    torch's number of threads is another afterwards.
+    """
+    left, right = torch.ones(256, 1536), torch.ones(1536, 256)
+
+    def product(count: int) -> Callable[[], None]:
+        def call() -> None:
+            torch.set_num_threads(count)
+            torch.mm(left, right)
+
+        return call
+
+    calls = {count: product(count) for count in (1, threads)}
+    for call in calls.values():
+        call()
+    taken: list[dict[int, float]] = []
+    deadline = time.perf_counter() + _PROBE_SECONDS
+    for sampled in interleaved(calls):
+        taken.append(sampled)
+        if len(taken) >= _FEWEST and time.perf_counter() >= deadline:
+            break
+    return paired_ratio([one[threads] for one in taken], [one[1] for one in taken]).median
