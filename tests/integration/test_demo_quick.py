@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from bringup.cli.demo.model import model_dir
+from tests.forked_python import DYNAMO, run_forked
 
 pytestmark = pytest.mark.slow
 needs_model = pytest.mark.skipif(
@@ -29,19 +30,10 @@ model.model_dir = lambda: pathlib.Path({folder!r})
 """
 
 
-def demo(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return run(str(BINARIES / "bringup"), "demo", *arguments, **environment)
-
-
-def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        env={**os.environ, "COLUMNS": "80", **environment},
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
+def forked(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that ends in a command line, without importing torch again."""
+    variables = {**os.environ, "COLUMNS": "80", **environment}
+    return run_forked(program, environment=variables, timeout=900, preload=DYNAMO)
 
 
 @pytest.fixture
@@ -59,7 +51,14 @@ def with_one_layer(tmp_path: Path) -> str:
 def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
     """What the quick demo printed and wrote."""
     written = tmp_path_factory.mktemp("demo") / "demo.json"
-    done = demo("--quick", "--json", str(written))
+    done = subprocess.run(
+        [str(BINARIES / "bringup"), "demo", "--quick", "--json", str(written)],
+        env={**os.environ, "COLUMNS": "80"},
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout, json.loads(written.read_text(encoding="utf-8"))
 
@@ -108,10 +107,10 @@ def test_every_pass_matched_and_inductor_is_said_to_be_left_out(
 
 
 @needs_model
-def test_own_text_is_embedded_on_cpu_alone() -> None:
-    done = demo(
-        "--quick", "--device", "cpu", "--text", "A dog barks.\nA hound is barking.\nTax law"
-    )
+def test_own_text_is_embedded_on_cpu_alone(with_one_layer: str) -> None:
+    text = "A dog barks.\nA hound is barking.\nTax law"
+    arguments = ["demo", "--quick", "--device", "cpu", "--text", text]
+    done = forked(f"{with_one_layer}from bringup import cli\nsys.exit(cli.main({arguments!r}))")
     assert done.returncode == 0, done.stderr
     pairs = done.stdout.partition("do they mean the same?")[2]
     assert pairs.index("A hound is barking.") < pairs.index("Tax law")
@@ -130,10 +129,11 @@ def test_npu_that_somebody_else_owns_fails_alone_and_the_table_for_cpu_is_shown(
         "from bringup import cli\n"
         "sys.exit(cli.main(['demo', '--quick', '--text', 'One sentence.']))"
     )
-    done = run(sys.executable, "-c", program)
+    done = forked(program)
     assert done.returncode == 1, done.stderr
     printed = " ".join(done.stdout.split())
-    assert "cpu fused+captured short" in printed
+    assert "fused+captured short" in printed
+    assert "on cpu, one sentence at a time" in printed
     assert "FAILED: npu: DriverError" in printed
 
 
@@ -149,7 +149,7 @@ def test_gates_that_do_not_hold_fail_the_demo_and_a_cut_sentence_is_noted(
         "long = 'word ' * 600\n"
         "sys.exit(cli.main(['demo', '--quick', '--device', 'cpu', '--text', f'One.\\n{long}']))"
     )
-    done = run(sys.executable, "-c", program)
+    done = forked(program)
     assert done.returncode == 1, done.stderr
     printed = " ".join(done.stdout.split())
     assert "FAILED: fused on cpu: other tokens in the padded rows" in printed
@@ -160,7 +160,8 @@ def test_gates_that_do_not_hold_fail_the_demo_and_a_cut_sentence_is_noted(
 @needs_model
 def test_broken_pass_file_stops_the_demo_with_its_name_and_reason(tmp_path: Path) -> None:
     (tmp_path / "bad_pass.py").write_text("raise ValueError('this plugin is broken')\n")
-    done = demo("--quick", "--device", "cpu", BRINGUP_PASS_PATH=str(tmp_path))
+    program = "import sys\nfrom bringup import cli\nsys.exit(cli.main(['demo', '--quick']))"
+    done = forked(program, BRINGUP_PASS_PATH=str(tmp_path))
     assert done.returncode == 1
     assert "bad_pass.py" in done.stderr
     assert "this plugin is broken" in done.stderr

@@ -11,7 +11,14 @@ import typer
 from bringup import passes
 from bringup.cli._exit_codes import ExitCode
 from bringup.cli._passes_command import Places, places_of
-from bringup.cli._requirements import JsonFile, console_for, require_torch, write_results
+from bringup.cli._requirements import (
+    HtmlFile,
+    JsonFile,
+    console_for,
+    require_torch,
+    write_page,
+    write_results,
+)
 
 
 def try_model(
@@ -39,6 +46,7 @@ def try_model(
     ] = None,
     path: Places = None,
     json_file: JsonFile = None,
+    html_file: HtmlFile = None,
 ) -> None:
     """Try your own model in the modes default, serve and max: which passes match, what cannot be
     captured, time and error.
@@ -51,7 +59,7 @@ def try_model(
     """
     require_torch()
     from bringup.cli.trial.run import TrialOptions, try_subject
-    from bringup.cli.trial.show import as_json, line_text, show
+    from bringup.cli.trial.show import as_json, line_text, page, show
     from bringup.cli.trial.threads import thread_count
     from bringup.cli.trial.timing import Limits
     from bringup.cli.trial.trial_model import load_subject
@@ -75,5 +83,6 @@ def try_model(
         )
     show(console, trial)
     write_results(json_file, as_json(trial), console)
+    write_page(html_file, page(trial), console)
     if trial.is_interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)

@@ -3,11 +3,13 @@ out, and measures nothing itself.
 
 `Table` is rows of text under titled columns; `render` prints it with rich, `to_json` and
 `write_json` write any result; `Page` is sections of text, bars and tables, which `to_html` and
-`write_html` write as one page of HTML. `paired_ratio` is the statistics of interleaved rounds.
+`write_html` write as one page of HTML; `bars`, `intervals` and `curve` are pictures for it.
+`paired_ratio` is the statistics of interleaved rounds.
 """
 
 from __future__ import annotations
 
+from bringup.report._figures import bars, curve, intervals
 from bringup.report._html import Bar, Page, Section, to_html, write_html
 from bringup.report._json import finite_fields, to_json, write_json
 from bringup.report._ratio import Judgement, Ratio, paired_ratio
@@ -21,7 +23,10 @@ __all__ = [
     "Ratio",
     "Section",
     "Table",
+    "bars",
+    "curve",
     "finite_fields",
+    "intervals",
     "paired_ratio",
     "render",
     "to_html",

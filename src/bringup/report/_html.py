@@ -49,13 +49,14 @@ class Bar:
 
 @dataclass
 class Section:
-    """A part of a page: text, then bars, then tables; what is empty is left out.
+    """A part of a page: text, then bars, figures, then tables; what is empty is left out.
 
     Attributes:
         heading: its title.
         text: paragraphs.
         key: what the parts of a bar mean, at most five.
         bars: a chart.
+        figures: pictures as SVG, which are not escaped: by `bars`, `intervals`, `curve`.
         tables: tables, each with its title.
     """
 
@@ -64,6 +65,7 @@ class Section:
     key: Sequence[str] = ()
     bars: list[Bar] = field(default_factory=list)
     tables: list[Table] = field(default_factory=list)
+    figures: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -128,6 +130,7 @@ def _section(section: Section) -> list[str]:
         )
         lines.append(f'<p class="key">{named}</p>')
     lines += [_bar(bar) for bar in section.bars]
+    lines += section.figures
     for table in section.tables:
         lines += _table(table)
     return lines

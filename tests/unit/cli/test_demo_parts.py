@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -14,12 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from bringup import cli
-from bringup.cli.demo import gates, measure, modes, show, texts
+from bringup import cli, jit, report
+from bringup.cli.demo import acts, gates, measure, modes, show, texts
 from bringup.cli.demo.measure import Pair
 from bringup.cli.demo.modes import Mode, ModelRunner
-from bringup.cli.demo.run import DemoOptions, DemoResult
+from bringup.cli.demo.run import DemoOptions, DemoResult, run_demo
 from bringup.cli.demo.texts import LengthClass, Sentence
+from bringup.cli.trial.timing import Limits
+from bringup.report import Ratio
 
 
 def sentence(tokens: int, text: str = "") -> Sentence:
@@ -104,10 +108,15 @@ def test_candidates_take_turns_on_every_timed_sentence() -> None:
         return candidate(call)
 
     sentences = [sentence(n) for n in (5, 6, 7)]
-    timings = measure.time_all([recording("a"), recording("b")], sentences, [0, 2], rounds=2)
-    turns = [("a", 5), ("b", 5), ("a", 7), ("b", 7)]
-    assert calls == [*turns, *turns[1:], turns[0]]
-    assert [set(of_candidate) for of_candidate in timings] == [{0, 2}, {0, 2}]
+    both = [recording("a"), candidate(recording("b").call, Mode.FUSED)]
+    rounds = measure.sentence_rounds()
+    measure.time_sentences(rounds, both, sentences, [0, 2], Limits(0.0))
+    measure.time_sentences(rounds, both, sentences, [0, 2], Limits(0.0))
+    assert set(calls) == {("a", 5), ("b", 5), ("a", 7), ("b", 7)}
+    assert [set(sampled) for sampled in rounds.taken] == [
+        {("eager", 0), ("fused", 0), ("eager", 2), ("fused", 2)}
+    ] * 2
+    assert set(measure.medians(rounds, Mode.FUSED)) == {0, 2}
 
 
 def test_rows_give_medians_ratios_and_errors_by_length_class() -> None:
@@ -119,15 +128,25 @@ def test_rows_give_medians_ratios_and_errors_by_length_class() -> None:
         candidate(lambda _: torch.zeros(1), Mode.EAGER),
         candidate(lambda _: torch.zeros(1), Mode.CAPTURED),
     ]
-    timings = [{0: 4.0, 1: 8.0, 2: 6.0}, {0: 1.0, 1: 4.0, 2: 2.0}]
+    short, middle = measure.sentence_rounds(), measure.sentence_rounds()
+    names = ("eager", "fused+captured")
+    for scale in (1.0, 1.1, 1.2, 1.0, 1.1, 1.2, 1.1):
+        times = {(names[0], 0): 4e6, (names[0], 1): 8e6, (names[1], 0): 1e6, (names[1], 1): 3e6}
+        short.taken.append({name: scale * time for name, time in times.items()})
+        middle.taken.append({(names[0], 2): 6e6, (names[1], 2): 2e6 * scale})
+    timings = {LengthClass.SHORT: short, LengthClass.MIDDLE: middle}
     rows = measure.rows_of(candidates, sentences, timings, [reference, slightly_off], reference)
     assert [(row.mode, row.bucket, row.ms) for row in rows] == [
-        ("eager", "short", 6.0),
+        ("eager", "short", pytest.approx(6.6)),
         ("eager", "middle", 6.0),
-        ("fused+captured", "short", 2.5),
-        ("fused+captured", "middle", 2.0),
+        ("fused+captured", "short", pytest.approx(2.2)),
+        ("fused+captured", "middle", pytest.approx(2.2)),
     ]
-    assert [row.speedup_vs_eager for row in rows] == [1.0, 1.0, 3.0, 3.0]
+    ratios = [row.speedup_vs_eager for row in rows]
+    assert all(ratio is not None for ratio in ratios)
+    assert [ratio.median for ratio in ratios if ratio] == [1.0, 1.0, 3.0, pytest.approx(3 / 1.1)]
+    assert ratios[3] is not None
+    assert (ratios[3].low, ratios[3].high) == (pytest.approx(2.5), 3.0)
     assert {row.speedup_vs_inductor for row in rows} == {None}
     assert rows[2].max_abs_diff == pytest.approx(0.01)
     assert rows[2].min_cosine == pytest.approx(1 - 0.01**2 / 2, abs=1e-6)
@@ -172,8 +191,17 @@ def test_padding_influence_sees_a_model_that_looks_at_padded_rows() -> None:
 # Gates
 
 
-def a_row(min_cosine: float, max_abs_diff: float = 3e-7) -> measure.Row:
-    return measure.Row("fused", "npu", "short", 1.234, 2.5, None, max_abs_diff, min_cosine, 42)
+SURE = Ratio(2.5, 2.4, 2.6, 9)
+
+
+def a_row(
+    min_cosine: float,
+    max_abs_diff: float = 3e-7,
+    mode: Mode = Mode.FUSED,
+    ratio: Ratio = SURE,
+    ms: float = 1.234,
+) -> measure.Row:
+    return measure.Row(mode.value, "npu", "short", ms, ratio, None, max_abs_diff, min_cosine, 42)
 
 
 @pytest.mark.parametrize("cosine", [0.9, 0.99989, -1.0, math.nan])
@@ -226,13 +254,15 @@ def a_result() -> DemoResult:
 def test_table_has_80_columns_and_all_that_was_measured() -> None:
     result = a_result()
     console = Console(file=io.StringIO(), width=80)
-    show.show(console, result.rows, result.nearest, result.notes)
+    show.show(console, result)
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()
     assert max(map(len, lines)) <= 80
-    (line,) = [line for line in lines if "npu" in line]
-    assert " ".join(line.split()) == "npu fused short 1.23 2.50 - 42 3.0e-07 0.99999"
+    (line,) = [line for line in lines if "3.0e-07" in line]
+    assert " ".join(line.split()) == "fused short 1.23 2.50 (2.40-2.60) - 42 3.0e-07"
     text = "\n".join(lines)
+    assert "all-MiniLM-L6-v2 on npu" in text
+    assert "least cosine to eager on cpu: 0.99999" in text
     assert "a note" in text
     assert "0.930" in text
 
@@ -253,9 +283,92 @@ def run_with(
 def test_demo_command_passes_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
     code, (options,) = run_with(monkeypatch, a_result(), "--quick", "--text", "a\nb")
     assert code == 0
-    assert options == DemoOptions(None, "a\nb", True, False, ("cpu", "npu"))
+    assert options == DemoOptions(None, "a\nb", True, False, acts=False)
+    given = run_with(monkeypatch, a_result(), "--full", "--seconds", "7", "--threads", "1")[1][0]
+    assert given == DemoOptions(seconds=7.0, full=True, threads=1)
     assert run_with(monkeypatch, a_result(), "--freezing")[1][0].freezing
     assert run_with(monkeypatch, a_result(), "--device", "npu")[1][0].devices == ("npu",)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "sentence"),
+    [
+        (
+            Ratio(4.4, 4.2, 4.6, 9),
+            "One sentence: 20.0 ms eager, 4.6 ms bringup: 4.40x (4.20 to 4.60), largest difference "
+            "4e-07",
+        ),
+        (
+            Ratio(4.4, 3.0, 9.0, 9),
+            "One sentence: bringup against eager: at least 3.00x; the machine is busy.",
+        ),
+        (
+            Ratio(1.1, 0.5, 2.0, 9),
+            "One sentence: bringup against eager: too noisy to say; the machine is busy.",
+        ),
+        (
+            Ratio(1.1, 0.0, math.inf, 2),
+            "One sentence: bringup against eager: too few rounds to say (2); the machine is busy.",
+        ),
+    ],
+)
+def test_verdict_has_times_only_where_they_are_known(ratio: Ratio, sentence: str) -> None:
+    rows = [
+        a_row(1.0, 0.0, Mode.EAGER, Ratio(1, 1, 1, 9), 20.0),
+        a_row(1.0, 4e-7, Mode.CAPTURED, ratio, 4.6),
+    ]
+    assert show.verdict(rows) == sentence
+
+
+def test_interrupted_demo_prints_what_there_is_and_exits_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = a_result()
+    result.is_interrupted = True
+    assert run_with(monkeypatch, result)[0] == 130
+    printed = capsys.readouterr().out
+    assert "Interrupted: this is what was measured until then." in printed
+    assert "2.50 (2.40-2.60)" in printed
+    assert printed.rstrip().endswith("next: bringup try your_model:make")
+
+
+def test_interrupted_timing_keeps_the_rows_of_the_rounds_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bringup.cli.demo.acts.perform", interrupt)
+    result = run_demo(DemoOptions(threads=1), Console(file=io.StringIO()))
+    assert (result.is_interrupted, result.rows) == (True, [])
+    show.show(Console(file=io.StringIO(), width=80), result)
+
+
+def test_acts_make_an_operator_and_train_on_a_new_driver(tmp_path: Path) -> None:
+    performed: list[acts.Act] = []
+    acts.perform(performed, lambda words: contextlib.nullcontext())
+    operator, driver = performed
+    assert not operator.has_failed, operator.words
+    assert not driver.has_failed, driver.words
+    assert set(operator.us) == {"torch.add", "add.c"}
+    assert "as fast as torch.add" in operator.words or "noisy" in operator.words
+    assert len(driver.losses) == 40
+    assert driver.losses[-1] < driver.losses[0] / 2
+    result = a_result()
+    result.acts = performed
+    report.write_html(tmp_path / "page.html", show.page(result))
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("<svg") == page.count("</svg>") == 3
+    for picture in page.split("<svg")[1:]:
+        ElementTree.fromstring("<svg" + picture.partition("</svg>")[0] + "</svg>")
+
+
+def test_acts_without_a_compiler_are_left_out_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jit, "toolchain", lambda _: jit.ToolchainInfo("cpu", problem="no c++"))
+    performed: list[acts.Act] = []
+    acts.perform(performed, lambda words: contextlib.nullcontext())
+    words = "left out, it needs a compiler: no c++"
+    assert [(act.words, act.has_failed) for act in performed] == [(words, False)] * 2
 
 
 def test_demo_with_a_failed_check_prints_it_and_exits_1(
@@ -290,12 +403,12 @@ def test_nan_in_a_row_is_null_in_the_json_and_nan_in_the_table(
 
 
 def test_inductor_rows_come_with_the_note_that_it_can_be_faster() -> None:
-    row = measure.Row("inductor", "cpu", "short", 1.0, 1.0, 1.0, 0.0, 1.0, 1)
+    row = measure.Row("inductor", "cpu", "short", 1.0, SURE, SURE, 0.0, 1.0, 1)
     printed = []
-    frozen = measure.Row("inductor+frozen", "cpu", "short", 1.0, 1.0, 1.0, 0.0, 1.0, 1)
+    frozen = measure.Row("inductor+frozen", "cpu", "short", 1.0, SURE, SURE, 0.0, 1.0, 1)
     for rows in ([row], [a_row(1.0)], [row, frozen]):
         file = io.StringIO()
-        show.show(Console(file=file, width=80), rows, [], [])
+        show.show(Console(file=file, width=80), DemoResult(rows=rows))
         printed.append(" ".join(file.getvalue().split()))
     words = (
         "With its `freezing` option it packs weights too and is faster: `bringup demo --freezing`"
@@ -308,6 +421,7 @@ def test_inductor_rows_come_with_the_note_that_it_can_be_faster() -> None:
     [
         (("--device", "tpu"), "--device tpu: expected cpu or npu"),
         (("--file", "/no/such/file"), "does not exist"),
+        (("--quick", "--full"), "give --quick or --full, not both"),
         (("--quick", "--freezing"), "--freezing needs Inductor, which --quick leaves out"),
     ],
 )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ import torch
 from bringup import cli, passes
 from bringup.cli.trial import inductor
 from bringup.cli.trial.timing import Rounds
+from bringup.compiler.options import MODES
 
 FACTORIES = """
 from collections import namedtuple
@@ -198,7 +201,7 @@ class Mine(passes.FusionBasePass):
         return None
 """
 
-QUICK = ("--no-inductor", "--seconds", "0")  # one round: nothing here depends on times
+QUICK = ("--no-inductor", "--seconds", "0", "--threads", "1")  # one round
 NOTHING = "the output holds no tensor and no number: nothing to compare"
 
 
@@ -215,10 +218,14 @@ def factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     sys.modules.pop("tried_models", None)
 
 
-def tried(target: str, tmp_path: Path, *options: str) -> dict[str, Any]:
-    """The JSON of a trial that ended well."""
+def tried(
+    target: str, tmp_path: Path, *options: str, modes: tuple[str, ...] = ("default",)
+) -> dict[str, Any]:
+    """The JSON of a trial that ended well, in the modes that the test is about."""
     written = tmp_path / "trial.json"
-    assert cli.main(["try", target, *QUICK, "--json", str(written), *options]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("bringup.cli.trial.run.MODES", modes)
+        assert cli.main(["try", target, *QUICK, "--json", str(written), *options]) == 0
     result: dict[str, Any] = json.loads(written.read_text())
     return result
 
@@ -227,17 +234,44 @@ def by_mode(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {row["mode"]: row for row in result["rows"]}
 
 
+def matches_of(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {item["name"]: item for item in result["passes"][0]["results"]}
+
+
 def test_block_is_right_in_every_mode(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = tried("tried_models:block", tmp_path)
+    result = tried("tried_models:block", tmp_path, modes=MODES)
     rows = by_mode(result)
     assert list(rows) == ["eager", "default", "serve", "max"]
     assert all(row["reason"] == "" for row in rows.values())
     assert all(rows[mode]["max_abs_diff"] < 1e-5 for mode in ("eager", "default", "serve"))
     assert 0 < rows["max"]["max_abs_diff"] < result["narrow_tolerance"]
     assert any("packed weights in bfloat16" in note for note in result["notes"])
-    matches = {item["name"]: item["matches"] for item in result["passes"][0]["results"]}
-    assert matches["LibraryAddLayerNorm"] == 1
-    assert "LibraryAddLayerNorm" in capsys.readouterr().out
+    assert matches_of(result)["LibraryAddLayerNorm"]["matches"] == 1
+    printed = capsys.readouterr().out
+    assert "LibraryAddLayerNorm" in printed
+    estimate = re.search(r"it will take about (\d+) s, on a busy machine up to (\d+) s", printed)
+    assert estimate is not None
+    assert int(estimate[1]) <= int(estimate[2])
+    results = matches_of(result)
+    missed = [item for item in results.values() if item["matches"] == 0 and item["near_misses"]]
+    assert missed
+    assert all(item["near_misses"][0]["reason"] for item in missed)
+
+
+def test_page_has_three_pictures_and_the_line_to_paste(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def take(rounds: Rounds[str], calls: Any, **_: Any) -> None:
+        rounds.taken += [{name: 2e6 if name == "eager" else 1e6 for name in calls}] * 6
+
+    monkeypatch.setattr(Rounds, "take", take)
+    tried("tried_models.py:block", tmp_path, "--html", "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("<svg") == page.count("</svg>") == 3
+    line = 'torch.compile(model, backend="bringup", mode="default")'
+    assert html.escape(line) in page
+    last = capsys.readouterr().out
+    assert f"{line}  # call it under torch.inference_mode()" in last
 
 
 def test_passes_of_a_path_are_tried_besides_the_shipped_ones(tmp_path: Path) -> None:
@@ -248,20 +282,11 @@ def test_passes_of_a_path_are_tried_besides_the_shipped_ones(tmp_path: Path) -> 
     assert "LibraryAddLayerNorm" in names
 
 
-def test_pass_that_does_not_match_shows_its_nearest_miss(tmp_path: Path) -> None:
-    result = tried("tried_models:block", tmp_path)
-    results = {item["name"]: item for item in result["passes"][0]["results"]}
-    missed = [item for item in results.values() if item["matches"] == 0 and item["near_misses"]]
-    assert missed
-    for item in missed:
-        assert item["near_misses"][0]["reason"]
-
-
 def test_what_cannot_be_captured_runs_and_a_note_says_why(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
-        result = tried("tried_models:unsized", tmp_path)
+        result = tried("tried_models:unsized", tmp_path, modes=("serve",))
     rows = by_mode(result)
     assert rows["serve"]["ms"] > 0
     assert rows["serve"]["max_abs_diff"] == 0.0
@@ -280,13 +305,13 @@ def test_what_cannot_be_captured_runs_and_a_note_says_why(
 def test_state_that_a_call_changes_is_named_and_put_back_before_every_call(
     factory: str, changed: str, tmp_path: Path
 ) -> None:
-    result = tried(f"tried_models:{factory}", tmp_path)
+    result = tried(f"tried_models:{factory}", tmp_path, modes=MODES)
     (note,) = result["notes"]
     assert set(note.removeprefix("A call changes ").partition(":")[0].split(", ")) == set(
         changed.split(", ")
     )
     gaps = {mode: row["max_abs_diff"] for mode, row in by_mode(result).items() if row["ms"]}
-    assert set(gaps) == {"eager", "default", "serve", "max"}
+    assert set(gaps) == {"eager", *MODES}
     assert set(gaps.values()) == {0.0}
 
 
@@ -322,18 +347,15 @@ def test_threads_are_set_for_all_and_shown(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = torch.get_num_threads()
-    try:
-        assert tried("tried_models:block", tmp_path, "--threads", "1")["threads"] == 1
-        assert torch.get_num_threads() == 1
-    finally:
-        torch.set_num_threads(before)
+    assert tried("tried_models:number", tmp_path, "--threads", "1")["threads"] == 1
+    assert torch.get_num_threads() == before
     assert "Threads of every mode: 1." in capsys.readouterr().out
 
 
 def test_rows_appear_as_they_are_measured_and_survive_an_interruption(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def take(rounds: Rounds, calls: Any, **_: Any) -> None:
+    def take(rounds: Rounds[str], calls: Any, **_: Any) -> None:
         rounds.taken.append({name: 2e6 if name == "eager" else 1e6 for name in calls})
         if "serve" in calls:
             raise KeyboardInterrupt
@@ -425,7 +447,7 @@ def test_number_as_an_output_is_compared(tmp_path: Path) -> None:
 def test_inductor_is_compared_with_in_the_same_rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def take(rounds: Rounds, calls: Any, **_: Any) -> None:
+    def take(rounds: Rounds[str], calls: Any, **_: Any) -> None:
         times = {"eager": 8e6, "default": 2e6, "serve": 1e6, "max": 1e6, "inductor": 4e6}
         for call in calls.values():
             call()
@@ -485,9 +507,12 @@ def test_inductor_that_fails_says_why(script: str, words: str) -> None:
         inductor.compile_within(600, "a:b", command=[sys.executable, "-c", script])
 
 
-def test_inductor_that_is_given_up_is_a_row_with_its_reason(tmp_path: Path) -> None:
+def test_inductor_that_is_given_up_is_a_row_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written = tmp_path / "trial.json"
     options = ["--seconds", "0", "--inductor-seconds", "0", "--json", str(written)]
+    monkeypatch.setattr("bringup.cli.trial.run.MODES", ())
     assert cli.main(["try", "tried_models:block", *options]) == 0
     row = by_mode(json.loads(written.read_text()))["inductor"]
     assert (row["ms"], row["reason"].partition(":")[0]) == (None, "given up")
@@ -496,6 +521,16 @@ def test_inductor_that_is_given_up_is_a_row_with_its_reason(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("target", "words"),
     [
+        ("tried_models", "'tried_models' is neither a folder nor module:factory; did you mean "),
+        ("simple.py", "did you mean simple:make?"),
+        ("tried_models:blok", "got nothing of this name; did you mean tried_models:block?"),
+        (
+            "Qwen/Qwen3-0.6B",
+            "download it first: hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B, then: "
+            "bringup try Qwen3-0.6B",
+        ),
+        ("nowhere.py:make", "there is no file 'nowhere.py'"),
+        ("json.py:make", "json.py has the name of another module"),
         ("nowhere", "is neither a folder nor module:factory"),
         ("no_such_module:make", "there is no module 'no_such_module'"),
         ("tried_models:missing", "expected a function, got nothing of this name"),
@@ -515,7 +550,9 @@ def test_inductor_that_is_given_up_is_a_row_with_its_reason(tmp_path: Path) -> N
 def test_target_that_cannot_be_tried_exits_1_and_says_why(
     target: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["try", target, "--no-inductor"]) == 1
+    Path("simple.py").write_text("def other(x): ...\ndef first(): ...\ndef make(): ...\n")
+    Path("json.py").touch()
+    assert cli.main(["try", target, "--no-inductor", "--threads", "1"]) == 1
     error = " ".join(capsys.readouterr().err.split())
     assert words in error
     assert "Traceback" not in error

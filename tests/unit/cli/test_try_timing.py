@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import cycle
 
 import pytest
+import torch
 
+from bringup.cli.trial import threads
 from bringup.cli.trial.run import Line, Trial
-from bringup.cli.trial.timing import Limits, Rounds
-from bringup.cli.trial.verdict import spread, verdict
+from bringup.cli.trial.timing import Limits, Rounds, warmed
+from bringup.cli.trial.verdict import recommended_code, spread, verdict
 from bringup.report import Judgement, Ratio, paired_ratio
 
 MS = 1_000_000
@@ -35,8 +37,8 @@ class Clock:
         return run
 
 
-def rounds_of(clock: Clock, limits: Limits, **times: Sequence[float]) -> Rounds:
-    rounds = Rounds()
+def rounds_of(clock: Clock, limits: Limits, **times: Sequence[float]) -> Rounds[str]:
+    rounds = Rounds[str]()
     calls = {name: clock.call(name, values) for name, values in times.items()}
     rounds.take(calls, baseline="eager", limits=limits, clock=clock)
     return rounds
@@ -66,7 +68,7 @@ def test_calls_too_noisy_to_say_end_when_the_time_is_up() -> None:
     ratio = rounds.ratio("eager", "fused")
     assert ratio.judgement is Judgement.TOO_NOISY
     assert 2000 * MS <= clock.now < 2200 * MS
-    assert spread(ratio).startswith("too noisy to say (")
+    assert spread(ratio) == "too noisy to say"
 
 
 def test_one_round_is_taken_even_where_no_time_is_left() -> None:
@@ -90,7 +92,7 @@ def test_short_calls_are_repeated_until_a_sample_is_a_millisecond() -> None:
 
 
 def test_state_is_put_back_before_every_call_and_outside_of_its_time() -> None:
-    clock, rounds = Clock(), Rounds()
+    clock, rounds = Clock(), Rounds[str]()
 
     def put_back() -> None:
         clock.log.append("put back")
@@ -153,8 +155,7 @@ FAST, SAME, NOISY = (1.3, 1.5), (0.98, 1.02), (0.6, 1.9)
         ),
         (
             trial(line("default", *NOISY), line("serve", *SAME)),
-            "Too noisy to say (default too noisy to say (0.60 to 1.90)): give it more time with "
-            "--seconds, or less load.",
+            "Too noisy to say of default: give it more time with --seconds, or less load.",
         ),
         (
             trial(line("default", *FAST, max_abs_diff=0.5), line("serve", *FAST)),
@@ -166,7 +167,7 @@ FAST, SAME, NOISY = (1.3, 1.5), (0.98, 1.02), (0.6, 1.9)
         ),
         (
             trial(line("default", *SAME), line("serve", 6.5, 75.0)),
-            "serve is 6.50x to 75.00x as fast as eager; outputs agree within 0.0e+00.",
+            "serve is at least 6.50x as fast as eager; outputs agree within 0.0e+00.",
         ),
         (
             trial(line("serve", *FAST), line("max", 1.4, 1.6, max_abs_diff=1e-2)),
@@ -192,3 +193,73 @@ FAST, SAME, NOISY = (1.3, 1.5), (0.98, 1.02), (0.6, 1.9)
 )
 def test_verdict_is_one_sentence(tried: Trial, sentence: str) -> None:
     assert verdict(tried) == sentence
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [
+        (5.18, 155.95, "at least 5.18x"),
+        (0.1, 0.9, "at most 0.90x"),
+        (0.95, 1.2, "too noisy to say (0.95 to 1.20)"),
+        (0.6, 1.9, "too noisy to say"),
+        (1.3, 1.5, "1.40x (1.30 to 1.50)"),
+    ],
+)
+def test_interval_that_means_nothing_is_not_said(low: float, high: float, words: str) -> None:
+    assert spread(Ratio((low + high) / 2, low, high, 15)) == words
+
+
+def test_last_comparison_that_is_cut_short_keeps_the_rounds_of_earlier_ones() -> None:
+    clock, rounds = Clock(), Rounds[str]()
+    eager, default = clock.call("eager", [4.0]), clock.call("default", [2.0])
+    rounds.take({"eager": eager, "default": default}, baseline="eager", clock=clock)
+    calls = {"eager": eager, "default": default, "serve": clock.call("serve", [1.0])}
+    rounds.take(calls, baseline="eager", limits=Limits(seconds=0), clock=clock)
+    ratio = rounds.ratio("eager", "default")
+    assert (ratio.median, ratio.rounds) == (2.0, 12)
+    assert rounds.ratio("default", "serve").rounds == 1
+
+
+def test_warming_ends_when_two_samples_agree_or_the_time_is_up() -> None:
+    clock = Clock()
+    assert warmed(clock.call("", [900, 400, 30, 29, 1]), seconds=60, clock=clock) == 29
+    assert warmed(clock.call("", [1, 9, 1, 9]), seconds=0.015, clock=clock) in (1, 9)
+
+
+@pytest.mark.parametrize(("slowdown", "count"), [(5.6, 1), (0.6, 2)])
+def test_one_thread_is_taken_where_more_are_slower_and_said(
+    slowdown: float, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = torch.get_num_threads()
+    monkeypatch.setattr(threads, "slowdown", lambda _: slowdown)
+    torch.set_num_threads(2)
+    try:
+        with threads.thread_count(None) as words:
+            assert torch.get_num_threads() == count
+        assert ("a matrix product takes 5.6 times as long" in words) == (count == 1)
+        assert torch.get_num_threads() == 2
+        with threads.thread_count(3) as words:
+            assert (torch.get_num_threads(), words) == (3, "")
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_probe_times_a_product_with_one_thread_and_with_more() -> None:
+    before = torch.get_num_threads()
+    try:
+        assert threads.slowdown(2) > 0
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("tried", "code"),
+    [
+        (trial(line("default", *FAST), line("serve", 2.0, 2.2)), "serve"),
+        (trial(line("default", *SAME)), ""),
+        (trial(line("default", *FAST, max_abs_diff=0.5), line("serve", *FAST)), ""),
+    ],
+)
+def test_verdict_ends_in_the_line_to_paste(tried: Trial, code: str) -> None:
+    line = f'torch.compile(model, backend="bringup", mode="{code}")' if code else ""
+    assert recommended_code(tried) == line

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bringup._differences import cosine, gap
-from bringup._timing import interleaved
 from bringup.cli.demo.modes import Mode, ModelRunner
 from bringup.cli.demo.texts import LengthClass, Sentence
+from bringup.cli.trial.timing import Limits, Rounds
+from bringup.report import Ratio
 
-Timings = list[dict[int, float]]  # [candidate][number of the sentence]: median milliseconds
+SentenceRounds = Rounds[tuple[str, int]]
+"""Rounds over the sentences of a length class: by mode and number of the sentence."""
 
 
 @dataclass(frozen=True)
@@ -27,8 +29,8 @@ class Row:
         mode, device: which candidate.
         bucket: the length class.
         ms: median over the sentences of each one's median time.
-        speedup_vs_eager, speedup_vs_inductor: median over the sentences of the ratio of medians, on
-            the same device; None where the other did not run.
+        speedup_vs_eager, speedup_vs_inductor: how many times as long the other takes for the
+            sentences, in the same rounds on the same device; None where it did not run.
         max_abs_diff, min_cosine: against eager on cpu, over all sentences of the class.
         host_ops: operators that the host dispatches for the class's middle sentence.
     """
@@ -37,8 +39,8 @@ class Row:
     device: str
     bucket: str
     ms: float
-    speedup_vs_eager: float | None
-    speedup_vs_inductor: float | None
+    speedup_vs_eager: Ratio | None
+    speedup_vs_inductor: Ratio | None
     max_abs_diff: float
     min_cosine: float
     host_ops: int
@@ -53,25 +55,35 @@ class Pair:
     cosine: float
 
 
-def time_all(
+def sentence_rounds() -> SentenceRounds:
+    """Return rounds in which modes are compared, all their sentences together."""
+    return Rounds(group=itemgetter(0))
+
+
+def time_sentences(
+    rounds: SentenceRounds,
     candidates: Sequence[ModelRunner],
     sentences: Sequence[Sentence],
     timed: Sequence[int],
-    rounds: int,
-) -> Timings:
-    """Return median milliseconds of every candidate on the sentences number `timed`; they take
-    turns.
-    """
+    limits: Limits,
+) -> None:
+    """Take rounds more of all candidates on the sentences number `timed`; they take turns."""
     calls = {
-        (c, s): candidate.call_on(sentences[s])
+        (candidate.mode.value, s): candidate.call_on(sentences[s])
         for s in timed
-        for c, candidate in enumerate(candidates)
+        for candidate in candidates
     }
-    taken = list(itertools.islice(interleaved(calls), rounds))
-    return [
-        {s: statistics.median(sampled[c, s] for sampled in taken) / 1e6 for s in timed}
-        for c in range(len(candidates))
-    ]
+    rounds.take(calls, baseline=candidates[0].mode.value, limits=limits)
+
+
+def medians(rounds: SentenceRounds, mode: Mode) -> dict[int, float]:
+    """Return the median milliseconds of a mode, by the number of the sentence."""
+    taken: dict[int, list[float]] = {}
+    for sampled in rounds.taken:
+        for (name, s), nanoseconds in sampled.items():
+            if name == mode.value:
+                taken.setdefault(s, []).append(nanoseconds / 1e6)
+    return {s: statistics.median(times) for s, times in taken.items()}
 
 
 def embed_all(candidate: ModelRunner, sentences: Sequence[Sentence]) -> torch.Tensor:
@@ -126,7 +138,7 @@ def nearest_pairs(
 def rows_of(
     candidates: Sequence[ModelRunner],
     sentences: Sequence[Sentence],
-    timings: Timings,
+    timings: Mapping[LengthClass, SentenceRounds],
     embeddings: Sequence[torch.Tensor],
     reference: torch.Tensor,
 ) -> list[Row]:
@@ -135,26 +147,25 @@ def rows_of(
 
     `embeddings` are those of each candidate, `reference` those of eager on cpu, for all sentences.
     """
-    by_mode = {candidate.mode: timings[c] for c, candidate in enumerate(candidates)}
     rows = []
-    for c, candidate in enumerate(candidates):
-        for length_class in LengthClass:
+    for candidate, own in zip(candidates, embeddings, strict=True):
+        for length_class, rounds in timings.items():
+            times = medians(rounds, candidate.mode)
+            if not times:
+                continue
             members = [
                 s for s, sentence in enumerate(sentences) if sentence.length_class is length_class
             ]
-            timed = [s for s in members if s in timings[c]]
-            if not timed:
-                continue
-            ours, theirs = embeddings[c][members], reference[members]
-            middle = sorted(timed, key=lambda s: sentences[s].tokens)[len(timed) // 2]
+            ours, theirs = own[members], reference[members]
+            middle = sorted(times, key=lambda s: sentences[s].tokens)[len(times) // 2]
             rows.append(
                 Row(
                     mode=candidate.mode.value,
                     device=candidate.device,
                     bucket=length_class.value,
-                    ms=statistics.median(timings[c][s] for s in timed),
-                    speedup_vs_eager=_speedup(by_mode.get(Mode.EAGER), timings[c], timed),
-                    speedup_vs_inductor=_speedup(by_mode.get(Mode.INDUCTOR), timings[c], timed),
+                    ms=statistics.median(times.values()),
+                    speedup_vs_eager=_speedup(rounds, Mode.EAGER, candidate.mode),
+                    speedup_vs_inductor=_speedup(rounds, Mode.INDUCTOR, candidate.mode),
                     max_abs_diff=gap(ours, theirs, nonfinite_equal=False) or 0.0,
                     min_cosine=min(map(cosine, ours, theirs)),
                     host_ops=count_host_ops(candidate, sentences[middle]),
@@ -163,9 +174,6 @@ def rows_of(
     return rows
 
 
-def _speedup(
-    peer: dict[int, float] | None, ours: dict[int, float], timed: Sequence[int]
-) -> float | None:
-    if peer is None:
-        return None
-    return statistics.median(peer[s] / ours[s] for s in timed)
+def _speedup(rounds: SentenceRounds, peer: Mode, mode: Mode) -> Ratio | None:
+    both = (peer.value, mode.value)
+    return rounds.ratio(*both) if rounds.has(*both) else None

@@ -89,3 +89,9 @@ class ServedEmbedder(torch.nn.Module):  # type: ignore[misc]  # torch is Any to 
             input_ids=input_ids, actual_seq_lengths=actual_seq_lengths
         ).last_hidden_state
         return torch.ops.bringup.mean_pool(hidden, actual_seq_lengths, True)
+
+
+def example() -> tuple[MaskedEmbedder, tuple[torch.Tensor, torch.Tensor]]:
+    """Return the model as everybody runs it and inputs, for a process that compiles it."""
+    ids = torch.arange(1000, 1016).unsqueeze(0)
+    return MaskedEmbedder(load_model(model_dir(), "sdpa")), (ids, torch.ones_like(ids))

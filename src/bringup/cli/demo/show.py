@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+from rich.bar import Bar
 from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
 
 from bringup import report
 from bringup.cli._columns import fixed, numbers, texts
 from bringup.cli.demo.measure import Pair, Row
 from bringup.cli.demo.modes import Mode
+from bringup.cli.demo.run import DemoResult
 from bringup.cli.demo.texts import LengthClass
+from bringup.cli.trial.show import finite_row
+from bringup.cli.trial.verdict import spread
+from bringup.report import Judgement, Ratio
 
 _COLUMNS = (
-    *fixed("device", "mode", "length"),
-    *numbers("ms", "eager/\nthis", "Inductor/\nthis", "ops", "max\n|diff|", "min\ncosine"),
+    *fixed("mode", "length"),
+    *numbers("ms"),
+    *fixed("eager/this", "Inductor/this"),
+    *numbers("ops", "max |diff|"),
 )
+_BAR = 30  # characters
+_PREFERRED = LengthClass.MIDDLE.value
 
 
 _INDUCTOR_NOTE = (
@@ -24,26 +36,73 @@ _INDUCTOR_NOTE = (
 )
 
 
-def _times(factor: float | None) -> str:
-    return "-" if factor is None else f"{factor:.2f}"
+def verdict(rows: Sequence[Row]) -> str:
+    """Return what came out on the first device, in a sentence: no time where it is too noisy."""
+    ours = _of(rows, Mode.CAPTURED)
+    eager = _of(rows, Mode.EAGER)
+    if ours is None or eager is None or ours.speedup_vs_eager is None:
+        return "Nothing was compared."
+    ratio = ours.speedup_vs_eager
+    if ratio.judgement is Judgement.TOO_NOISY or not spread(ratio).endswith(")"):
+        return f"One sentence: bringup against eager: {spread(ratio)}; the machine is busy."
+    worst = max(row.max_abs_diff for row in rows if row.mode == ours.mode)
+    return (
+        f"One sentence: {eager.ms:.1f} ms eager, {ours.ms:.1f} ms bringup: {spread(ratio)}, "
+        f"largest difference {worst:.0e}"
+    )
 
 
-def result_table(rows: Sequence[Row], notes: Sequence[str]) -> report.Table:
-    """Return the demo's table: every mode on every device for short, middle and long sentences."""
-    table = report.Table("all-MiniLM-L6-v2, one sentence at a time", _COLUMNS, notes=list(notes))
+def shown_rows(rows: Sequence[Row]) -> list[Row]:
+    """Return the modes of the first device, for the sentences that stand for all: middle ones."""
+    first = [row for row in rows if row.device == rows[0].device]
+    buckets = [row.bucket for row in first]
+    bucket = _PREFERRED if _PREFERRED in buckets else buckets[0] if buckets else ""
+    return [row for row in first if row.bucket == bucket]
+
+
+def _of(rows: Sequence[Row], mode: Mode) -> Row | None:
+    return next((row for row in shown_rows(rows) if row.mode == mode.value), None)
+
+
+def spread_text(ratio: Ratio | None) -> str:
+    """Return a ratio as tables have it."""
+    return "-" if ratio is None else spread(ratio)
+
+
+def _bars(rows: Sequence[Row]) -> RichTable:
+    shown = shown_rows(rows)
+    longest = max((row.ms for row in shown), default=1.0)
+    grid = RichTable.grid(padding=(0, 1))
+    for row in shown:
+        words = "" if row.mode == Mode.EAGER.value else spread_text(row.speedup_vs_eager)
+        bar = Bar(longest, 0, row.ms, width=_BAR)
+        grid.add_row(Text(row.mode), bar, Text(f"{row.ms:.1f} ms"), Text(words))
+    return grid
+
+
+def result_table(device: str, rows: Sequence[Row], notes: Sequence[str]) -> report.Table:
+    """Return the table of a device: every mode for short, middle and long sentences."""
+    title = f"all-MiniLM-L6-v2 on {device}, one sentence at a time"
+    table = report.Table(title, _COLUMNS, notes=list(notes))
     for row in rows:
+        itself = row.mode == Mode.EAGER.value
         table.add(
-            row.device,
             row.mode,
             row.bucket,
             f"{row.ms:.2f}",
-            _times(row.speedup_vs_eager),
-            _times(row.speedup_vs_inductor),
+            "1" if itself else _short(row.speedup_vs_eager),
+            "1" if row.mode == Mode.INDUCTOR.value else _short(row.speedup_vs_inductor),
             str(row.host_ops),
             f"{row.max_abs_diff:.1e}",
-            f"{row.min_cosine:.5f}",
         )
     return table
+
+
+def _short(ratio: Ratio | None) -> str:
+    """Return a ratio as `spread` does, in the room of a column."""
+    if ratio is not None and ratio.judgement is Judgement.TOO_NOISY:
+        return "too noisy" if math.isfinite(ratio.high) else "too few rounds"
+    return spread_text(ratio).replace("x (", " (").replace(" to ", "-")
 
 
 def _shortened(text: str) -> str:
@@ -61,22 +120,75 @@ def pair_table(pairs: Sequence[Pair]) -> report.Table:
     return table
 
 
-def show(
-    console: Console, rows: Sequence[Row], pairs: Sequence[Pair], notes: Sequence[str]
-) -> None:
-    """Print everything. Notes explain the columns first, then what is special about this run."""
+def show(console: Console, result: DemoResult) -> None:
+    """Print the verdict, a bar a mode, tables and notes. Notes explain the columns first, then what
+    is special about this run.
+    """
+    rows = result.rows
+    console.print(Text(f"\n{verdict(rows)}", style="bold"), soft_wrap=True)
+    if result.is_interrupted:
+        console.print("Interrupted: this is what was measured until then.", highlight=False)
+    if rows:
+        console.print(_bars(rows))
+    for act in result.acts:
+        console.print(Text(f"{act.title}: {act.words}"))
     modes = {row.mode for row in rows}
     without_freezing = Mode.INDUCTOR.value in modes and Mode.FROZEN_INDUCTOR.value not in modes
     explained = [
+        f"least cosine to eager on cpu: {min((row.min_cosine for row in rows), default=1):.5f}",
         "ms: median over the sentences of each one's median time.",
-        "eager/this, Inductor/this: how many times faster; median over the sentences,",
-        "  on the same device, in interleaved rounds.",
+        "eager/this, Inductor/this: how many times as fast, in interleaved rounds on the",
+        "  same device; in brackets where the median lies, with 95 %.",
         "diff, cosine: against eager on cpu, over all sentences.",
         "ops: operators dispatched by the host for one sentence; a captured graph is none",
         "; ".join(f"{kind.value}: {kind.range_text}" for kind in LengthClass),
         *(_INDUCTOR_NOTE if without_freezing else ()),
-        *notes,
+        *result.notes,
     ]
-    report.render(result_table(rows, explained), console)
-    if pairs:
-        report.render(pair_table(pairs), console)
+    devices = list(dict.fromkeys(row.device for row in rows))
+    for device in devices:
+        notes = explained if device == devices[-1] else []
+        of_device = [row for row in rows if row.device == device]
+        report.render(result_table(device, of_device, notes), console)
+    if result.nearest:
+        report.render(pair_table(result.nearest), console)
+
+
+def page(result: DemoResult) -> report.Page:
+    """Return the same as a page with a picture for each act and for the model."""
+    sections = []
+    for act in result.acts:
+        figures = []
+        if act.us:
+            figures.append(report.bars([(name, us, f"{us:.2f} us") for name, us in act.us.items()]))
+        if act.losses:
+            figures.append(report.curve(act.losses, "loss by step"))
+        sections.append(report.Section(act.title, text=[act.words], figures=figures))
+    shown = shown_rows(result.rows)
+    picture = [(row.mode, row.ms, _value_text(row)) for row in shown]
+    tables = [
+        result_table(device, [row for row in result.rows if row.device == device], [])
+        for device in dict.fromkeys(row.device for row in result.rows)
+    ]
+    figures = [report.bars(picture)] if picture else []
+    sections.append(report.Section("A model", text=result.notes, figures=figures, tables=tables))
+    return report.Page("bringup demo", [verdict(result.rows)], sections=sections)
+
+
+def _value_text(row: Row) -> str:
+    ratio = "" if row.mode == Mode.EAGER.value else spread_text(row.speedup_vs_eager)
+    return f"{row.ms:.1f} ms  {ratio}"
+
+
+def as_json(result: DemoResult) -> dict[str, object]:
+    """Return the result as values that `report.write_json` takes."""
+    return {
+        **vars(result),
+        "verdict": verdict(result.rows),
+        "rows": [finite_row(row) for row in result.rows],
+        "nearest": [report.finite_fields(pair) for pair in result.nearest],
+        "acts": [
+            {**vars(act), "ratio": None if act.ratio is None else report.finite_fields(act.ratio)}
+            for act in result.acts
+        ],
+    }

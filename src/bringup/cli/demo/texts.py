@@ -104,3 +104,14 @@ def spread(sentences: Sequence[Sentence], count: int) -> list[int]:
     if len(ordered) <= count:
         return ordered
     return [ordered[round(i * (len(ordered) - 1) / (count - 1))] for i in range(count)]
+
+
+def spread_by_class(sentences: Sequence[Sentence], count: int) -> dict[LengthClass, list[int]]:
+    """Return the same of every length class that has a sentence."""
+    chosen = {}
+    for length_class in LengthClass:
+        members = [s for s, one in enumerate(sentences) if one.length_class is length_class]
+        if members:
+            picked = spread([sentences[s] for s in members], count)
+            chosen[length_class] = [members[number] for number in picked]
+    return chosen

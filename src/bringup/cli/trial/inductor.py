@@ -2,7 +2,7 @@
 the compilers that it started; what that leaves in Inductor's cache makes the second compile, in the
 process that measures, a short one.
 
-`python -m bringup.cli.trial.inductor TARGET THREADS` is that process.
+`python -m bringup.cli.trial.inductor TARGET THREADS FROZEN DYNAMIC` is that process, with 1 or 0.
 """
 
 from __future__ import annotations
@@ -54,44 +54,59 @@ def compile_frozen(
     return compiled
 
 
-def compile_within(seconds: float, target: str, *, command: Sequence[str] | None = None) -> None:
+def compile_within(
+    seconds: float,
+    target: str,
+    *,
+    frozen: bool = True,
+    dynamic: bool = False,
+    command: Sequence[str] | None = None,
+    hint: str = " (--inductor-seconds gives it more)",
+) -> None:
     """Let Inductor compile what `target` names in another process.
 
     Args:
         seconds: how long it may take; loading torch and the model count.
         target: as for `load_subject`.
+        frozen: whether with `freezing`.
+        dynamic: whether for all lengths.
         command: what to run instead.
+        hint: what to do when it is given up.
 
     Raises `InductorError` with Inductor's own error, or when the time was not enough; then that
     process and all that it started are ended.
     """
     threads = str(torch.get_num_threads())
-    argv = command or (sys.executable, "-m", "bringup.cli.trial.inductor", target, threads)
+    flags = (str(int(frozen)), str(int(dynamic)))
+    module = ("-m", "bringup.cli.trial.inductor")
+    argv = command or (sys.executable, *module, target, threads, *flags)
     with started(argv, errors=subprocess.DEVNULL) as child:
         answer, in_time = output_within(child, seconds)
     if not in_time:
-        raise InductorError(
-            f"given up: Inductor had not compiled it after {seconds:g} s (--inductor-seconds gives "
-            "it more)"
-        )
+        raise InductorError(f"given up: Inductor had not compiled it after {seconds:g} s{hint}")
     if child.returncode != 0:
         raise InductorError(f"Inductor's process ended with {ending(child.returncode)}")
     if error := json.loads(answer)["error"]:
         raise InductorError(error)
 
 
-def main(target: str, threads: int) -> None:
+def main(target: str, threads: int, frozen: int, dynamic: int) -> None:
     """Compile; one line of JSON says how it went."""
     torch.set_num_threads(threads)
     error = ""
     with redirect_stdout(sys.stderr), torch.no_grad():
         try:
             subject = load_subject(target)
-            compile_frozen(subject.model, [(subject.args, subject.kwargs)])
+            if frozen:
+                calls = [(subject.args, subject.kwargs)]
+                compile_frozen(subject.model, calls, dynamic=bool(dynamic) or None)
+            else:
+                compiled = torch.compile(subject.model, dynamic=bool(dynamic) or None)
+                compiled(*subject.args, **subject.kwargs)
         except Exception as caught:
             error = f"{type(caught).__name__}: {str(caught).strip()}"
     print(json.dumps({"error": error}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], *map(int, sys.argv[2:]))

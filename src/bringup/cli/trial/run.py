@@ -25,6 +25,7 @@ from bringup.passes import PassReport
 from bringup.report import Ratio
 
 _MOST_NAMED = 4
+_WARM_SECONDS = 2.0  # at most, until eager takes the same time twice
 _COMPILE_SECONDS = 5  # of a small model in one mode
 _FLOAT32, _NARROW = 1e-3, 2e-2  # tolerances, relative to the largest value
 
@@ -200,7 +201,11 @@ class _Trying:
                 f"({reason or f'by {gap:.1e}'}): differences below say little."
             )
         with self._prints.aside():
-            milliseconds = warmed(self._timed("eager"), before=self._before())
+            milliseconds = warmed(
+                self._timed("eager"),
+                before=self._before(),
+                seconds=min(_WARM_SECONDS, self.options.limits.seconds),
+            )
         self.on_step(_estimate(milliseconds, self.options))
         self._time("eager", ())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -114,7 +115,7 @@ def as_json(trial: Trial) -> dict[str, object]:
         "verdict": verdict(trial),
         "code": recommended_code(trial),
         "interrupted": trial.is_interrupted,
-        "rows": [_row(line) for line in trial.lines],
+        "rows": [finite_row(line) for line in trial.lines],
         "tolerance": trial.tolerance,
         "narrow_tolerance": trial.narrow_tolerance,
         "passes": trial.reports,
@@ -123,11 +124,37 @@ def as_json(trial: Trial) -> dict[str, object]:
     }
 
 
-def _row(line: Line) -> dict[str, object]:
+def finite_row(line: Any) -> dict[str, object]:
+    """Return the fields of a row of times, its ratios with their judgement."""
     row = report.finite_fields(line)
-    for name in ("speedup", "speedup_vs_inductor"):
-        ratio: Ratio | None = getattr(line, name)
-        row[name] = None
+    for name in ("speedup", "speedup_vs_eager", "speedup_vs_inductor"):
+        ratio: Ratio | None = getattr(line, name, None)
         if ratio is not None:
             row[name] = {**report.finite_fields(ratio), "judgement": ratio.judgement}
     return row
+
+
+def page(trial: Trial) -> report.Page:
+    """Return the same as a page with pictures: times, ratios, differences."""
+    timed = [line for line in trial.lines if line.ms is not None]
+    times = [(line.mode, line.ms or 0.0, f"{_milliseconds(line.ms)} ms") for line in timed]
+    ratios = [
+        (line.mode, line.speedup)
+        for line in timed
+        if line.mode != "eager" and line.speedup is not None and line.speedup.high < float("inf")
+    ]
+    matched: dict[str, int] = {}
+    for found in trial.reports:
+        for result in found.results:
+            if result.matches:
+                matched[result.name] = matched.get(result.name, 0) + result.matches
+    figures = [report.bars(times)] if times else []
+    sections = [report.Section("Time of a call", figures=figures, tables=[_time_table(trial)])]
+    if ratios:
+        intervals = report.intervals([(mode, ratio, spread(ratio)) for mode, ratio in ratios])
+        sections.append(report.Section("Times as fast as eager", figures=[intervals]))
+    if matched:
+        bars = report.bars([(name, count, str(count)) for name, count in matched.items()])
+        sections.append(report.Section("Matches of the passes", figures=[bars]))
+    headline = [verdict(trial), recommended_code(trial)]
+    return report.Page(f"bringup try {trial.name}", headline, sections=sections)

@@ -116,7 +116,7 @@ def warmed(
     call: Callable[[], object],
     *,
     before: Callable[[], None] | None = None,
-    seconds: float = 2.0,
+    seconds: float,
     clock: Clock = time.perf_counter_ns,
 ) -> float:
     """Call until two calls in a row take the same time within 10 %, for `seconds` at most; return
@@ -125,7 +125,7 @@ def warmed(
     deadline, last = clock() + seconds * 1e9, math.inf
     for sampled in interleaved({"": call}, before=before, clock=clock):
         last, previous = sampled[""], last
-        if abs(last - previous) <= _ALIKE * previous or clock() >= deadline:
+        if abs(last - previous) <= _ALIKE * last or clock() >= deadline:
             break
     return last / 1e6
 
