@@ -35,7 +35,7 @@ CPP_FILES = $(shell find native include tests examples src drivers -name '*.h' -
 
 help:
 	@echo "make install  bringup as a wheel, into $(VENV) (VENV=PATH: into that environment)"
-	@echo "make demo     a real model: eager, Inductor, fused, captured; on cpu and on the simulated npu"
+	@echo "make demo     an operator, a driver, and a real model in every mode, in five minutes (DEMO=--full: all)"
 	@echo "make test     everything that CI checks"
 	@echo "make check    lint, and the tests that your change touches, nearest first, for two minutes"
 	@echo "make build    the package, editable, into $(VENV)      make bench   the performance rows"

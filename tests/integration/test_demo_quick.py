@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.forked_python import DYNAMO, run_forked
 
 from bringup.cli.demo.model import model_dir
-from tests.forked_python import DYNAMO, run_forked
 
 pytestmark = pytest.mark.slow
 needs_model = pytest.mark.skipif(

@@ -33,6 +33,11 @@ def bars(rows: Sequence[tuple[str, float, str]]) -> str:
 
     Args:
         rows: label, length and what is written beside it.
+
+    Examples:
+        >>> from bringup import report
+        >>> report.bars([("eager", 2.0, "2 ms"), ("serve", 1.0, "1 ms")]).count("<rect")
+        2
     """
     longest = max((value for _, value, _ in rows), default=0.0) or 1.0
     parts = []
@@ -50,6 +55,12 @@ def intervals(rows: Sequence[tuple[str, Ratio, str]]) -> str:
 
     Args:
         rows: label, ratio, whose interval is finite, and what is written beside it.
+
+    Examples:
+        >>> from bringup import report
+        >>> ratio = report.paired_ratio([2.0] * 9, [1.0] * 9)
+        >>> report.intervals([("serve", ratio, "2x")]).count("<circle")
+        1
     """
     longest = max([1.0, *(ratio.high for _, ratio, _ in rows)]) * 1.05
     at = _LEFT + _PLOT / longest
@@ -77,6 +88,11 @@ def curve(values: Sequence[float], title: str) -> str:
     Args:
         values: at least one.
         title: what they are.
+
+    Examples:
+        >>> from bringup import report
+        >>> report.curve([1.0, 0.5], "loss by step").count("<polyline")
+        1
     """
     height, most = 160, max(values) or 1.0
     step = _PLOT / max(len(values) - 1, 1)

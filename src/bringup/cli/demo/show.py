@@ -31,8 +31,8 @@ _PREFERRED = LengthClass.MIDDLE.value
 
 
 _INDUCTOR_NOTE = (
-    "Inductor is torch.compile as it comes. With its `freezing` option it packs weights",
-    "  too and is faster: `bringup demo --freezing` shows it.",
+    "Inductor is torch.compile as it comes. With its `freezing` option it packs",
+    "  weights too and is faster: `bringup demo --freezing` shows it.",
 )
 
 
@@ -137,10 +137,10 @@ def show(console: Console, result: DemoResult) -> None:
     explained = [
         f"least cosine to eager on cpu: {min((row.min_cosine for row in rows), default=1):.5f}",
         "ms: median over the sentences of each one's median time.",
-        "eager/this, Inductor/this: how many times as fast, in interleaved rounds on the",
-        "  same device; in brackets where the median lies, with 95 %.",
+        "eager/this, Inductor/this: how many times as fast, in interleaved rounds",
+        "  on the same device; in brackets where the median lies, with 95 %.",
         "diff, cosine: against eager on cpu, over all sentences.",
-        "ops: operators dispatched by the host for one sentence; a captured graph is none",
+        "ops: operators dispatched by the host for a sentence; a captured graph is none",
         "; ".join(f"{kind.value}: {kind.range_text}" for kind in LengthClass),
         *(_INDUCTOR_NOTE if without_freezing else ()),
         *result.notes,
