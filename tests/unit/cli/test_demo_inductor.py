@@ -85,6 +85,7 @@ def test_inductor_that_is_given_up_leaves_the_other_rows_and_a_note(
     def within(seconds: float, target: str, **_: object) -> None:
         raise InductorError("given up")
 
+    monkeypatch.setattr(torch, "compile", lambda module, **_: module)
     monkeypatch.setattr("bringup.cli.demo.run.compile_within", within)
     options = DemoOptions(text="the cat", seconds=0, acts=False, threads=1, devices=("cpu",))
     result = run_demo(options, Console(file=io.StringIO()))
