@@ -126,7 +126,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
     _requirements.command_line.set(given)
     try:
-        code = app(given, standalone_mode=False)
+        code = app(given, prog_name="bringup", standalone_mode=False)
     except typer.Abort:
         return ExitCode.INTERRUPTED
     except KeyboardInterrupt:

@@ -94,7 +94,6 @@ def test_values_are_called_by_a_word_not_by_a_type(
 def test_a_shell_completes_commands(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["bringup"])
     monkeypatch.setenv("_BRINGUP_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", "bringup passes e")
     monkeypatch.setenv("COMP_CWORD", "2")
