@@ -253,7 +253,7 @@ class _Run:
         device.embeddings += [measure.embed_all(peer, self.sentences) for peer in made]
         device.candidates += made
         if made or self.options.full:
-            self._time(device, time.perf_counter() + _CLASS_SECONDS)
+            self._time(device, time.perf_counter() + 2 * _CLASS_SECONDS)
 
     def _ours(self, device: str) -> list[ModelRunner]:
         """Fused, and fused and captured."""
