@@ -14,6 +14,7 @@ import pytest
 from tests.installed_package import link_other_packages, put_package
 
 from bringup._native import core
+from bringup.cli._exit_codes import ExitCode
 
 onnx = pytest.importorskip("onnx")
 
@@ -69,7 +70,7 @@ def bringupc(
 
 
 def said(done: subprocess.CompletedProcess[str]) -> str:
-    assert done.returncode == 0, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert done.returncode == ExitCode.NOTHING, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 

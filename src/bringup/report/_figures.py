@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from bringup.report._ratio import Ratio
 
-_WIDTH, _LINE, _LEFT, _RIGHT = 720, 26, 150, 200
+_WIDTH, _LINE, _LEFT, _RIGHT = 800, 26, 150, 260
 _PLOT = _WIDTH - _LEFT - _RIGHT
 _COLOUR = "#2c6fbb"
 

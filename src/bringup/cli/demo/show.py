@@ -170,8 +170,10 @@ def page(result: DemoResult) -> report.Page:
         result_table(device, [row for row in result.rows if row.device == device], [])
         for device in dict.fromkeys(row.device for row in result.rows)
     ]
+    if tables:
+        tables[-1].notes += result.notes
     figures = [report.bars(picture)] if picture else []
-    sections.append(report.Section("A model", text=result.notes, figures=figures, tables=tables))
+    sections.append(report.Section("A model", figures=figures, tables=tables))
     return report.Page("bringup demo", [verdict(result.rows)], sections=sections)
 
 

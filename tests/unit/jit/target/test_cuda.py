@@ -98,8 +98,11 @@ def test_nvrtc_builds_device_code_with_its_headers_and_no_toolkit(
 
 
 @pytest.mark.usefixtures("nvrtc")
-def test_a_header_whose_name_is_a_macro_is_found(tmp_path: Path) -> None:
+def test_a_header_whose_name_is_a_macro_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """NVRTC asks for it, and is given it."""
+    monkeypatch.setenv("BRINGUP_CACHE_DIR", str(tmp_path / "cache"))  # a former run built it, too
     (tmp_path / "value.h").write_text("#define V 3\n")
     source = device_source(f"#define HEADER <value.h>\n#include HEADER\n{DEVICE}")
     binary = jit.compile(source, target="cuda", flags=[f"-I{tmp_path}"])
