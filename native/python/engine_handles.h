@@ -47,6 +47,14 @@ en::ValueId value_of(const GraphCore& core, nanobind::handle object);
 std::vector<en::NodeId> nodes_of(const GraphCore& core, nanobind::handle listed);
 inline nanobind::object take(Ref ref) { return nanobind::steal(ref.release()); }
 
+inline nanobind::object text(en::StringId id) { return take(python_text(id)); }
+
+inline nanobind::tuple texts(const std::vector<en::StringId>& ids) {
+  nanobind::list all;
+  for (const en::StringId id : ids) all.append(text(id));
+  return nanobind::tuple(all);
+}
+
 // Runs `work` with the GIL; its Python error becomes an exception that may cross the engine.
 template <class Work>
 auto with_gil(Work&& work) {

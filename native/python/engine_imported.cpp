@@ -14,14 +14,6 @@ namespace nb = nanobind;
 namespace bringup::python {
 namespace {
 
-nb::object text(en::StringId id) { return take(python_text(id)); }
-
-nb::tuple texts(const std::vector<en::StringId>& ids) {
-  nb::list all;
-  for (const en::StringId id : ids) all.append(text(id));
-  return nb::tuple(all);
-}
-
 template <class Number>
 nb::tuple numbers(const std::vector<Number>& given) {
   return nb::tuple(nb::cast(given));

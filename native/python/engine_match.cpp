@@ -14,8 +14,6 @@ namespace nb = nanobind;
 namespace bringup::python {
 namespace {
 
-nb::object text(en::StringId id) { return take(python_text(id)); }
-
 // Alias analysis
 
 void bind_alias_analysis(nb::module_& module) {
@@ -69,12 +67,6 @@ ProgramCore compile(const PatternCore& pattern) {
 }
 
 uintptr_t address(const en::Pattern* pattern) { return reinterpret_cast<uintptr_t>(pattern); }
-
-nb::list texts(const std::vector<en::StringId>& ids) {
-  nb::list all;
-  for (const en::StringId id : ids) all.append(text(id));
-  return all;
-}
 
 // For each pattern in a program, its address and the names of its slots.
 nb::list layout(const ProgramCore& self) {

@@ -7,9 +7,9 @@ namespace bringup::python {
 namespace {
 
 // Process-wide and never freed, as strings and operators of the engine are. The GIL guards them.
-std::vector<Ref>& texts() {
-  static auto* texts = new std::vector<Ref>;
-  return *texts;
+std::vector<Ref>& kept_texts() {
+  static auto* kept = new std::vector<Ref>;
+  return *kept;
 }
 
 struct Operators {
@@ -134,7 +134,7 @@ void remember(const en::Operator* op, PyObject* object) {
 }  // namespace
 
 Ref python_text(en::StringId text) {
-  std::vector<Ref>& all = texts();
+  std::vector<Ref>& all = kept_texts();
   if (text >= all.size()) all.resize(text + text / 2 + 64);
   if (!all[text]) {
     const std::string_view view = en::Strings::text(text);

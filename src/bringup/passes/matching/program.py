@@ -59,9 +59,7 @@ def _compile(pattern: Pattern) -> Program:
     subs = []
     for address, *tables in core.layout():
         sub = known[address]
-        choices = sub.graph.find(ir.ONE_OF)
-        names, sizes, lists = (tuple(table) for table in tables)
-        subs.append(SubPattern(sub, choices, names, sizes, lists))
+        subs.append(SubPattern(sub, sub.graph.find(ir.ONE_OF), *tables))
     return Program(core, tuple(subs))
 
 
