@@ -10,7 +10,7 @@ import inspect
 import torch
 
 from bringup import ops
-from bringup.kernels._flags import kernel_source
+from bringup.kernels._sources import kernel_source
 
 attention = ops.kernel_op(
     "bringup::attention(Tensor q, Tensor k, Tensor v, int[] actual_seq_lengths, float scale, "

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from bringup import ops
-from bringup.kernels._flags import UNROLLED, kernel_source
+from bringup.kernels._sources import UNROLLED, kernel_source
 
 PANEL = 16  # columns in a panel of a packed weight: kPanel in panel_gemm.h
 ACTIVATIONS = ("none", "relu", "gelu", "gelu_tanh", "silu")

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 import torch
 
 from bringup import jit
-from bringup.kernels._flags import kernel_source
 from bringup.kernels._linear import PANEL, pack_weight, packed_linear
 from bringup.kernels._linear_mkl import has_mkl, mkl_linear, pack_weight_mkl
+from bringup.kernels._sources import kernel_source
 
 PANELS = "panels"  # packed_linear
 MKL = "mkl"  # mkl_linear

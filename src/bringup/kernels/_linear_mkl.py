@@ -17,7 +17,7 @@ import inspect
 import torch
 
 from bringup import ops
-from bringup.kernels._flags import UNROLLED, kernel_source
+from bringup.kernels._sources import UNROLLED, kernel_source
 
 # Of mkl_cblas.h.
 _ROW_MAJOR, _TRANSPOSED, _RIGHT_MATRIX = 101, 112, 162

@@ -17,8 +17,8 @@ import torch
 
 from bringup import jit, ops
 from bringup.errors import ContractError
-from bringup.kernels._flags import UNROLLED
 from bringup.kernels._nz_layout import BLOCK
+from bringup.kernels._sources import UNROLLED
 
 ACTIVATIONS = ("none", "relu", "gelu", "silu")
 OUT_DTYPES: Mapping[str, torch.dtype] = {

@@ -14,8 +14,8 @@ import torch
 from bringup import jit, ops
 from bringup._language.signature import C_TYPES
 from bringup.kernels import _gradients
-from bringup.kernels._flags import UNROLLED
-from bringup.kernels._flags import kernel_source as _source
+from bringup.kernels._sources import UNROLLED
+from bringup.kernels._sources import kernel_source as _source
 
 _FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 

@@ -18,8 +18,8 @@ import torch
 from bringup import compiler
 
 if "prebuilt" in sys.argv:
-    from bringup.kernels import _flags
-    _flags.PREBUILT = Path(sys.argv[-1])
+    from bringup.kernels import _sources
+    _sources.PREBUILT = Path(sys.argv[-1])
 torch.manual_seed(0)
 model = torch.nn.Sequential(
     torch.nn.Linear(64, 64), torch.nn.GELU(), torch.nn.Linear(64, 8), torch.nn.LayerNorm(8)

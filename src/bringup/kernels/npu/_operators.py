@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bringup import ops
-from bringup.kernels._flags import kernel_source
+from bringup.kernels._sources import kernel_source
 from bringup.kernels.npu._schemas import (
     FLASH,
     FLASH_GRAD,

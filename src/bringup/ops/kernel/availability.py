@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from bringup import jit
 from bringup.errors import MissingCompilerError
 from bringup.ops.kernel.kernel_op import definition_of
 
@@ -21,10 +20,8 @@ def missing_binary(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         return ""
     values = definition.schema.bind(args, kwargs)
     device = next((value.device.type for value in values if isinstance(value, torch.Tensor)), "cpu")
-    tuning = definition.tuning(device)
-    params = jit.tuned(definition.params(*args, **kwargs), **tuning)
     try:
-        definition.template.compile(params, target=tuning["target"])
+        definition.built(definition.template.compile, device, definition.params(*args, **kwargs))
     except MissingCompilerError as error:
         return str(error)
     return ""

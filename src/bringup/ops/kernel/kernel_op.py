@@ -16,7 +16,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 
@@ -69,6 +69,7 @@ from bringup.ops.schema.schema import MAX_ARGUMENTS, Schema, parse_schema
 
 __all__ = ["KernelOperator", "bound_constraints", "bound_outputs", "kernel_op"]
 
+_Built = TypeVar("_Built")
 _NO_MACROS: Mapping[str, jit.Macro] = {}
 
 _METHODS = [name for name in dir(KernelMethods) if name.startswith("register_")]
@@ -221,12 +222,17 @@ class _Definition:
 
     def compile(self, device: str, values: Sequence[Any]) -> int:
         """Return the kernel's number for a device type and a key. Called natively."""
+        return self.built(self.template.load, device, self.variants.params_of_key(values))
+
+    def built(self, build: Callable[..., _Built], device: str, params: jit.Params) -> _Built:
+        """Return what `build`, of the template, gives for a device type and a parameter set with
+        the tile sizes that were measured for it.
+        """
         name = self.schema.qualified_name
         tuning = self.tuning(device)
-        params = jit.tuned(self.variants.params_of_key(values), **tuning)
         try:
             with compiling_for(name):
-                return self.template.load(params, target=tuning["target"])
+                return build(jit.tuned(params, **tuning), target=tuning["target"])
         except MissingKernelError as error:
             raise MissingKernelError(
                 f"{name}: {error}", spec=error.spec, command=error.command
