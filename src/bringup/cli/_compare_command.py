@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
-from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from bringup import devices, report, settings
+from bringup import report
 from bringup.cli._columns import fixed, numbers, texts
 from bringup.cli._exit_codes import ExitCode
 from bringup.cli._requirements import (
     HtmlFile,
     JsonFile,
     console_for,
-    require_torch,
     write_page,
     write_results,
 )
-from bringup.cli._simulator import Operators, simulator_operators
+from bringup.cli._simulator import ModelTarget, Operators, loaded_model
 
 if TYPE_CHECKING:
     from bringup.conformance import Comparison, OperatorDifference
 
-
-ModelTarget = Annotated[
-    str,
-    typer.Argument(metavar="PATH|module:factory", help="A Hugging Face folder, or a factory."),
-]
 _SHOWN = 12
 
 
@@ -76,29 +67,23 @@ def compare(
 
     Exit code 0: nothing is wrong, 1: an operator is, a side fails, or the results are far apart.
     """
-    require_torch()
     if level not in ("op", "module"):
         raise typer.BadParameter(f"{level!r}: expected op or module", param_hint="--level")
-    from bringup import conformance
-    from bringup.cli.trial.trial_model import load_model
-
-    for side in (a, b):
-        load_device(side, driver)
     console = console_for(json_file)
-    with redirect_stdout(sys.stderr):
-        subject = load_model(target)
-        with simulator_operators(operators) as whose:
-            found = conformance.compare(
-                subject.model,
-                subject.args,
-                subject.kwargs,
-                a=a,
-                b=b,
-                level=level,  # type: ignore[arg-type]
-                isolate=isolate,
-                backward=not forward_only,
-                limit=limit,
-            )
+    with loaded_model(target, (a, b), driver, operators) as (subject, whose):
+        from bringup import conformance
+
+        found = conformance.compare(
+            subject.model,
+            subject.args,
+            subject.kwargs,
+            a=a,
+            b=b,
+            level=level,  # type: ignore[arg-type]
+            isolate=isolate,
+            backward=not forward_only,
+            limit=limit,
+        )
     found.notes[:0] = subject.notes
     lines = [*summary(found), *filter(None, [whose])]
     print_lines(lines, console)
@@ -109,18 +94,6 @@ def compare(
     write_page(html_file, _page(target, found, lines, tables), console)
     if not found.agrees:
         raise typer.Exit(ExitCode.FAILED)
-
-
-def load_device(name: str, driver: str | None) -> None:
-    """Load the driver of a device that torch does not know yet.
-
-    Raises `DriverError` where the driver cannot be loaded.
-    """
-    kind = name.partition(":")[0]
-    if kind in ("cpu", "cuda", "eager", "compiled", "fused", "captured"):
-        return
-    if devices.loaded() is None and importlib.util.find_spec("torch") is not None:
-        devices.load_driver(driver or settings.driver() or "sim")
 
 
 def summary(found: Comparison) -> list[str]:

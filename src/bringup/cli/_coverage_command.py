@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import sys
-from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bringup import report
 from bringup.cli._columns import fixed, names, numbers, texts
-from bringup.cli._compare_command import ModelTarget, load_device, print_lines
+from bringup.cli._compare_command import print_lines
 from bringup.cli._exit_codes import ExitCode
 from bringup.cli._requirements import (
     HtmlFile,
     JsonFile,
     console_for,
-    require_torch,
     write_page,
     write_results,
 )
-from bringup.cli._simulator import Operators, simulator_operators
+from bringup.cli._simulator import ModelTarget, Operators, loaded_model
 
 if TYPE_CHECKING:
     from bringup.conformance import Coverage, Need
@@ -53,23 +50,18 @@ def coverage(
 
     Exit code 0: each can run, on the device or the host, 1: one cannot.
     """
-    require_torch()
-    from bringup import conformance
-    from bringup.cli.trial.trial_model import load_model
-
-    load_device(device, driver)
     console = console_for(json_file)
-    with redirect_stdout(sys.stderr):
-        subject = load_model(target)
-        with simulator_operators(operators) as whose:
-            found = conformance.coverage(
-                subject.model,
-                subject.args,
-                subject.kwargs,
-                device=device,
-                backward=not forward_only,
-                optimizer=optimizer,
-            )
+    with loaded_model(target, (device,), driver, operators) as (subject, whose):
+        from bringup import conformance
+
+        found = conformance.coverage(
+            subject.model,
+            subject.args,
+            subject.kwargs,
+            device=device,
+            backward=not forward_only,
+            optimizer=optimizer,
+        )
     found.notes[:0] = subject.notes
     headline = [_headline(found), *filter(None, [whose])]
     print_lines(headline, console)

@@ -1,22 +1,35 @@
-"""The simulator's operators: a package of kernels that commands load with its driver."""
+"""A model and its device, as commands that run it there begin; for the simulator with its
+operators: a package of kernels.
+"""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bringup import devices
+from bringup import devices, settings
+from bringup.cli._requirements import require_torch
 from bringup.errors import DeviceError
+
+if TYPE_CHECKING:
+    from bringup.cli.trial.trial_model import Subject
 
 _PACKAGE = "bringup_sim_ops"
 
+_NO_DEVICES = ("cpu", "cuda", "eager", "compiled", "fused", "captured")
+
+ModelTarget = Annotated[
+    str,
+    typer.Argument(metavar="PATH|module:factory", help="A Hugging Face folder, or a factory."),
+]
 Operators = Annotated[
     bool,
     typer.Option(
@@ -48,7 +61,26 @@ def whose_kernels(driver: str | Path, *, loaded: bool, why_not: str = "") -> str
 
 
 @contextmanager
-def simulator_operators(wanted: bool) -> Iterator[str]:
+def loaded_model(
+    target: str, places: tuple[str, ...], driver: str | None, operators: bool
+) -> Iterator[tuple[Subject, str]]:
+    """Load the driver of what torch does not know yet among `places`, and the model; gives it and
+    `whose_kernels`. In this block what the model prints goes to standard error.
+    """
+    require_torch()
+    from bringup.cli.trial.trial_model import load_model
+
+    unknown = [name for name in places if name.partition(":")[0] not in _NO_DEVICES]
+    if unknown and devices.loaded() is None:
+        devices.load_driver(driver or settings.driver() or "sim")
+    with redirect_stdout(sys.stderr):
+        subject = load_model(target)
+        with _simulator_operators(operators) as whose:
+            yield subject, whose
+
+
+@contextmanager
+def _simulator_operators(wanted: bool) -> Iterator[str]:
     """In this block the simulator, if it is loaded, has its operators; gives `whose_kernels`.
 
     They are left out, with the reason, where the device has kernels of its own for one of them.
