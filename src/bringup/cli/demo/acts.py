@@ -20,14 +20,14 @@ from typing import Any
 
 import torch
 
-from bringup import _native, devices, jit, ops
+from bringup import devices, jit, ops
 from bringup._processes import ending, output_within, started
 from bringup.cli._new_command import write_package
 from bringup.cli.trial.timing import Limits, Rounds
 from bringup.cli.trial.verdict import spread
 from bringup.report import Ratio
 
-_SECONDS = 60.0  # for the build, and for the training
+_SECONDS = 60.0  # for the training
 _NAME = "demo_board"
 _ADD = """#include <stdint.h>
 void add(float* out, const float* x, const float* y, int64_t n) {
@@ -106,44 +106,24 @@ def operator_act(act: Act) -> None:
 
 
 def driver_act(act: Act) -> None:
-    """Write `bringup new driver`'s package, build it, and train a model on the device."""
+    """Write `bringup new driver`'s package, compile it, and train a model on the device."""
     began = time.perf_counter()
-    compiler = jit.toolchain("cpu")
     with tempfile.TemporaryDirectory() as folder:
         write_package("driver", _NAME, Path(folder))
-        source, library = Path(folder, _NAME, "driver.c"), Path(folder, f"lib{_NAME}.so")
-        flags = (
-            "-O2",
-            "-shared",
-            "-fPIC",
-            "-fexceptions",
-            "-pthread",
-            f"-I{_native.include_dir()}",
-        )
-        macros = ("-D_POSIX_C_SOURCE=200809L",)
-        build = (
-            str(compiler.path),
-            "-x",
-            "c",
-            "-std=c11",
-            *flags,
-            *macros,
-            str(source),
-            "-o",
-            str(library),
-        )
+        source = jit.Source(Path(folder, _NAME, "driver.c"), entry="bringup_driver_get")
+        macros = {"_POSIX_C_SOURCE": "200809L"}
+        library = jit.compile(source, macros=macros, flags=("-fexceptions", "-pthread")).path
         program = (sys.executable, "-m", "bringup.cli.demo.acts", str(library))
-        for argv in (build, program):
-            with started(argv, errors=subprocess.DEVNULL) as child:
-                said, in_time = output_within(child, _SECONDS)
-            if not in_time or child.returncode != 0:
-                how = ending(child.returncode) if in_time else f"no end after {_SECONDS:.0f} s"
-                act.has_failed, act.words = True, f"{' '.join(argv[:3])} ...: {how}"
-                return
+        with started(program, errors=subprocess.DEVNULL) as child:
+            said, in_time = output_within(child, _SECONDS)
+    if not in_time or child.returncode != 0:
+        how = ending(child.returncode) if in_time else f"no end after {_SECONDS:.0f} s"
+        act.has_failed, act.words = True, f"{' '.join(program[:3])} ...: {how}"
+        return
     act.losses = json.loads(said)
     seconds = time.perf_counter() - began
     act.words = (
-        f"bringup new driver {_NAME}, built, {len(act.losses)} steps of training: loss "
+        f"bringup new driver {_NAME}, {len(act.losses)} steps of training: loss "
         f"{act.losses[0]:.3f} to {act.losses[-1]:.3f}, {seconds:.0f} s in all"
     )
 
