@@ -9,47 +9,43 @@ writes `serving.svg` and what it is drawn from, `serving.json`.
 from __future__ import annotations
 
 import json
+import math
 import sys
-from html import escape
 from pathlib import Path
 from typing import Any
 
-_WIDTH, _LEFT, _BAR, _STEP, _TOP = 720, 190, 26, 38, 52
-_STYLE = """
-  text { font: 15px system-ui, sans-serif; fill: #1f2328 }
-  .small { font-size: 12px; fill: #59636e }
-  .peer { fill: #afb8c1 } .ours { fill: #1a7f37 }
-  @media (prefers-color-scheme: dark) {
-    text { fill: #f0f6fc } .small { fill: #9198a1 } .peer { fill: #656c76 } .ours { fill: #3fb950 }
-  }
-"""
+from bringup import report
+
+_STYLE = """<style>
+svg { color: #1f2328; font: 14px system-ui, sans-serif }
+@media (prefers-color-scheme: dark) { svg { color: #f0f6fc } }
+</style>"""
+
+
+def time_text(nanoseconds: float) -> str:
+    """Return a time as people read it."""
+    if math.isnan(nanoseconds):
+        return "-"
+    for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
+        if nanoseconds >= size:
+            return f"{nanoseconds / size:.3g} {unit}"
+    return f"{nanoseconds:.3g} ns"
+
+
+def bars(title: str, rows: list[dict[str, Any]]) -> str:
+    """Return the picture of rows of one name: each peer, slowest first, and ours."""
+    times = sorted(((str(row["peer"]), float(row["peer_ns"])) for row in rows), key=lambda x: -x[1])
+    times.append(("bringup", float(rows[0]["ours_ns"])))
+    drawn = [(name, nanoseconds, time_text(nanoseconds)) for name, nanoseconds in times]
+    return report.bars(drawn, title=title, peers=[str(row["peer"]) for row in rows])
 
 
 def draw(title: str, rows: list[dict[str, Any]]) -> str:
-    """Return the SVG of rows of one name: each peer, slowest first, and ours."""
-    bars = [(str(row["peer"]), float(row["peer_ns"]) / 1e6) for row in rows]
-    bars.sort(key=lambda bar: -bar[1])
-    bars.append(("bringup", float(rows[0]["ours_ns"]) / 1e6))
-    most = max(milliseconds for _, milliseconds in bars)
-    height = _TOP + _STEP * len(bars) + 8
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
-        f'width="{_WIDTH}" height="{height}" role="img">',
-        f"<title>{escape(title)}</title><style>{_STYLE}</style>",
-        f'<text x="0" y="18">{escape(title)}</text>',
-        '<text x="0" y="38" class="small">milliseconds a call, less is better</text>',
-    ]
-    for index, (name, milliseconds) in enumerate(bars):
-        y = _TOP + _STEP * index
-        kind = "ours" if name == "bringup" else "peer"
-        length = (_WIDTH - _LEFT - 80) * milliseconds / most
-        parts += [
-            f'<text x="{_LEFT - 12}" y="{y + 18}" text-anchor="end">{escape(name)}</text>',
-            f'<rect x="{_LEFT}" y="{y}" width="{length:.1f}" height="{_BAR}" rx="3" '
-            f'class="{kind}"/>',
-            f'<text x="{_LEFT + length + 8:.1f}" y="{y + 18}">{milliseconds:.3g} ms</text>',
-        ]
-    return "\n".join([*parts, "</svg>\n"])
+    """Return the picture as a file of its own, which has a width and colours of its own."""
+    svg = str(bars(title, rows)).replace(
+        'width="100%"', 'xmlns="http://www.w3.org/2000/svg" width="720"', 1
+    )
+    return svg.replace("<title>", f"{_STYLE}<title>")
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import subprocess
 import sys
@@ -27,8 +28,9 @@ def test_torch_knows_the_backend_where_nobody_imported_bringup() -> None:
 
 
 def test_benchmarks_print_a_table_and_write_their_rows(tmp_path: Path) -> None:
-    written = tmp_path / "rows.json"
+    written, page = tmp_path / "rows.json", tmp_path / "rows.html"
     command = [sys.executable, "-m", "benchmarks", "op_call", "--quick", "--json", str(written)]
+    command += ["--html", str(page)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     rows = json.loads(written.read_text())
@@ -38,3 +40,5 @@ def test_benchmarks_print_a_table_and_write_their_rows(tmp_path: Path) -> None:
     assert all(row["ratio"] > 0 if row["ratio"] is not None else row["note"] for row in rows)
     assert any(row["ratio"] is not None for row in rows)
     assert all(row["name"] in done.stdout for row in rows)
+    assert all(row["name"] in html.unescape(page.read_text()) for row in rows)
+    assert "python -m benchmarks op_call --quick" in page.read_text()

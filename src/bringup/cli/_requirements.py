@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shlex
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from bringup import __version__, report
+from bringup import report
 
 _STDOUT = Path("-")
 
@@ -94,15 +92,8 @@ def write_results(json_file: Path | None, results: Mapping[str, object], console
 
 
 def write_page(html_file: Path | None, page: report.Page, console: Console) -> None:
-    """Write the page where `--html` says, if it was given; with the date, the version and what was
-    typed.
-    """
+    """Write the page where `--html` says, if it was given, with what was typed."""
     if html_file is None:
         return
-    page.facts |= {
-        "written": datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
-        "bringup": __version__,
-        "command": shlex.join(["bringup", *command_line.get()]),
-    }
-    report.write_html(html_file, page)
+    report.write_html(html_file, page, ["bringup", *command_line.get()])
     console.print(f"Written: {html_file}", markup=False, soft_wrap=True)

@@ -9,8 +9,8 @@ out, and measures nothing itself.
 
 from __future__ import annotations
 
-from bringup.report._figures import bars, curve, intervals
-from bringup.report._html import Bar, Page, Section, to_html, write_html
+from bringup.report._figures import Bar, bars, curve, intervals
+from bringup.report._html import Page, Section, to_html, write_html
 from bringup.report._json import finite_fields, to_json, write_json
 from bringup.report._ratio import Judgement, Ratio, paired_ratio
 from bringup.report._table import Column, Table, render

@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from bringup.report._template import drawn
+
 _BETWEEN = 2  # spaces between columns
 _LEAST = 12  # places of a column that may be folded or cut, unless it says so itself
 
@@ -64,6 +66,9 @@ class Table:
                 f"got {len(cells)}: {cells}"
             )
         self.rows.append(cells)
+
+    def _repr_html_(self) -> str:
+        return drawn("table", self)
 
 
 def render(table: Table, console: Console) -> None:

@@ -269,7 +269,7 @@ def test_page_has_three_pictures_and_the_line_to_paste(
     page = (tmp_path / "page.html").read_text()
     assert page.count("<svg") == page.count("</svg>") == 3
     line = 'torch.compile(model, backend="bringup", mode="default")'
-    assert html.escape(line) in page
+    assert line in html.unescape(page)
     last = capsys.readouterr().out
     assert f"{line}  # call it under torch.inference_mode()" in last
 
@@ -340,7 +340,7 @@ def test_what_model_and_factory_print_is_not_among_the_results(
     assert json.loads(output.out)["name"] == "tried_models:breaks"
     assert output.err.splitlines().count("a line of the model's own") == 1
     assert output.err.count("a line of the factory's own") == 1
-    assert "times as fast as eager" in " ".join(output.err.split())
+    assert "eager/this" in " ".join(output.err.split())
 
 
 def test_threads_are_set_for_all_and_shown(

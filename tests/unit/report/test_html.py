@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from datetime import date
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+import bringup
 from bringup import report
 
 
@@ -37,7 +39,7 @@ class Texts(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.texts.append(data)
+        self.texts.append(data.strip())
 
 
 def test_everything_that_is_given_is_on_the_page_and_every_tag_is_closed() -> None:
@@ -50,7 +52,7 @@ def test_everything_that_is_given_is_on_the_page_and_every_tag_is_closed() -> No
 
 def test_a_bar_has_the_widths_of_its_parts_in_the_colours_of_the_key() -> None:
     text = report.to_html(page())
-    widths = re.findall(r'width:([\d.]+)%;background:(#\w+)"', text)
+    widths = re.findall(r'width="([\d.]+)%" height="13" fill="(#\w+)"', text)
     assert [width for width, _ in widths] == ["25.00", "50.00"]
     key = re.findall(r'<span style="background:(#\w+)"></span>', text)
     assert key == [colour for _, colour in widths]
@@ -68,12 +70,36 @@ def test_what_is_empty_is_left_out() -> None:
     assert 'class="key"' not in body
 
 
-def test_a_page_is_written_into_a_file(tmp_path: Path) -> None:
+def test_a_page_is_written_with_the_date_the_version_and_what_was_typed(tmp_path: Path) -> None:
     file = tmp_path / "page.html"
-    report.write_html(file, page())
-    assert file.read_text() == report.to_html(page())
+    report.write_html(file, page(), ["bringup", "try", "a b"])
+    text = file.read_text()
+    typed = "bringup try &#39;a b&#39;"
+    for fact in (date.today().isoformat(), bringup.__version__, typed, "2.13"):
+        assert f"<td>{fact}" in text
+    assert re.sub("<tr><th>(written|bringup|command)</th>.*\n", "", text) == report.to_html(page())
     with pytest.raises(OSError):
         report.write_html(tmp_path / "none" / "page.html", page())
+
+
+def test_a_notebook_shows_pages_and_tables_escaped() -> None:
+    for shown in (page(), page().sections[0].tables[0]):
+        text = shown._repr_html_()
+        assert "Ops &lt;b&gt;" in text
+        assert "a &amp; b" in text
+        assert "<html" not in text
+
+
+def test_pictures_and_what_is_given_as_one_are_escaped() -> None:
+    ratio = report.paired_ratio([2.0] * 9, [1.0] * 9)
+    for picture in (
+        report.bars([("<i>", 1.0, "<i>")], title="<i>"),
+        report.intervals([("<i>", ratio, "<i>")]),
+        report.curve([1.0], "<i>"),
+        report.to_html(report.Page("<i>", sections=[report.Section("s", figures=["<i>"])])),
+    ):
+        assert "&lt;i&gt;" in picture
+        assert "<i>" not in picture
 
 
 def test_one_headline_is_large_and_the_page_follows_a_dark_desktop() -> None:

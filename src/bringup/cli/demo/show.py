@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from rich.bar import Bar
@@ -16,14 +15,20 @@ from bringup.cli.demo.measure import Pair, Row
 from bringup.cli.demo.modes import Mode
 from bringup.cli.demo.run import DemoResult
 from bringup.cli.demo.texts import LengthClass
-from bringup.cli.trial.show import finite_row
+from bringup.cli.trial.show import (
+    RATIO_NOTES,
+    RATIOS,
+    finite_row,
+    ratio_cells,
+    ratio_text,
+)
 from bringup.cli.trial.verdict import spread
-from bringup.report import Judgement, Ratio
+from bringup.report import Judgement
 
 _COLUMNS = (
     *fixed("mode", "length"),
     *numbers("ms"),
-    *fixed("eager/this", "Inductor/this"),
+    *RATIOS,
     *numbers("ops", "diff"),
 )
 _BAR = 30  # characters
@@ -64,17 +69,12 @@ def _of(rows: Sequence[Row], mode: Mode) -> Row | None:
     return next((row for row in shown_rows(rows) if row.mode == mode.value), None)
 
 
-def spread_text(ratio: Ratio | None) -> str:
-    """Return a ratio as tables have it."""
-    return "-" if ratio is None else spread(ratio)
-
-
 def _bars(rows: Sequence[Row]) -> RichTable:
     shown = shown_rows(rows)
     longest = max((row.ms for row in shown), default=1.0)
     grid = RichTable.grid(padding=(0, 1))
     for row in shown:
-        words = "" if row.mode == Mode.EAGER.value else spread_text(row.speedup_vs_eager)
+        words = "" if row.mode == Mode.EAGER.value else ratio_text(row.speedup_vs_eager)
         bar = Bar(longest, 0, row.ms, width=_BAR)
         grid.add_row(Text(row.mode), bar, Text(f"{row.ms:.1f} ms"), Text(words))
     return grid
@@ -85,24 +85,15 @@ def result_table(device: str, rows: Sequence[Row], notes: Sequence[str]) -> repo
     title = f"all-MiniLM-L6-v2 on {device}, one sentence at a time"
     table = report.Table(title, _COLUMNS, notes=list(notes))
     for row in rows:
-        itself = row.mode == Mode.EAGER.value
         table.add(
             row.mode,
             row.bucket,
             f"{row.ms:.2f}",
-            "1" if itself else _short(row.speedup_vs_eager),
-            "1" if row.mode == Mode.INDUCTOR.value else _short(row.speedup_vs_inductor),
+            *ratio_cells(row.mode, row.ms, row.speedup_vs_eager, row.speedup_vs_inductor),
             str(row.host_ops),
             f"{row.max_abs_diff:.1e}",
         )
     return table
-
-
-def _short(ratio: Ratio | None) -> str:
-    """Return a ratio as `spread` does, in the room of a column."""
-    if ratio is not None and ratio.judgement is Judgement.TOO_NOISY:
-        return "too noisy" if math.isfinite(ratio.high) else "too few rounds"
-    return spread_text(ratio).replace("x (", " (").replace(" to ", "-")
 
 
 def _shortened(text: str) -> str:
@@ -137,8 +128,7 @@ def show(console: Console, result: DemoResult) -> None:
     explained = [
         f"least cosine to eager on cpu: {min((row.min_cosine for row in rows), default=1):.5f}",
         "ms: median over the sentences of each one's median time.",
-        "eager/this, Inductor/this: how many times as fast, in interleaved rounds",
-        "  on the same device; in brackets where the median lies, with 95 %.",
+        *RATIO_NOTES,
         "diff: the largest, against eager on cpu, over all sentences; so is the cosine.",
         "ops: operators dispatched by the host for a sentence; a captured graph is none",
         "; ".join(f"{kind.value}: {kind.range_text}" for kind in LengthClass),
@@ -178,7 +168,7 @@ def page(result: DemoResult) -> report.Page:
 
 
 def _value_text(row: Row) -> str:
-    ratio = "" if row.mode == Mode.EAGER.value else spread_text(row.speedup_vs_eager)
+    ratio = "" if row.mode == Mode.EAGER.value else ratio_text(row.speedup_vs_eager)
     return f"{row.ms:.1f} ms  {ratio}"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -14,8 +16,13 @@ from bringup.cli.trial.run import Line, Trial
 from bringup.cli.trial.verdict import recommended_code, spread, verdict
 from bringup.kernels.patterns import LIBRARY
 from bringup.passes import PassStatus
-from bringup.report import Ratio
+from bringup.report import Judgement, Ratio
 
+RATIOS = fixed("eager/this", "Inductor/this")
+RATIO_NOTES = (
+    "eager/this, Inductor/this: how many times as fast, in interleaved rounds",
+    "  on the same device; in brackets where the median lies, with 95 %.",
+)
 _IDLE = (PassStatus.UNCHANGED, PassStatus.SKIPPED)
 _SHIPPED = frozenset(f"Library{item.__name__}" for item in LIBRARY)
 
@@ -59,25 +66,33 @@ def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def _ratio(ratio: Ratio | None) -> str:
+def ratio_text(ratio: Ratio | None) -> str:
+    """Return a ratio with its interval; "-" where nothing was compared."""
     return "-" if ratio is None else spread(ratio)
 
 
+def ratio_cells(
+    mode: str, ms: float | None, to_eager: Ratio | None, to_inductor: Ratio | None
+) -> Iterator[str]:
+    """Yield the cells of `RATIOS` for a mode: its ratios in the room of a column."""
+    for peer, ratio in (("eager", to_eager), ("inductor", to_inductor)):
+        if mode == peer and ms is not None:
+            yield "1"
+        elif ratio is not None and ratio.judgement is Judgement.TOO_NOISY:
+            yield "too noisy" if math.isfinite(ratio.high) else "too few rounds"
+        else:
+            yield ratio_text(ratio).replace("x (", " (").replace(" to ", "-")
+
+
 def _time_table(trial: Trial) -> report.Table:
-    columns = [*fixed("mode"), *numbers("ms"), *texts("times as fast as eager", "as Inductor")]
-    columns += numbers("rounds", "max |diff|")
-    notes = [
-        f"Threads of every mode: {trial.threads}. In brackets: where the median lies, with 95 %.",
-        *trial.notes,
-    ]
+    columns = [*fixed("mode"), *numbers("ms"), *RATIOS, *numbers("rounds", "max |diff|")]
+    notes = [*RATIO_NOTES, f"Threads of every mode: {trial.threads}.", *trial.notes]
     table = report.Table(trial.name, columns, notes=notes)
     for line in trial.lines:
-        itself = line.mode == "eager"
         table.add(
             line.mode,
             _milliseconds(line.ms),
-            "1" if itself and line.ms is not None else _ratio(line.speedup),
-            "1" if line.mode == "inductor" and line.ms else _ratio(line.speedup_vs_inductor),
+            *ratio_cells(line.mode, line.ms, line.speedup, line.speedup_vs_inductor),
             "-" if line.speedup is None else str(line.speedup.rounds),
             _number(line.max_abs_diff, ".1e"),
         )
