@@ -250,10 +250,14 @@ def test_something_else_than_a_target_is_refused(registry: None) -> None:
         jit.register_target(Acme)  # type: ignore[arg-type]
 
 
-def test_a_suffix_means_one_language(registry: None) -> None:
+@pytest.mark.parametrize(
+    ("suffix", "words"),
+    [(".cpp", r"'\.cpp' cannot mean acme: it means c\+\+"), ("cpp", "'cpp' .*: it has no dot")],
+)
+def test_a_suffix_means_one_language(registry: None, suffix: str, words: str) -> None:
     target = Acme(Path("x"))
-    target.languages = {".cpp": "acme"}
-    with pytest.raises(ValueError, match=r"suffix '\.cpp' cannot mean acme: it means c\+\+"):
+    target.languages = {suffix: "acme"}
+    with pytest.raises(ValueError, match=f"suffix {words}"):
         jit.register_target(target)
     assert "acme" not in jit.targets()
 

@@ -191,8 +191,9 @@ def test_missing_function_is_named(launcher: ops.TwoPhaseLauncher) -> None:
         launcher.launch("Half")
 
 
-def test_library_without_descriptors_takes_addresses(kernel_cache: Path) -> None:
-    launcher = ops.TwoPhaseLauncher(build(WITHOUT_DESCRIPTORS, "aclnnZero"))
+@pytest.mark.parametrize("more", ["", "EXPORT void* aclCreateTensor(void) { return 0; }"])
+def test_library_without_descriptors_takes_addresses(kernel_cache: Path, more: str) -> None:
+    launcher = ops.TwoPhaseLauncher(build(WITHOUT_DESCRIPTORS + more, "aclnnZero"))
     x = torch.ones(2)
     with pytest.raises(KernelError, match=r"no aclCreateTensor.*pass .*ops.tensor_ptr\(x\)"):
         launcher.launch("Zero", args=[x])
@@ -214,6 +215,8 @@ def test_native_handle_cannot_carry_a_workspace(launcher: ops.TwoPhaseLauncher) 
     x = torch.zeros(4, device="npu")
     with pytest.raises(ContractError, match=r"workspace of 16 bytes.*give the torch.Stream"):
         launcher.launch("Increment", args=[x, x, 9.0], stream=stream.native_handle)
+    empty = torch.zeros(0, device="npu")  # takes no workspace
+    launcher.launch("Increment", args=[empty, empty, 9.0], stream=stream.native_handle)
 
 
 def test_tensors_on_two_devices_are_refused(launcher: ops.TwoPhaseLauncher) -> None:
