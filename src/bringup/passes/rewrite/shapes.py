@@ -33,10 +33,11 @@ def infer_shape(replacement: ir.Graph, source: MatchResult | ir.Node | SubgraphB
     if not replacement.is_bound and present and present[0].node.graph.dialect is not None:
         replacement.bind(present[0].node.graph.dialect)
     if not replacement.is_bound:
-        named = "no dialect" if replacement.dialect is None else repr(replacement.dialect.name)
+        dialect = replacement.dialect
+        known = "it has no dialect" if dialect is None else f"{dialect.name!r} knows none"
         raise PassError(
-            f"the shapes of the replacement {replacement.name!r} cannot be inferred: {named} knows "
-            "none; run the pass on a graph that is bound to a dialect with shape inference "
+            f"the shapes of the replacement {replacement.name!r} cannot be inferred: {known}; "
+            "run the pass on a graph that is bound to a dialect with shape inference "
             "(compiler.apply_passes binds one)"
         )
     metas = {

@@ -380,6 +380,26 @@ def test_shapes_of_a_replacement_come_from_its_source(source):
     assert seen == ["float32[4, 8]", "float32[8, 3]", "float32[4, 3]"]
 
 
+def test_a_replacement_made_before_the_pass_is_bound_to_its_sources_dialect():
+    new = replacement_graph()
+    assert not new.is_bound
+
+    @passes.register_custom_pass(name="P", stage=STAGE)
+    def work(graph, context):
+        passes.infer_shape(new, graph.find("aten::mm")[0])
+
+    compiler.apply_passes(traced_linear())
+    assert str(new.outputs[0].desc) == "float32[4, 3]"
+
+
+def test_infer_shape_without_inputs_needs_a_dialect_of_the_replacement():
+    builder = ir.GraphBuilder("one")
+    one = builder.build_and_reset(builder.op("aten::neg", builder.create_constant(1.0)))
+    source = one.outputs[0].node.inputs[0].node
+    with pytest.raises(PassError, match="cannot be inferred: it has no dialect; "):
+        passes.infer_shape(one, source)
+
+
 def test_infer_shape_refuses_other_kinds_and_leaves_the_replacement_alone():
     graph = chain("a")
     with pytest.raises(TypeError, match=r"infer_shape takes an ir\.Graph, got str"):
