@@ -139,6 +139,10 @@ en::Graph& editable(GraphCore& core);
 // The bringup.ir.Graph of a core; null when it is gone.
 Ref owner_of(const GraphCore& core);
 
+inline Ref attribute(PyObject* object, const char* name) {
+  return Ref::checked(PyObject_GetAttrString(object, name));
+}
+
 // Strings and operators.
 Ref python_text(en::StringId text);             // one str object a text
 en::StringId string_of(PyObject* text);         // throws PythonError

@@ -9,10 +9,6 @@ namespace nb = nanobind;
 namespace bringup::python {
 namespace {
 
-Ref attribute(PyObject* object, const char* name) {
-  return Ref::checked(PyObject_GetAttrString(object, name));
-}
-
 std::string utf8(PyObject* text) {
   Py_ssize_t size = 0;
   const char* start = PyUnicode_AsUTF8AndSize(text, &size);

@@ -30,10 +30,6 @@ PyObject* number_key() {
   return key;
 }
 
-Ref attribute(PyObject* object, const char* name) {
-  return Ref::checked(PyObject_GetAttrString(object, name));
-}
-
 bool truth_of(PyObject* object, const char* name) {
   const int truth = PyObject_IsTrue(attribute(object, name).get());
   if (truth < 0) throw PythonError();
