@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import threading
@@ -320,12 +321,17 @@ def test_a_python_kernels_error_and_results_come_through(
         assert facts(ours, True) == facts(theirs, True)
 
     def fail(x: Tensor) -> Tensor:
-        raise KeyError("of the vendor")
+        raise (KeyError if x.dim() else RuntimeError)("of the vendor")
 
     vendor.define("fail(Tensor x) -> Tensor")
     vendor.impl("fail", fail, "CPU")
     with pytest.raises(KeyError, match="of the vendor"):
         handle(f"{vendor.ns}::fail")(x)
+    failing = handle(f"{vendor.ns}::fail")
+    for call in (failing, functools.partial(ops.AdoptedOperator.__call__, failing)):
+        with pytest.raises(RuntimeError, match="of the vendor") as failed:
+            call(torch.zeros([]))
+        assert failed.type is RuntimeError
 
 
 def test_an_operator_that_its_owner_removed_is_an_error_and_can_come_back() -> None:
