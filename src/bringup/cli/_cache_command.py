@@ -14,9 +14,9 @@ from typing import Annotated, Any
 import typer
 
 from bringup import jit, report, settings
-from bringup.cli._columns import fixed, numbers, texts
 from bringup.cli._requirements import JsonFile, console_for, say, write_results
 from bringup.jit.store.prune import Pruned
+from bringup.report._columns import fixed, numbers, texts
 
 _SHOWN_DIGITS = 12
 

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 import typer
 
 from bringup._processes import ending, started
-from bringup.cli._columns import fixed, texts
 from bringup.cli._exit_codes import ExitCode
 from bringup.cli._requirements import JsonFile, console_for, require_torch, write_results
 from bringup.errors import first_line
+from bringup.report._columns import fixed, texts
 
 
 def check(

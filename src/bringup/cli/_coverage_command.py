@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bringup import report
-from bringup.cli._columns import fixed, names, numbers, texts
 from bringup.cli._compare_command import print_lines
 from bringup.cli._exit_codes import ExitCode
 from bringup.cli._requirements import (
@@ -20,10 +19,7 @@ from bringup.cli._requirements import (
 from bringup.cli._simulator import ModelTarget, Operators, loaded_model
 
 if TYPE_CHECKING:
-    from bringup.conformance import Coverage, Need
-
-_SHARES = ("operators", "calls", "flops", "bytes")
-_LEAST_SHAPES = 10
+    from bringup.conformance import Coverage
 
 
 def coverage(
@@ -53,6 +49,12 @@ def coverage(
     console = console_for(json_file)
     with loaded_model(target, (device,), driver, operators) as (subject, whose):
         from bringup import conformance
+        from bringup.conformance.coverage_page import (
+            headline,
+            needs_table,
+            page,
+            shares_table,
+        )
 
         found = conformance.coverage(
             subject.model,
@@ -63,89 +65,25 @@ def coverage(
             optimizer=optimizer,
         )
     found.notes[:0] = subject.notes
-    headline = [_headline(found), *filter(None, [whose])]
-    print_lines(headline, console)
-    report.render(_shares(found), console)
-    report.render(_table(found, rows), console)
+    print_lines([headline(found), *filter(None, [whose])], console)
+    report.render(shares_table(found), console)
+    report.render(needs_table(found, rows), console)
     write_results(json_file, as_json(target, found), console)
-    write_page(html_file, _page(target, found, headline), console)
+    write_page(html_file, page(found, target, whose), console)
     if found.of(conformance.Support.IMPOSSIBLE):
         raise typer.Exit(ExitCode.FAILED)
 
 
 def as_json(target: str, found: Coverage) -> dict[str, object]:
     """Return the coverage for `--json`."""
+    from bringup.conformance.coverage_page import share_values
+
     needs = [{**vars(need), "on_host": sorted(need.on_host)} for need in found.needs]
     return {
         "model": target,
         "device": found.device,
         "phases": found.phases,
         "notes": found.notes,
-        "shares": _share_values(found),
+        "shares": share_values(found),
         "needs": needs,
     }
-
-
-def _share_values(found: Coverage) -> dict[str, dict[str, float]]:
-    from bringup.conformance import Support
-
-    return {s.value: {name: found.share(s, name) for name in _SHARES} for s in Support}
-
-
-def _shares(found: Coverage) -> report.Table:
-    table = report.Table("Share of all", [*fixed(""), *numbers(*_SHARES)])
-    for name, values in _share_values(found).items():
-        table.add(name, *(f"{value:.0%}" for value in values.values()))
-    return table
-
-
-def _table(found: Coverage, rows: int) -> report.Table:
-    columns = [*names("operator"), *fixed("phase", "dtype"), *numbers("calls", "MFLOP", "MiB")]
-    columns += [*fixed("runs"), *texts("shapes", least=_LEAST_SHAPES)]
-    table = report.Table(f"What the model needs of {found.device}: {len(found.needs)}", columns)
-    for need in found.needs[:rows]:
-        table.add(
-            need.operator.removeprefix("aten::"),
-            need.phase,
-            ", ".join(need.dtypes),
-            f"{need.calls:,}",
-            f"{need.flops / 1e6:,.2f}",
-            f"{need.bytes / 2**20:,.2f}",
-            need.support.value,
-            _shapes(need),
-        )
-    if len(found.needs) > rows:
-        table.notes.append(f"{len(found.needs) - rows} more: --rows, --json")
-    reasons = {f"{need.operator}: {need.reason}" for need in found.needs if need.reason}
-    table.notes += [*sorted(reasons), *found.notes]
-    return table
-
-
-def _shapes(need: Need) -> str:
-    shown = [str(list(shape)).replace(" ", "") for shape in need.shapes[:4]]
-    return " ".join(shown) + (f" and {len(need.shapes) - 4} more" if len(need.shapes) > 4 else "")
-
-
-def _headline(found: Coverage) -> str:
-    native = _share_values(found)["native"]
-    share = f"{native['flops']:.0%} of the FLOPs and {native['operators']:.0%} of the operators"
-    return f"{share} native"
-
-
-def _page(target: str, found: Coverage, headline: list[str]) -> report.Page:
-    values = _share_values(found)
-    names = list(values)
-    bars = [
-        report.Bar(
-            what,
-            [values[name][what] for name in names],
-            f"{values['native'][what]:.0%} native",
-        )
-        for what in _SHARES
-    ]
-    sections = [
-        report.Section("Share of all", key=names, bars=bars),
-        report.Section("The work list", tables=[_table(found, len(found.needs))]),
-    ]
-    facts = {"model": target, "device": found.device, "phases": ", ".join(found.phases)}
-    return report.Page(f"{target} on {found.device}", headline, facts, sections)

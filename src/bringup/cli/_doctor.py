@@ -10,12 +10,12 @@ from rich.console import Console
 
 from bringup import devices, report, settings
 from bringup.cli import _doctor_views
-from bringup.cli._columns import fixed, texts
 from bringup.cli._doctor_checks import Finding, Health, run_checks
 from bringup.cli._exit_codes import ExitCode
 from bringup.cli._requirements import JsonFile, console_for, require_torch, write_results
 from bringup.devices import DriverDescription
 from bringup.errors import DriverError, NativeLibraryError
+from bringup.report._columns import fixed, texts
 
 
 def doctor(

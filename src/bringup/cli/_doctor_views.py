@@ -9,8 +9,8 @@ from pathlib import Path
 from rich.console import Console
 
 from bringup import devices, report
-from bringup.cli._columns import fixed, texts
 from bringup.cli._requirements import console_for, require_torch, write_results
+from bringup.report._columns import fixed, texts
 
 
 def show_operator(name: str, json_file: Path | None) -> None:

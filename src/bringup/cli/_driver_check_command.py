@@ -12,13 +12,17 @@ from rich.console import Console
 from rich.text import Text
 
 from bringup import devices, jit, report
-from bringup.cli._columns import fixed, texts
 from bringup.cli._exit_codes import ExitCode
-from bringup.cli._requirements import JsonFile, console_for, write_results
-from bringup.devices._driver_check import KERNELS
+from bringup.cli._requirements import (
+    HtmlFile,
+    JsonFile,
+    console_for,
+    write_page,
+    write_results,
+)
+from bringup.devices._driver_check import KERNELS, SHOWN_CALLS, page, verdict
 from bringup.errors import CompileError, MissingCompilerError, first_line
-
-_SHOWN_CALLS = 24
+from bringup.report._columns import fixed, texts
 
 
 def check(
@@ -40,6 +44,7 @@ def check(
         ),
     ] = 20.0,
     json_file: JsonFile = None,
+    html_file: HtmlFile = None,
 ) -> None:
     """Test a driver in processes of its own, each check in another. Exit code 0: it breaks no rule,
     1: it does, crashes, hangs or cannot be loaded.
@@ -62,6 +67,7 @@ def check(
     if no_kernels:
         console.print(no_kernels, markup=False, soft_wrap=True)
     write_results(json_file, vars(found), console)
+    write_page(html_file, page(found), console)
     if found.failure or found.failures:
         raise typer.Exit(ExitCode.FAILED)
 
@@ -87,14 +93,12 @@ def _list(json_file: Path | None) -> None:
 
 def _show(found: devices.DriverCheck, console: Console) -> None:
     if found.failure:
-        failure = Text(f"{found.path} cannot be used: {found.failure}", style="red")
-        console.print(failure, soft_wrap=True)
+        console.print(Text(verdict(found), style="red"), soft_wrap=True)
         return
     passed = [result.function for result in found.results if result.outcome == "pass"]
     skipped = [result for result in found.results if result.outcome == "skipped"]
-    words = f"{len(found.failures)} fail, {len(passed)} pass, {len(skipped)} skipped"
     console.print(Text(f"{found.device_name}: {found.description}", style="bold"))
-    console.print(words, highlight=False)
+    console.print(verdict(found), highlight=False)
     for result in found.failures:
         _show_failure(result, console)
     if passed:
@@ -116,8 +120,8 @@ def _by_reason(skipped: Sequence[devices.CheckResult]) -> dict[str, list[str]]:
 def _show_failure(result: devices.CheckResult, console: Console) -> None:
     console.print(Text(f"\nFAIL {result.name}: {result.reason}", style="red"), soft_wrap=True)
     lines = [f"rule: {result.rule}", f"expected: {result.expected}", f"got: {result.got}"]
-    left_out = max(len(result.calls) - _SHOWN_CALLS, 0)
-    lines.append("calls:" if not left_out else f"calls (the last {_SHOWN_CALLS}; --json has more):")
+    left_out = max(len(result.calls) - SHOWN_CALLS, 0)
+    lines.append("calls:" if not left_out else f"calls (the last {SHOWN_CALLS}; --json has more):")
     lines += [f"  {call}" for call in result.calls[left_out:]]
     for line in lines:
         console.print(f"  {line}", markup=False, highlight=False, soft_wrap=True)

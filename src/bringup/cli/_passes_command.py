@@ -14,7 +14,15 @@ import typer
 
 from bringup import passes
 from bringup.cli._exit_codes import ExitCode
-from bringup.cli._requirements import JsonFile, console_for, require_torch, say, write_results
+from bringup.cli._requirements import (
+    HtmlFile,
+    JsonFile,
+    console_for,
+    require_torch,
+    say,
+    write_page,
+    write_results,
+)
 from bringup.errors import BringupError
 
 if TYPE_CHECKING:
@@ -82,6 +90,7 @@ def explain(
         bool, typer.Option("--all", help="Show every pass and pattern, however far from a match.")
     ] = False,
     json_file: JsonFile = None,
+    html_file: HtmlFile = None,
 ) -> None:
     """Say what passes do to a model: matches, times, and how close each came where it did nothing.
 
@@ -91,7 +100,11 @@ def explain(
     require_torch()
     from bringup.cli.explain.model import load_model
     from bringup.cli.explain.run import explain as explain_model
-    from bringup.cli.explain.show import explanation_as_json, show_explanation
+    from bringup.cli.explain.show import (
+        explanation_as_json,
+        explanation_page,
+        show_explanation,
+    )
 
     _load(path, names)
     options: dict[str, object] = {"verify": verify}
@@ -101,6 +114,7 @@ def explain(
     console = console_for(json_file)
     show_explanation(console, found, every=every)
     write_results(json_file, explanation_as_json(found), console)
+    write_page(html_file, explanation_page(found), console)
     if found.has_failed:
         raise typer.Exit(ExitCode.PASS_FAILED)
     if not found.has_rewritten(every=names is not None):

@@ -7,6 +7,7 @@ wrong on equal inputs. `coverage` lists the operators that a model needs, and wh
 
 from __future__ import annotations
 
+from bringup.conformance import compare_page, conformance_page, coverage_page
 from bringup.conformance._cases import CaseResult
 from bringup.conformance._compare import Comparison, ResultDifference, compare
 from bringup.conformance._coverage import Coverage, Need, Support, coverage
@@ -40,3 +41,11 @@ __all__ = [
     "read_baseline",
     "run_conformance",
 ]
+
+# A notebook shows what came out as the commands' pages.
+for _kind, _page in (
+    (Comparison, compare_page.page),
+    (Conformance, conformance_page.page),
+    (Coverage, coverage_page.page),
+):
+    setattr(_kind, "_repr_html_", lambda self, page=_page: page(self)._repr_html_())  # noqa: B010

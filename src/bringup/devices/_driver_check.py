@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from bringup import _native, settings
@@ -19,7 +20,11 @@ from bringup._processes import ending
 from bringup.devices._driver_abi import DTYPES
 from bringup.errors import NativeLibraryError
 
+if TYPE_CHECKING:
+    from bringup.report import Page
+
 _PROGRAM = "bringup-driver-check"
+SHOWN_CALLS = 24  # of a failure, where people read it
 _LEAST_ALIGNMENT = 64  # what a driver that says nothing of it promises
 # The device code that the suite launches; to be built for the driver's device.
 KERNELS = Path(__file__).with_name("driver_check_kernels.cpp")
@@ -97,6 +102,50 @@ class DriverCheck:
     def failures(self) -> tuple[CheckResult, ...]:
         """Return the checks that failed."""
         return tuple(result for result in self.results if result.outcome == "fail")
+
+    def _repr_html_(self) -> str:
+        return page(self)._repr_html_()
+
+
+def verdict(found: DriverCheck) -> str:
+    """Return how many checks fail, pass and are skipped, or why none could be made."""
+    if found.failure:
+        return f"{found.path} cannot be used: {found.failure}"
+    counts = Counter(result.outcome for result in found.results)
+    return f"{counts['fail']} fail, {counts['pass']} pass, {counts['skipped']} skipped"
+
+
+def page(found: DriverCheck) -> Page:
+    """Return the failures with their calls, the functions with what came out, the rest."""
+    from bringup.report import Bar, Page, Section, Table
+    from bringup.report._columns import texts
+
+    facts = {"driver": str(found.path), "device": found.device_name, "says": found.description}
+    facts |= {"version": found.driver_version, "groups": ", ".join(found.capabilities)}
+    failures = []
+    for one in found.failures:
+        rows = [("rule", one.rule), ("expected", one.expected), ("got", one.got)]
+        rows.append(("last calls", "\n".join(one.calls[-SHOWN_CALLS:])))
+        table = Table("", texts("", ""), [*rows])
+        failures.append(Section(f"FAIL {one.name}", [one.reason], tables=[table]))
+    by_function: dict[str, list[str]] = {}
+    for one in found.results:
+        by_function.setdefault(one.function, []).append(one.outcome)
+    outcomes = ("pass", "skipped", "fail")
+    bars = []
+    for function, ones in by_function.items():
+        parts = [ones.count(outcome) / len(ones) for outcome in outcomes]
+        bars.append(Bar(function, parts, f"{ones.count('pass')} of {len(ones)} pass"))
+    checks = Table("", texts("check", "function", "outcome", "rule"))
+    for one in found.results:
+        outcome = f"{one.outcome}: {one.reason}" if one.outcome == "skipped" else one.outcome
+        checks.add(one.name, one.function, outcome, one.rule)
+    rest = [
+        Section("By function", key=outcomes, bars=bars),
+        Section("All checks", tables=[checks]),
+    ]
+    sections = [*failures, *(rest if found.results else [])]
+    return Page("bringup driver check", [verdict(found)], facts, sections)
 
 
 @dataclass(frozen=True)

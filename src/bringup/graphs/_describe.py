@@ -8,10 +8,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from bringup.graphs._slots import HostValue, NodeInfo, Slot
+
+if TYPE_CHECKING:
+    from bringup.report import Table
+
+_SHOWN_NODES = 100
 
 
 @dataclass(frozen=True)
@@ -226,14 +232,32 @@ def dot_text(
     """
     lines = ["digraph captured {", "  node [shape=box];"]
     for number, node in enumerate(nodes):
-        values = [
-            f"{name} = {value_words(slot.value)}" for name, slot in slots.get(number, {}).items()
-        ]
+        values = _slot_words(slots.get(number, {}))
         label = _escaped([f"{number}: {node.op}", *filter(None, [node.scope]), *values])
         lines.append(f'  n{number} [label="{label}", tooltip="{node.kind} by {node.method}"];')
     lines += _memory_lines(accesses)
     lines += _edge_lines(accesses)
     return "\n".join([*lines, "}"]) + "\n"
+
+
+def _slot_words(slots: Mapping[str, Slot]) -> list[str]:
+    return [f"{name} = {value_words(slot.value)}" for name, slot in slots.items()]
+
+
+def node_table(
+    title: str, nodes: Sequence[NodeInfo], slots: Mapping[int, Mapping[str, Slot]]
+) -> Table:
+    """Return the first nodes as a table; see `dot_text`."""
+    from bringup.report import Table
+    from bringup.report._columns import numbers, texts
+
+    table = Table(title, [*numbers("node"), *texts("operator", "scope", "slots")])
+    for number, node in enumerate(nodes[:_SHOWN_NODES]):
+        words = "\n".join(_slot_words(slots.get(number, {})))
+        table.add(str(number), node.op, node.scope, words)
+    if left := len(nodes) - len(table.rows):
+        table.notes.append(f"{left} more nodes: debug_dump() writes all")
+    return table
 
 
 def _memory_lines(accesses: Sequence[Sequence[Access]]) -> list[str]:

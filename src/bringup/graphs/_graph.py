@@ -26,6 +26,7 @@ from bringup.graphs._describe import (
     diff_graphs,
     dot_text,
     named_nodes,
+    node_table,
     shown,
     value_words,
 )
@@ -486,6 +487,10 @@ class CapturedGraph:
             return "CapturedGraph(empty)"
         counts = f"{content.native.node_count} nodes, {len(content.places)} slots"
         return f"CapturedGraph({counts}, {self.memory_bytes} bytes)"
+
+    def _repr_html_(self) -> str:
+        nodes = () if self._content is None else self.nodes
+        return node_table(repr(self), nodes, self._slots_by_node() if nodes else {})._repr_html_()
 
     def _node_words(self) -> dict[str, str]:
         content = self._captured("diff")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from bringup.errors import PluginError
+
+if TYPE_CHECKING:
+    from bringup.report import Table
 
 
 class PassStatus(Enum):
@@ -130,3 +135,22 @@ class PassReport:
             lines.append(f"  {self.folded} nodes folded into constants")
         lines.extend(f"  not loaded: {error}" for error in self.plugin_errors)
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        table = result_table((result.name, result) for result in self.results)
+        table.title = f"passes on {self.graph}"
+        table.notes += [str(miss) for result in self.results for miss in result.near_misses]
+        return table._repr_html_()
+
+
+def result_table(results: Iterable[tuple[str, PassResult]]) -> Table:
+    """Return the results as a table, each under the name that is given with it."""
+    from bringup.report import Table
+    from bringup.report._columns import fixed, names, numbers
+
+    counts = numbers("matches", "refused", "verified", "ms")
+    table = Table("", [*names("pass"), *fixed("status"), *counts])
+    for name, one in results:
+        numbered = map(str, (one.matches, one.refused, one.verified))
+        table.add(name, one.status.value, *numbered, f"{1000 * one.seconds:.2f}")
+    return table

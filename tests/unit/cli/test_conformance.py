@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from bringup import cli, report
-from bringup.cli import _conformance_command
 from bringup.cli._exit_codes import ExitCode
-from bringup.conformance import CaseResult, Conformance
+from bringup.conformance import CaseResult, Conformance, conformance_page
 
 SLICE = ["conformance", "--driver", "sim", "--filter", "*/e[mx]p*/float32", "--samples", "2"]
 MEASURES = """
@@ -54,7 +53,7 @@ def made() -> Conformance:
 
 
 def test_the_headline_is_native_and_the_total_stands_beside_it() -> None:
-    lines = _conformance_command.headline(made())
+    lines = conformance_page.headline(made())
     assert lines[0] == "operators: 25.0% native (50.0% with the host's help), of 4"
     assert lines[1] == "calls: 60.0% native (100.0% with the host's help), of 5"
     assert lines[2] == "time: 75.0% native (100.0% with the host's help), of 2.0 s"
@@ -100,7 +99,7 @@ def test_a_refusal_ends_with_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 
 def test_the_page_has_families_costs_errors_and_what_does_not_pass() -> None:
-    text = report.to_html(_conformance_command.page(made()))
+    text = report.to_html(conformance_page.page(made()))
     for words in ("Operators by family", "linalg", "Cost of the fallback", "Error by dtype"):
         assert words in text
     assert "NotImplementedError: &lt;none&gt;" in text
@@ -127,7 +126,7 @@ def in_browser(page: Path, folder: Path) -> Any:
 @pytest.mark.slow
 def test_a_browser_shows_the_page_with_bars_as_long_as_their_parts(tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    report.write_html(page, _conformance_command.page(made()))
+    report.write_html(page, conformance_page.page(made()))
     seen = in_browser(page, tmp_path)
     tensor, linalg = sorted(seen["widths"].values())[::-1]
     assert tensor == pytest.approx([1], abs=0.01)

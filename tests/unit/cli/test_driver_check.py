@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -111,10 +113,18 @@ def test_the_driver_that_new_writes_keeps_every_rule(
     ],
 )
 def test_a_broken_driver_is_told_with_its_calls(
-    macro: str, only: str, broken: str, build: Build, capsys: pytest.CaptureFixture[str]
+    macro: str,
+    only: str,
+    broken: str,
+    build: Build,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    library = str(build("lying", macro))
-    assert cli.main(["driver", "check", library, "--only", only]) == ExitCode.FAILED
+    library, page = str(build("lying", macro)), tmp_path / "page.html"
+    command = ["driver", "check", library, "--only", only, "--html", str(page)]
+    assert cli.main(command) == ExitCode.FAILED
+    assert broken in html.unescape(page.read_text())
+    assert f"bringup {shlex.join(command)}" in page.read_text()
     shown = capsys.readouterr().out
     assert broken in shown
     header, failure, *_ = shown.split("\n\n")

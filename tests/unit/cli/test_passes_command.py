@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -131,7 +132,10 @@ class Near(passes.PatternFusionPass):
         return inputs[0]
 """
     (folder / "mine.py").write_text(PASSES + later)
-    assert run("explain", "explained_model:make", "--path", "mine.py") == 0
+    assert run("explain", "explained_model:make", "--path", "mine.py", "--html", "page.html") == 0
+    page = html.unescape((folder / "page.html").read_text())
+    assert " passes changed it" in page
+    assert page.index("Near: near, 2 of 2") < page.index("Near: far, 1 of 3")
     shown = capsys.readouterr().out
     assert "1 pattern needs aten::relu (taken by Right)\n" in shown
     near, far = shown.index("  Near: near, 2 of 2"), shown.index("  Near: far, 1 of 3")

@@ -10,7 +10,6 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from bringup import report
-from bringup.cli._columns import fixed, numbers, texts
 from bringup.cli.demo.measure import Pair, Row
 from bringup.cli.demo.modes import Mode
 from bringup.cli.demo.run import DemoResult
@@ -24,6 +23,7 @@ from bringup.cli.trial.show import (
 )
 from bringup.cli.trial.verdict import spread
 from bringup.report import Judgement
+from bringup.report._columns import fixed, numbers, texts
 
 _COLUMNS = (
     *fixed("mode", "length"),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from bringup import passes, report, settings
-from bringup.cli._columns import fixed, names, numbers
+from bringup.report._columns import fixed, names, numbers
 
 
 def show_list(console: Console, rows: Sequence[dict[str, object]]) -> None:

@@ -11,8 +11,10 @@ from rich.console import Console
 from rich.text import Text
 
 from bringup import report
-from bringup.cli._columns import fixed, names, numbers
+from bringup.cli.trial.show import match_bars
 from bringup.passes import EventKind, PassEvent, PassReport, PassResult, PassStatus
+from bringup.passes.report import result_table
+from bringup.report._columns import texts
 
 Takers = Mapping[int, Mapping[str, str]]
 """Which pass took an operator out of a graph, by the instance that does not find it there."""
@@ -59,15 +61,12 @@ def show_reports(
     """
     ran = list(_results(reports))
     _print(console, f"{model}: {_answer(reports)}", "bold")
-    _show_table(console, [item for item in ran if every or item[1].status in _ACTIVE])
-    for who, result in ran:
-        if result.message and result.status in _ACTIVE:
-            _print(console, f"{who}: {result.message}")
-        for words in result.unverified:
-            _print(console, f"{who}: not verified: {words}")
-    reasons = [one for who, result in ran for one in _reasons(who, result, taken or {})]
-    near = sorted((one for one in reasons if one.nearness), key=lambda one: -one.nearness)
-    rest = [one for one in reasons if not one.nearness]
+    shown = [item for item in ran if every or item[1].status in _ACTIVE]
+    if shown:
+        report.render(result_table(shown), console)
+    for line in _messages(ran):
+        _print(console, line)
+    near, rest = _misses(ran, taken)
     if near:
         _print(console, "\nNear misses, nearest first:")
     for one in near:
@@ -77,6 +76,41 @@ def show_reports(
     _print(console, f"\nNot near{'' if every else ' (`bringup passes explain --all` shows each)'}:")
     lines = [f"{one.who}: {one.words}" for one in rest] if every else _folded(rest)
     console.print("\n".join(f"  {line}" for line in lines), markup=False, highlight=False)
+
+
+def page(model: str, reports: Sequence[PassReport], taken: Takers | None = None) -> report.Page:
+    """Return the same as a page, with every miss; see `show_reports`."""
+    ran = list(_results(reports))
+    active = [item for item in ran if item[1].status in _ACTIVE]
+    tables = [result_table(active)] if active else []
+    sections = [
+        report.Section("What they did", _messages(ran), tables=tables, figures=match_bars(reports))
+    ]
+    headings = "Near misses, nearest first", "Not near"
+    for heading, ones in zip(headings, _misses(ran, taken), strict=True):
+        table = report.Table(
+            "", texts("pattern", "why not"), [(one.who, one.words) for one in ones]
+        )
+        sections.append(report.Section(heading, tables=[table] if ones else []))
+    return report.Page(f"bringup passes explain {model}", [_answer(reports)], sections=sections)
+
+
+def _messages(ran: Sequence[tuple[str, PassResult]]) -> list[str]:
+    lines = []
+    for who, result in ran:
+        if result.message and result.status in _ACTIVE:
+            lines.append(f"{who}: {result.message}")
+        lines += [f"{who}: not verified: {words}" for words in result.unverified]
+    return lines
+
+
+def _misses(
+    ran: Sequence[tuple[str, PassResult]], taken: Takers | None
+) -> tuple[list[_Reason], list[_Reason]]:
+    """Return near misses, nearest first, and those that are not near."""
+    reasons = [one for who, result in ran for one in _reasons(who, result, taken or {})]
+    near = sorted((one for one in reasons if one.nearness), key=lambda one: -one.nearness)
+    return near, [one for one in reasons if not one.nearness]
 
 
 def _print(console: Console, words: str, style: str = "") -> None:
@@ -99,18 +133,6 @@ def _answer(reports: Sequence[PassReport]) -> str:
     failed = {one.name for one in results if one.status is PassStatus.FAILED}
     words = f"{len(changed)} of {len(ran)} passes changed it" if changed else "no pass changed it"
     return f"{words}, {len(failed)} failed" if failed else words
-
-
-def _show_table(console: Console, ran: Sequence[tuple[str, PassResult]]) -> None:
-    columns = [*names("pass"), *fixed("status")]
-    columns += numbers("matches", "refused", "verified", "ms")
-    table = report.Table("", columns)
-    for who, result in ran:
-        counts = (result.matches, result.refused, result.verified)
-        ms = f"{1000 * result.seconds:.2f}"
-        table.add(who, result.status.value, *map(str, counts), ms)
-    if ran:
-        report.render(table, console)
 
 
 @dataclass(frozen=True)

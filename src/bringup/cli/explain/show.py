@@ -6,7 +6,8 @@ from dataclasses import asdict
 
 from rich.console import Console
 
-from bringup.cli.explain.reports import reports_as_json, show_reports
+from bringup import report
+from bringup.cli.explain.reports import page, reports_as_json, show_reports
 from bringup.cli.explain.run import Explanation
 from bringup.compiler.bisection import Bisection
 
@@ -19,6 +20,13 @@ def show_explanation(console: Console, found: Explanation, *, every: bool) -> No
         console.print("No graph was found in this model, so no pass ran.", markup=False)
     if found.error:
         console.print(found.error, markup=False, style="red", soft_wrap=True)
+
+
+def explanation_page(found: Explanation) -> report.Page:
+    """Return the same as a page."""
+    shown = page(found.model, found.reports, found.taken)
+    shown.headline += [found.error] if found.error else []
+    return shown
 
 
 def explanation_as_json(found: Explanation) -> dict[str, object]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -11,12 +12,12 @@ from rich.console import Console
 from rich.text import Text
 
 from bringup import report
-from bringup.cli._columns import fixed, numbers, texts
 from bringup.cli.trial.run import Line, Trial
 from bringup.cli.trial.verdict import recommended_code, spread, verdict
 from bringup.kernels.patterns import LIBRARY
-from bringup.passes import PassStatus
+from bringup.passes import PassReport, PassStatus
 from bringup.report import Judgement, Ratio
+from bringup.report._columns import fixed, numbers, texts
 
 RATIOS = fixed("eager/this", "Inductor/this")
 RATIO_NOTES = (
@@ -158,18 +159,21 @@ def page(trial: Trial) -> report.Page:
         for line in timed
         if line.mode != "eager" and line.speedup is not None and line.speedup.high < float("inf")
     ]
-    matched: dict[str, int] = {}
-    for found in trial.reports:
-        for result in found.results:
-            if result.matches:
-                matched[result.name] = matched.get(result.name, 0) + result.matches
     figures = [report.bars(times)] if times else []
     sections = [report.Section("Time of a call", figures=figures, tables=[_time_table(trial)])]
     if ratios:
         intervals = report.intervals([(mode, ratio, spread(ratio)) for mode, ratio in ratios])
         sections.append(report.Section("Times as fast as eager", figures=[intervals]))
-    if matched:
-        bars = report.bars([(name, count, str(count)) for name, count in matched.items()])
-        sections.append(report.Section("Matches of the passes", figures=[bars]))
+    if figures := match_bars(trial.reports):
+        sections.append(report.Section("Matches of the passes", figures=figures))
     headline = [verdict(trial), recommended_code(trial)]
     return report.Page(f"bringup try {trial.name}", headline, sections=sections)
+
+
+def match_bars(reports: Sequence[PassReport]) -> list[str]:
+    """Return the picture of how much each pass matched in all graphs, none where nothing did."""
+    matched: Counter[str] = Counter()
+    for found in reports:
+        matched.update(found.matches)
+    rows = [(name, count, str(count)) for name, count in matched.items() if count]
+    return [report.bars(rows)] if rows else []

@@ -84,6 +84,13 @@ class CheckReport:
             for row in self.rows
         )
 
+    def _repr_html_(self) -> str:
+        from bringup.report import Column, Table
+
+        columns = [Column("check"), Column("outcome"), Column("why")]
+        rows = [(row.name, row.outcome.value, row.reason) for row in self.rows]
+        return Table(self.operator, columns, [*rows])._repr_html_()
+
 
 def check(
     op: Any,

@@ -1,8 +1,8 @@
-"""Columns of the commands' tables, by kind."""
+"""Columns of tables, by kind."""
 
 from __future__ import annotations
 
-from bringup.report import Column
+from bringup.report._table import Column
 
 
 def texts(*headings: str, least: int = 0) -> list[Column]:
