@@ -21,7 +21,7 @@ _MODULE = (
 )
 
 
-def stand_ins(folder: Path) -> tuple[dict[str, str], int]:
+def stand_ins(folder: Path, preload: tuple[str, ...] = DYNAMO) -> tuple[dict[str, str], int]:
     """Write the commands; return variables and a file for the shell that shall find them."""
     for name in ("python", "bringup"):
         file = folder / name
@@ -30,7 +30,7 @@ def stand_ins(folder: Path) -> tuple[dict[str, str], int]:
             f"from tests.forked_commands import run\nrun({name!r}, sys.argv[1:])\n"
         )
         file.chmod(0o755)
-    begun = server(DYNAMO)
+    begun = server(preload)
     number = begun.control.fileno()
     path = os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])
     inode = os.fstat(number).st_ino

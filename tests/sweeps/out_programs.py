@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from bringup import devices, errors, graphs
 from bringup.conformance._operators import UNINITIALISED
-from bringup.conformance._opinfo import op_db
+from bringup.conformance._opinfo import all_operators
 from bringup.conformance._samples import Mover, is_strided, outcome, tensors
 
 MODES = ("visible", "isolated", "kernels", "isolated kernels")
@@ -380,7 +380,7 @@ def sweep(
 ) -> Iterator[str]:
     """All that differs in these operators."""
     seen: set[str] = set()
-    for op in op_db:
+    for op in all_operators():
         if op.full_name not in names:
             continue
         for number, call in enumerate(calls_of(op, seen)):
@@ -441,7 +441,7 @@ def in_mode(mode: str, names: list[str], file: Path) -> None:
 def main() -> None:
     """Runs the modes named first, on this run's part of the operators or on those named behind."""
     folder, modes, *chosen = sys.argv[1:]
-    names = [op.full_name for op in op_db if not op.name.startswith("jiterator")]
+    names = [op.full_name for op in all_operators() if not op.name.startswith("jiterator")]
     names = [name for name in names if name in (chosen or part(names, ALWAYS))]
     for mode in modes.split(","):
         if os.fork() == 0:

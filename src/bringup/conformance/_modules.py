@@ -8,7 +8,7 @@ import copy
 import warnings
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -25,16 +25,17 @@ from bringup.conformance._samples import (
     tensors,
 )
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from torch.testing._internal.common_modules import ModuleInfo, ModuleInput, module_db
-
+if TYPE_CHECKING:
+    from torch.testing._internal.common_modules import ModuleInfo, ModuleInput
 
 _OPERATORS = 10.0  # a module is many, each with an error of its own
 
 
 def module_cases() -> Iterator[tuple[str, ModuleInfo, bool]]:
     """Yield every module by name, in training and, where that differs, in evaluation."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torch.testing._internal.common_modules import module_db
     for info in module_db:
         for training, word in ((True, "training"), (False, "evaluation")):
             if training or info.train_and_eval_differ:

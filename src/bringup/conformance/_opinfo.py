@@ -4,13 +4,14 @@ and backward.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
 import torch
@@ -27,11 +28,8 @@ from bringup.conformance._samples import (
     tensors,
 )
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from torch.testing._internal.common_methods_invocations import op_db
+if TYPE_CHECKING:
     from torch.testing._internal.opinfo.core import OpInfo, SampleInput
-
 
 SAMPLES = 30  # of each operator
 # Off the CPU torch accumulates in another dtype, on purpose: (rtol, atol) of results in 16 bits.
@@ -103,11 +101,20 @@ class Failure:
         return known is not None and known[0] in self.words
 
 
+@functools.cache
+def all_operators() -> Sequence[OpInfo]:
+    """Return torch's list, whose import takes seconds."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torch.testing._internal.common_methods_invocations import op_db
+    return tuple(op_db)
+
+
 def operators(dtype: torch.dtype) -> list[OpInfo]:
     """Return those that take `dtype` on cpu, without the ones that are compiled for CUDA only."""
     return [
         op
-        for op in op_db
+        for op in all_operators()
         if dtype in op.supported_dtypes("cpu") and not op.name.startswith("jiterator")
     ]
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -14,10 +14,8 @@ from torch import nn
 from bringup.conformance._opinfo import Watch
 from bringup.conformance._samples import Mover, describe_difference, described, outcome
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    from torch.testing._internal.common_optimizers import OptimizerInfo, optim_db
-
+if TYPE_CHECKING:
+    from torch.testing._internal.common_optimizers import OptimizerInfo
 
 _STEPS = 3
 _IMPLEMENTATIONS = {
@@ -71,6 +69,9 @@ def _flags(info: OptimizerInfo, implementation: str) -> dict[str, bool]:
 
 def optimizer_cases() -> Iterator[tuple[str, OptimizerInfo, str, dict[str, Any]]]:
     """Yield every configuration by name: optimizer, implementation and options."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from torch.testing._internal.common_optimizers import optim_db
     for info in optim_db:
         # of a GPU: they include the capturable ones, which torch allows a renamed device
         for given in info.optim_inputs_func(device="cuda"):

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import subprocess
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.forked_commands import stand_ins
 
 from bringup import devices
+from bringup.conformance import _worker_pool
 
+TORCHS_TESTS = ("torch", "torch.testing._internal.common_methods_invocations")
+WORKER = (
+    "import runpy, warnings; warnings.simplefilter('ignore')\n"
+    "runpy.run_module('bringup.conformance._worker', run_name='__main__', alter_sys=True)"
+)
 Register = Callable[[str, Callable[..., Any]], None]
 
 
@@ -38,6 +48,18 @@ def device_kernel() -> Iterator[Register]:
 
     yield register
     library._destroy()
+
+
+@pytest.fixture
+def forked_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the processes that run cases from a server that has torch's own tests."""
+    folder = tmp_path / "commands"
+    folder.mkdir()
+    variables, number = stand_ins(folder, TORCHS_TESTS)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(subprocess, "Popen", partial(subprocess.Popen, pass_fds=[number]))
+    monkeypatch.setattr(_worker_pool, "PROGRAM", (str(folder / "python"), "-c", WORKER))
 
 
 def on_cpu(leaf: object) -> object:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.forked_python import output_of
 from tests.unit.conformance.conftest import Register
 
 from bringup import _native, conformance
@@ -56,6 +57,18 @@ def ones(*outcomes: str) -> list[CaseResult]:
         CaseResult(f"op/{n}/float32", "pass" if o == "native" else o, native=o == "native")
         for n, o in enumerate(outcomes)
     ]
+
+
+def test_torchs_lists_of_tests_are_imported_by_what_runs_them_alone() -> None:
+    code = """
+import sys
+LISTS = ("common_methods_invocations", "common_modules", "common_optimizers")
+from bringup import conformance
+from bringup.conformance import _cases
+print(_cases.run_case("runtime/copies_keep_bits_and_layouts", "cpu", 1).id)
+print([name for name in sys.modules if name.endswith(LISTS)])
+"""
+    assert output_of(code).splitlines() == ["runtime/copies_keep_bits_and_layouts", "[]"]
 
 
 def test_names_of_cases_are_all_different_and_stay() -> None:
@@ -117,6 +130,7 @@ def test_what_is_compared_runs_without_the_mode_that_counts(name: str) -> None:
     assert run_case(f"op/{name}/complex64", "npu", 3).reason == ""
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_kernels_of_a_package_are_loaded_and_a_changed_one_is_not_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +166,7 @@ def test_a_package_that_there_is_not_is_refused(load: str, told: str) -> None:
         conformance.run_conformance("sim", load=load, pattern="op/exp/float32")
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_package_that_cannot_be_loaded_says_why() -> None:
     with pytest.raises(DriverError, match=r"loading json:nothing: AttributeError: .*nothing"):
         conformance.run_conformance("sim", load="json:nothing", pattern="op/exp/float32")
@@ -199,6 +214,7 @@ def test_an_operator_counts_once_and_is_native_where_all_its_dtypes_are() -> Non
     assert [one.id for one in found.not_passed] == ["op/c/float32"]
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_run_goes_through_the_levels_and_says_what_was_run() -> None:
     seen = []
     found = conformance.run_conformance(
@@ -213,6 +229,7 @@ def test_a_run_goes_through_the_levels_and_says_what_was_run() -> None:
     assert [done for _, done, _ in seen] == list(range(1, len(names) + 1))
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_run_can_be_a_slice_and_is_resumed() -> None:
     first = conformance.run_conformance("sim", pattern="runtime/tensors_*", every=3, level=1)
     assert [one.outcome for one in first.results] == ["pass", "pass"]
@@ -225,6 +242,7 @@ def test_a_run_can_be_a_slice_and_is_resumed() -> None:
     assert anew.resumed == 0
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_run_with_other_settings_is_not_resumed(monkeypatch: pytest.MonkeyPatch) -> None:
     conformance.run_conformance("sim", pattern="op/exp/int64", samples=1)
     monkeypatch.setenv("BRINGUP_FALLBACK", "forbid")
@@ -248,6 +266,7 @@ def test_a_crash_costs_one_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert {one.outcome for one in outcomes.values()} == {"pass"}
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_line_that_was_cut_short_is_run_again(tmp_path: Path) -> None:
     run = conformance.run_conformance
     run("sim", pattern="runtime/tensors_print*", level=1)
