@@ -18,7 +18,7 @@ from bringup import settings
 from bringup.devices._driver_check import check_driver, program
 from bringup.errors import DriverError
 
-_CHECK_SECONDS = 10.0
+CHECK_SECONDS = 10.0
 _START_SECONDS = 60.0
 _log = settings.logger("devices")
 
@@ -51,7 +51,7 @@ def require_version(library: Path, probed: str, version: str) -> None:
 
 def _probe(library: Path, record: Path) -> str:
     found = check_driver(
-        library, probe=True, check_seconds=_CHECK_SECONDS, start_seconds=_START_SECONDS
+        library, probe=True, check_seconds=CHECK_SECONDS, start_seconds=_START_SECONDS
     )
     broken = found.failure or next((result.reason for result in found.failures), "")
     if broken:

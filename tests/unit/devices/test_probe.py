@@ -44,8 +44,8 @@ def test_a_lie_is_refused_in_words(
     lie: Lie, build_driver: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sentence = lie.sentence
-    if sentence.endswith(f"not returned after {_probe._CHECK_SECONDS:.0f} s"):
-        monkeypatch.setattr(_probe, "_CHECK_SECONDS", 2.0)
+    if sentence.endswith(f"not returned after {_probe.CHECK_SECONDS:.0f} s"):
+        monkeypatch.setattr(_probe, "CHECK_SECONDS", 2.0)
         sentence = sentence.replace(" 10 s", " 2 s")
     library = build_driver(f"LIE_{lie.macro}", source="lying")
     with pytest.raises(DriverError) as refused:
