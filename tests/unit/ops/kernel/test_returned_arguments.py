@@ -143,6 +143,8 @@ def test_a_batch_is_written_in_place(double: Operator) -> None:
     batch = torch.ones(2, 3)
     assert torch.vmap(double)(batch).tolist() == [[2] * 3] * 2
     assert batch.tolist() == [[2] * 3] * 2
+    torch.vmap(lambda x: double(x).add_(1))(batch)  # what it returns is the batch
+    assert batch.tolist() == [[5] * 3] * 2
 
 
 def test_a_function_that_returns_another_tensor_is_refused(
