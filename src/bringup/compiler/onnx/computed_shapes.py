@@ -84,7 +84,7 @@ def _reshaped(node: ir.Node, elements: Elements) -> Elements | None:
     for place, element in enumerate(elements):
         own = source[place] if place < len(source) else None
         if isinstance(element, int):
-            number = element if element > 0 or (element == 0 and keeps_zero) else None
+            number = element if element >= 0 else None
             sizes.append(own if element == 0 and not keeps_zero else number)
         else:
             is_own = element is not None and own is not None and ir.same_size(element, own)
