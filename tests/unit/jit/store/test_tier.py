@@ -15,6 +15,8 @@ from fsspec.implementations.memory import MemoryFileSystem
 from tests.unit.jit.support import forget
 
 from bringup import jit
+from bringup.jit.files.layout import STAGING
+from bringup.jit.lookup import sharing
 from bringup.jit.store import shared_tier as tier_module
 
 
@@ -68,6 +70,28 @@ def test_frozen_looks_there_too(
     another_machine(tmp_path, monkeypatch)
     with jit.frozen():
         assert jit.compile(source).key == built.key
+
+
+def test_a_shared_kernel_that_cannot_be_kept_is_built_and_leaves_no_folder(
+    root: Path,
+    shared: Path,
+    source: jit.Source,
+    counted: Callable[[], int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(path: Path, _: bytes) -> None:
+        path.write_bytes(b"half")
+        raise OSError("no space left")
+
+    built = jit.compile(source)
+    flush()
+    another_machine(tmp_path, monkeypatch)
+    monkeypatch.setattr(sharing, "write_durably", full)
+    assert jit.compile(source).key == built.key
+    assert counted() == 2
+    (staging,) = (tmp_path / "other").rglob(STAGING)
+    assert not [*staging.iterdir()]
 
 
 def test_other_headers_are_another_kernel(

@@ -116,6 +116,17 @@ def test_typed_number_that_does_not_fit_is_refused(make: Any, message: str) -> N
         make()
 
 
+@pytest.mark.parametrize("bits", [8, 16, 32, 64])
+def test_typed_integers_fit_up_to_their_ends(bits: int) -> None:
+    half = 2 ** (bits - 1)
+    for name, lowest, highest in ((f"i{bits}", -half, half - 1), (f"u{bits}", 0, 2 * half - 1)):
+        make = getattr(ops, name)
+        assert (make(lowest).value, make(highest).value) == (lowest, highest)
+        for value in (lowest - 1, highest + 1):
+            with pytest.raises(OverflowError, match=f"ops.{name}: {value} is outside"):
+                make(value)
+
+
 def test_typed_number_takes_no_float_for_an_int() -> None:
     with pytest.raises(TypeError, match=r"ops.i32: expected an int, got float \(1.5\)"):
         ops.i32(1.5)  # type: ignore[arg-type]
