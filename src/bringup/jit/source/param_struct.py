@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from bringup._language.c_call import CParameter
+from bringup.jit.source.argument_check import Declared
 from bringup.jit.source.declaration import declaration_in, functions_in
 from bringup.jit.source.lexer import code_of
 
@@ -91,7 +92,14 @@ def check_text(text: str, entry: str, items: Sequence[CParameter]) -> str:
 
 
 def check_args_text(text: str, entry: str) -> str:
-    """Return why an optional function of a source with `abi="args"` has no caller, or ""."""
+    """Return why the entry of a source with `abi="args"` gets something else, or why an optional
+    function has no caller; "" where neither is so.
+    """
+    if not re.search(rf"\b{entry}\s*\(\s*void\s*\*\s*(\*|\w+\s*\[)", text):  # almost always
+        declared = declaration_in(text, entry)
+        if declared and (len(declared) > 3 or _stars(declared[0]) == 1):
+            given = ", ".join(one.text for one in declared)
+            return f"it gets ({given}), not (void** args, n, ctx): say what it gets with args="
     if "can_impl" not in text:  # which is most sources, and reading them takes time
         return ""
     for name in _read(text)[1]:
@@ -101,8 +109,12 @@ def check_args_text(text: str, entry: str) -> str:
     declared = declaration_in(text, _ARGS_HOOK)
     if declared is None:
         return ""
-    stars = [one.text.count("*") + one.text.count("[") for one in declared]
+    stars = [_stars(one) for one in declared]
     return "" if stars == [2, 0, 1] else f"it defines {_ARGS_HOOK} in another form; {_ARGS_FORM}"
+
+
+def _stars(declared: Declared) -> int:
+    return declared.text.count("*") + declared.text.count("[")
 
 
 def check_args_symbols(exported: Iterable[str]) -> str:

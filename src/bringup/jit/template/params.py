@@ -70,7 +70,7 @@ class Params:
                 fields=tuple(Field(item.text, item.evaluate(values)) for item in bound.items),
             )
         except ValueError as error:
-            raise ValueError(f"jit.Template {bound.template.name!r}: {error}") from None
+            raise ValueError(f"{bound.template._label}: {error}") from None
 
     @classmethod
     def of_key(

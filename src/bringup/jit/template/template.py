@@ -177,7 +177,7 @@ class Template:
         self._check()
 
     def _check_types(self) -> None:
-        where = f"jit.Template {str(self.name or self.path)!r}"
+        where = self._label
         for name in ("dtypes", "layouts", "choices", "buckets", "macros"):
             if not isinstance(given := getattr(self, name), Mapping):
                 raise TypeError(
@@ -214,7 +214,8 @@ class Template:
             raise self.error("a library", "is built already: macros and flags cannot change it")
         if self.abi not in {"args", "tvm_ffi"} and not self.params:
             raise self.error(
-                f"abi={self.abi!r}", 'needs params=, what the kernel gets: "ptr(out), ptr(x)"'
+                f"abi={self.abi!r}",
+                f'needs {self._given_as}=, what the kernel gets: "ptr(out), ptr(x)"',
             )
         seen: set[str] = {"BRINGUP_KERNEL_KIND"}
         for macro in (*self._variable, *self.macros, *self._tile_names):
@@ -247,7 +248,14 @@ class Template:
 
     def error(self, where: str, what: str) -> ValueError:
         """Return a `ValueError` about this template."""
-        return ValueError(f"jit.Template {self.name!r}: {where}: {what}")
+        return ValueError(f"{self._label}: {where}: {what}")
+
+    # How messages call it and its items, which `kernel_op` has other words for.
+    _given_as = "params"
+
+    @property
+    def _label(self) -> str:
+        return f"jit.Template {str(self.name or self.path)!r}"
 
     def bind(self, signature: Sequence[Argument]) -> BoundTemplate:
         """Return the template for a kernel with these arguments, outputs last.
@@ -270,7 +278,7 @@ class Template:
         elif self.abi == "args":
             wrong = check_args_text(text, self.entry)
         if wrong:
-            raise self.error(str(self.source), wrong)
+            raise self.error(f"{self.entry}()", wrong)
         spec = params.spec(target)
         binary = compile_source(spec.source, **spec.arguments)
         return replace(binary, binding=params.bound.binding)
@@ -311,7 +319,7 @@ class BoundTemplate:
         )
         self.layouts = tuple(self._layout(*item) for item in template.layouts.items())
         self.choices = tuple(self._choice(*item) for item in template.choices.items())
-        where = f"jit.Template {template.name!r}"
+        where = template._label
         self.buckets: tuple[tuple[str, Expression], ...] = tuple(
             (
                 macro,
@@ -327,9 +335,12 @@ class BoundTemplate:
         )
         if template.source.is_library:
             check_symbol(template.source)
-        self.parameters = self._parameters(f"{where}: params")
+        self.parameters = self._parameters(f"{where}: {template._given_as}")
         self.items = self.parameters or parse_items(
-            template.params, signature, f"{where}: params", named=template.abi == "params"
+            template.params,
+            signature,
+            f"{where}: {template._given_as}",
+            named=template.abi == "params",
         )
         self._blocks = self._block_count(where)
         self.launch_size = self._launch_size(where)

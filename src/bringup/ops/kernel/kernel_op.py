@@ -373,6 +373,7 @@ def kernel_op(
     macros: Mapping[str, jit.Macro] = _NO_MACROS,
     release_gil: Literal["auto"] | bool = "auto",
     redefine: bool = False,
+    build: bool = False,
 ) -> KernelOperator:
     """Define a torch operator whose implementation is a kernel file with the C ABI of
     `bringup/kernel.h`.
@@ -423,6 +424,8 @@ def kernel_op(
         redefine: replaces an operator of this name that was defined otherwise (`release_gil`
             apart); the same definition replaces it anyway, as when a notebook runs a cell again or
             the source file has changed. Calls of the earlier callable raise from then on.
+        build: whether it is compiled now, for cpu, so that what the compiler says comes here; not
+            where a call chooses macros.
 
     Returns:
         A callable; the operator is also `torch.ops.namespace.name`.
@@ -431,6 +434,7 @@ def kernel_op(
         SchemaError: the definition is wrong, or the name is taken. Nothing is registered then,
             and an earlier operator stays.
         FileNotFoundError: there is no such source file.
+        CompileError: with `build`, the source does not compile.
 
     Examples:
         >>> from bringup import jit, ops
@@ -474,6 +478,10 @@ def kernel_op(
         where=f"{caller.f_code.co_filename}:{caller.f_lineno}",
         module=caller.f_globals.get("__name__", ""),
     )
+    if build:
+        if variants.fields():
+            raise SchemaError(f"{parsed.qualified_name}: build=: macros are those of a call")
+        definition.built(template.compile, "cpu", variants.params_of_key(()))
     return definition.defined(redefine)
 
 

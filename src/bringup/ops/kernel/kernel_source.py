@@ -16,6 +16,16 @@ from bringup.ops.kernel.variants import output_names
 from bringup.ops.schema.schema import Schema
 
 
+class _OperatorTemplate(jit.Template):
+    """What `kernel_op` makes of a source; its author wrote `args=`, and no template."""
+
+    _given_as = "args"
+
+    @property
+    def _label(self) -> str:
+        return str(self.name or self.path)
+
+
 def template_for(
     schema: Schema,
     source: str | os.PathLike[str] | jit.Source | jit.Template,
@@ -47,7 +57,7 @@ def template_for(
             plain = replace(plain, kind=kind)
         plain = size.of(function.of(plain))
         given = size.options if plain.abi == "values" else {}
-        return jit.Template(
+        return _OperatorTemplate(
             plain.path,
             text=plain.text,
             name=plain.name,

@@ -23,7 +23,7 @@ from tests.unit.ops.c_functions import (
 from tests.unit.ops.conftest import Define
 
 from bringup import graphs, jit, ops
-from bringup.errors import ContractError, KernelError, SchemaError
+from bringup.errors import CompileError, ContractError, KernelError, SchemaError
 
 PATHS = pytest.mark.parametrize(
     "path", [lambda op: op, lambda op: op.overload], ids=["fast", "slow"]
@@ -347,3 +347,35 @@ def test_a_wide_status_counts_as_a_whole(define: Define, name: str) -> None:
     for status in (1, -1, 2**32, -(2**63)):
         with pytest.raises(KernelError, match="failed with status"):
             wide(torch.ones(1), status)
+
+
+@pytest.mark.parametrize("build", [True, False])
+def test_a_function_without_args_is_refused_before_it_is_called(
+    define: Define, build: bool
+) -> None:
+    """It would take the array of addresses for its first pointer."""
+    source = jit.Source(text=RMS, name="rms.c")
+    given = {name: value for name, value in CONTRACT.items() if name != "args"}
+    with pytest.raises(ValueError, match=r"it gets \(.*\), not \(void\*\* args.*with args="):
+        define(SIGNATURE, source=source, **given, build=build)(torch.ones(1, 2), torch.ones(2))
+
+
+def test_what_the_compiler_says_comes_with_the_definition(define: Define) -> None:
+    source = jit.Source(text=RMS.replace("return 0", "return nought"), name="rms.c")
+    with pytest.raises(CompileError, match="nought"):
+        define(SIGNATURE, source=source, args=ARGS, **CONTRACT, build=True)
+    define(SIGNATURE, source=jit.Source(text=RMS, name="rms.c"), args=ARGS, **CONTRACT, build=True)
+    with pytest.raises(SchemaError, match=r"build=: macros are those of a call"):
+        define(
+            "f(Tensor x) -> Tensor",
+            source=jit.Source(text="", name="f.cpp"),
+            outputs=ops.empty_like("x"),
+            dtypes={"T": "x"},
+            build=True,
+        )
+
+
+def test_messages_name_what_the_author_wrote(define: Define) -> None:
+    source = jit.Source(text=RMS, name="rms.c")
+    with pytest.raises(SchemaError, match=r": rms\.c: args: 'ptr\(y\)': there is no argument 'y'"):
+        define(SIGNATURE, source=source, args=ARGS.replace("ptr(x)", "ptr(y)"), **CONTRACT)
