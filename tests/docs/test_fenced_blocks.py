@@ -4,7 +4,8 @@ The blocks of one document run in order, each in a process of its own, in one te
 they share (so a block may write a file that the next one uses). `python` and `bash` blocks are run,
 and what is Python in them is forked from a server; `c` and `cpp` blocks are compiled against
 bringup's headers, `text` and `mermaid` blocks are pictures (test_pages.py reads the latter). Any
-other language is a failure: nothing is skipped silently.
+other language is a failure: nothing is skipped silently. What stands behind `#>` is printed, with
+anything in the place of `...`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ DOCUMENTS = [
 # They show what is in the cache, and what is not.
 OWN_CACHE = {ROOT / "docs" / "jit" / name for name in ("prebuild.md", "coming-from.md")}
 FENCE = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```\s*$", re.MULTILINE | re.DOTALL)
+SHOWN = re.compile(r"  #> (.*)$", re.MULTILINE)
 TIME_LIMIT_S = 300
 
 
@@ -77,6 +79,9 @@ def test_every_fenced_block_of_the_document_runs(
         assert done.returncode == 0, (
             f"{where}:\n{text}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
         )
+        for shown in SHOWN.findall(text):
+            said = re.escape(shown).replace(re.escape("..."), ".*")
+            assert re.search(f"^{said}$", done.stdout, re.MULTILINE), f"{where}: {done.stdout}"
 
 
 def run_block(

@@ -47,6 +47,7 @@ attempt(lambda: call(entry="scal"))
 attempt(lambda: call(args="ptr(out), ptr(x), numel(x)"))
 attempt(lambda: call(args="ptr(out), ptr(x), by, numel(x)"))
 attempt(lambda: call(x=torch.ones(2, dtype=torch.float64)))
+attempt(lambda: call(args=None))
 attempt(lambda: call(source="wrong.c"))
 """,
     "serve.md": """
