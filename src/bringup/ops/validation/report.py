@@ -122,7 +122,7 @@ def check(
             check.
         TypeError: `op` is no operator.
     """
-    subject, skip = _subject(op), frozenset(skip)
+    subject, skip = subject_of(op), frozenset(skip)
     if unknown := sorted(set(skip) - set(CHECKS)):
         raise ValueError(f"skip: no check {unknown[0]!r}; there are {', '.join(CHECKS)}")
     given = generate(subject.name) if samples is None else read(subject.name, samples)
@@ -140,7 +140,8 @@ def check(
     return CheckReport(subject.name, len(given), rows)
 
 
-def _subject(op: Any) -> Subject:
+def subject_of(op: Any) -> Subject:
+    """Return what is known of an operator. Raises what `check` says of one that is none."""
     if isinstance(op, str):
         overload: Any = find_overload(op)
         definition = definition_of(op)
@@ -154,7 +155,7 @@ def _subject(op: Any) -> Subject:
         fast = op
     if not isinstance(overload, torch._ops.OpOverload):
         raise TypeError(
-            f"ops.check: expected an operator (of kernel_op, custom_op or torch.ops) or its name, "
+            "expected an operator (of kernel_op, custom_op or torch.ops) or its name, "
             f"got {type(op).__name__}"
         )
     flatten = None

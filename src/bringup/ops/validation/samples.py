@@ -4,6 +4,7 @@ or the dtype of a sample, and making samples from the schema and the contract of
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,6 @@ from bringup.ops.schema.operator_facts import Facts
 from bringup.ops.schema.schema import SchemaArgument
 
 _SIZES = (2, 3, 4, 5)
-_RANKS = (2, 1, 3, 4)
 _SCALARS: Mapping[str, Any] = {
     "int": 1,
     "float": 0.5,
@@ -28,6 +28,25 @@ _SCALARS: Mapping[str, Any] = {
     "bool[]": [True, False],
     "ScalarType": torch.float32,
 }
+
+
+@dataclass(frozen=True)
+class Form:
+    """What samples are made of.
+
+    Attributes:
+        sizes: those of a tensor whose contract leaves them open, by its number of dimensions.
+        ranks: the numbers of dimensions that are tried, in this order.
+        dtype: of tensors whose contract leaves it open, or takes it.
+        optional: whether one is made without the optional tensors, with them, or each.
+        memory: bytes that arguments and results may fill.
+    """
+
+    sizes: Callable[[int], tuple[int, ...]] = lambda rank: _SIZES[:rank]
+    ranks: Sequence[int] = (2, 1, 3, 4)
+    dtype: torch.dtype = torch.float32
+    optional: Sequence[bool] = (False, True)
+    memory: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -85,9 +104,10 @@ def _read_one(operator: str, index: int, item: Any) -> Sample:
     return Sample(item, {})
 
 
-def generate(operator: str) -> list[Sample]:
+def generate(operator: str, form: Form = Form()) -> list[Sample]:
     """Return samples from the schema and the contract of a kernel operator: without its optional
-    tensors, and with them. Raises `ValueError` where that is not possible.
+    tensors, and with them. Raises `ValueError` where that is not possible, `MemoryError` where they
+    would fill more than they may.
     """
     definition = definition_of(operator)
     if definition is None:
@@ -97,11 +117,11 @@ def generate(operator: str) -> list[Sample]:
         )
     reason = "there is no tensor among its arguments"
     optional = any(a.type == "Tensor" and a.optional for a in definition.schema.arguments)
-    for rank in _RANKS:
+    for rank in form.ranks:
         try:
             return [
-                _fitting(definition, rank, with_optional=given)
-                for given in ((False, True) if optional else (False,))
+                _fitting(definition, form, rank, with_optional=given)
+                for given in (form.optional if optional else (False,))
             ]
         except (BringupError, IndexError, RuntimeError, TypeError) as error:
             reason = str(error)
@@ -111,16 +131,20 @@ def generate(operator: str) -> list[Sample]:
     )
 
 
-def _fitting(definition: Any, rank: int, *, with_optional: bool) -> Sample:
+def _fitting(definition: Any, form: Form, rank: int, *, with_optional: bool) -> Sample:
     """Return arguments that the operator takes; raises what its contract or its kernel raises."""
     arguments = definition.schema.arguments
-    dtypes = _dtypes(definition.checks, arguments)
-    values = [_value(a, dtypes[i], rank, with_optional) for i, a in enumerate(arguments)]
+    dtypes = _dtypes(definition.checks, arguments, form.dtype)
+    sizes = form.sizes(rank)
+    values = [_value(a, dtypes[i], sizes, with_optional) for i, a in enumerate(arguments)]
     for _ in arguments:  # a shape may hang on another one
         for check in definition.checks:
-            _fit(check, values, arguments)
+            _fit(check, values, arguments, form)
     args, kwargs = definition.schema.split(values)
-    definition.fake(*args, **kwargs)
+    leaves = _pytree.tree_leaves((values, definition.fake(*args, **kwargs)))
+    filled = sum(leaf.nbytes for leaf in leaves if isinstance(leaf, torch.Tensor))
+    if filled > form.memory:
+        raise MemoryError(f"{definition.schema.qualified_name} would fill {filled:,} bytes")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         sample = Sample(args, kwargs).mapped(_filled)
@@ -129,10 +153,12 @@ def _fitting(definition: Any, rank: int, *, with_optional: bool) -> Sample:
     return sample
 
 
-def _dtypes(checks: Sequence[Any], arguments: Sequence[SchemaArgument]) -> list[torch.dtype]:
-    dtypes = [torch.float32] * len(arguments)
+def _dtypes(
+    checks: Sequence[Any], arguments: Sequence[SchemaArgument], wanted: torch.dtype
+) -> list[torch.dtype]:
+    dtypes = [wanted] * len(arguments)
     for check in checks:
-        if check.kind is CheckKind.DTYPE and torch.float32 not in check.dtypes:
+        if check.kind is CheckKind.DTYPE and wanted not in check.dtypes:
             for index in check.indices:
                 dtypes[index] = check.dtypes[0]
     for check in checks:
@@ -142,12 +168,14 @@ def _dtypes(checks: Sequence[Any], arguments: Sequence[SchemaArgument]) -> list[
     return dtypes
 
 
-def _value(argument: SchemaArgument, dtype: torch.dtype, rank: int, with_optional: bool) -> Any:
+def _value(
+    argument: SchemaArgument, dtype: torch.dtype, sizes: tuple[int, ...], with_optional: bool
+) -> Any:
     """Return a first value; tensors are on meta, their shapes still to be fitted."""
     if argument.type in {"Tensor", "Tensor[]"}:
         if argument.optional and not with_optional:
             return None
-        tensor = torch.empty(_SIZES[:rank], dtype=dtype, device="meta")
+        tensor = torch.empty(sizes, dtype=dtype, device="meta")
         return tensor if argument.type == "Tensor" else [tensor, torch.empty_like(tensor)]
     if not argument.required or argument.optional:
         return argument.default
@@ -156,7 +184,7 @@ def _value(argument: SchemaArgument, dtype: torch.dtype, rank: int, with_optiona
     return dtype if argument.type == "ScalarType" else _SCALARS[argument.type]
 
 
-def _fit(check: Any, values: list[Any], arguments: Sequence[SchemaArgument]) -> None:
+def _fit(check: Any, values: list[Any], arguments: Sequence[SchemaArgument], form: Form) -> None:
     """Give the tensors of a check the shapes that it asks for."""
     targets = [i for i in check.indices if isinstance(values[i], torch.Tensor)]
     if check.kind is CheckKind.SAME_SHAPE and targets:
@@ -165,7 +193,7 @@ def _fit(check: Any, values: list[Any], arguments: Sequence[SchemaArgument]) -> 
     elif check.kind is CheckKind.SHAPE:
         for index in targets:
             if values[index].dim() < len(check.dimensions):  # its own sizes may be among them
-                values[index] = _resized(values[index], _SIZES[: len(check.dimensions)])
+                values[index] = _resized(values[index], form.sizes(len(check.dimensions)))
             sizes = [n for d in check.dimensions for n in d.evaluate(values, arguments)]
             values[index] = _resized(values[index], sizes)
 
