@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from bringup.report._ratio import Ratio
 from bringup.report._template import drawn
 
 _COLOUR, _PEER = "#2c6fbb", "#8e8e8e"
+_COLOURS = (_COLOUR, "#e0a526", "#2a7d4f", "#c0392b", "#8e44ad")
 
 
 @dataclass(frozen=True)
@@ -78,3 +80,46 @@ def curve(values: Sequence[float], title: str) -> str:
         1
     """
     return drawn("curve", values, title, _COLOUR)
+
+
+def loglog(
+    lines: Mapping[str, Sequence[tuple[float, float]]],
+    points: Mapping[str, Sequence[tuple[float, float]]],
+    *,
+    x: str,
+    y: str,
+) -> str:
+    """Return lines and points by their name, both axes logarithmic: a roofline, or a speed by size.
+
+    Args:
+        lines: dashed; at least one place in all, and none at or below 0.
+        points: each name in a colour of its own.
+        x, y: what the axes are.
+
+    Examples:
+        >>> from bringup import report
+        >>> roof = {"peak": [(0.1, 1.0), (1.0, 10.0), (9.0, 10.0)]}
+        >>> picture = report.loglog(roof, {"axpy": [(0.2, 1.5)]}, x="FLOP/B", y="GFLOP/s")
+        >>> picture.count("<circle")  # the legend has one, too
+        2
+    """
+    named = [*lines.items(), *points.items()]
+    (left, right), (low, high) = (
+        _decades([place[axis] for _, places in named for place in places]) for axis in (0, 1)
+    )
+
+    def part(place: tuple[float, float]) -> tuple[float, float]:
+        across, up = map(math.log10, place)
+        return (across - left) / (right - left), (up - low) / (high - low)
+
+    placed = [(name, [part(place) for place in places]) for name, places in named]
+    count = len(lines)
+    steps = [range(left, right + 1), range(low, high + 1)]
+    ticks = [[(f"{10.0**n:g}", (n - of[0]) / (of[-1] - of[0])) for n in of] for of in steps]
+    return drawn("loglog", f"{y} by {x}", placed[:count], placed[count:], ticks, _COLOURS)
+
+
+def _decades(values: Sequence[float]) -> tuple[int, int]:
+    """Return the powers of ten around the values, at least one decade."""
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    return low, max(high, low + 1)

@@ -23,7 +23,7 @@ class Section:
         text: paragraphs.
         key: what the parts of a bar mean, at most five.
         bars: a chart.
-        figures: pictures by `bars`, `intervals`, `curve`.
+        figures: pictures by `bars`, `intervals`, `curve`, `loglog`.
         tables: tables, each with its title.
     """
 
