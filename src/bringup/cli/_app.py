@@ -13,6 +13,7 @@ from rich.text import Text
 
 from bringup import __version__, settings
 from bringup.cli import (
+    _bench_command,
     _cache_command,
     _check_command,
     _compare_command,
@@ -67,6 +68,7 @@ _add(app, "demo", _demo_command.demo, "MiniLM: eager, Inductor, fused, captured.
 _add(app, "try", _try_command.try_model, "Time your model in every mode.", Panel.MODELS)
 _add(app, "compile", _compile_command.compile_, "Run passes over a model's file.", Panel.MODELS)
 _add(app, "check", _check_command.check, "Test an operator in all that torch does.", Panel.KERNELS)
+_add(app, "bench", _bench_command.bench, "GB/s, FLOP/s of an operator, and peers.", Panel.KERNELS)
 _add(app, "stubs", _stubs_command.stubs, "Type stubs of operators, for editors.", Panel.KERNELS)
 _add(app, "compare", _compare_command.compare, "Find a device's wrong operator.", Panel.CHIP)
 _add(app, "coverage", _coverage_command.coverage, "What a model needs of a device.", Panel.CHIP)

@@ -22,6 +22,6 @@ def fixed(*headings: str, spare: bool = False) -> list[Column]:
     return [Column(heading, fixed=True, least=int(spare)) for heading in headings]
 
 
-def numbers(*headings: str) -> list[Column]:
-    """Return columns of numbers."""
-    return [Column(heading, number=True) for heading in headings]
+def numbers(*headings: str, spare: bool = False) -> list[Column]:
+    """Return columns of numbers; left out where there is no room, if `spare`."""
+    return [Column(heading, number=True, least=int(spare)) for heading in headings]

@@ -25,6 +25,8 @@ import torch
 def make():
     layers = torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16)
     return torch.nn.Sequential(*layers).eval(), torch.randn(4, 8)
+def gelu(x, bias):
+    return torch.nn.functional.gelu(x + bias)
 def linear():
     return torch.nn.Linear(8, 16).requires_grad_(False), torch.randn(4, 8)
 """)
@@ -59,6 +61,10 @@ COMMANDS = {
     "doctor --op aten::add.Tensor --driver sim": ("PrivateUse1", 0),
     "doctor --stubs": ("REGISTER_PRIVATEUSE1_DISPATCH(stub, &function) | not exported", 0),
     "check bringup::rms_norm --in-process --skip compile --skip dtypes": ("pass | schema", 0),
+    "bench bringup::bias_gelu --against wide_model:gelu --no-inductor --seconds 0 --shapes 4x512": (
+        "of the memory peak at | against eager | 4x512 | GB/s",
+        0,
+    ),
     "passes list": ("on | LibraryCollapseViews | AfterInferShape | -18", 0),
     "passes explain wide_model:make": ("passes changed it | LibraryPackLinear | changed", 0),
     "passes explain wide_model:make --all": ("LibraryMergeProjections | unchanged", 0),

@@ -63,7 +63,7 @@ def load_model(target: str) -> Subject:
     module_name, colon, factory_name = target.partition(":")
     if not colon or not module_name or not factory_name:
         raise SubjectError(f"{target!r} is neither a folder nor module:factory; {_meant(target)}")
-    return _from_factory(target, _find_factory(module_name, factory_name))
+    return _from_factory(target, find_callable(module_name, factory_name))
 
 
 def _meant(target: str) -> str:
@@ -99,16 +99,19 @@ def _factories(file: Path) -> list[str]:
     return sorted(names, key=lambda name: name != "make")
 
 
-def _find_factory(module_name: str, factory_name: str) -> Callable[[], Any]:
+def find_callable(module_name: str, name: str) -> Callable[..., Any]:
+    """Return what a module or a file has under this name. Raises `SubjectError` where that is
+    nothing that can be called.
+    """
     module = _import(module_name)
-    factory: Callable[[], Any] | None = getattr(module, factory_name, None)
-    if not callable(factory):
-        found = "nothing of this name" if factory is None else f"a {type(factory).__name__}"
-        functions = [name for name, value in vars(module).items() if inspect.isfunction(value)]
-        near = difflib.get_close_matches(factory_name, functions, 1) if factory is None else []
+    found: Callable[..., Any] | None = getattr(module, name, None)
+    if not callable(found):
+        what = "nothing of this name" if found is None else f"a {type(found).__name__}"
+        others = [other for other, value in vars(module).items() if callable(value)]
+        near = difflib.get_close_matches(name, others, 1) if found is None else []
         hint = f"; did you mean {module_name}:{near[0]}?" if near else ""
-        raise SubjectError(f"{module_name}:{factory_name}: expected a function, got {found}{hint}")
-    return factory
+        raise SubjectError(f"{module_name}:{name}: expected a function, got {what}{hint}")
+    return found
 
 
 def _import(name: str) -> ModuleType:
