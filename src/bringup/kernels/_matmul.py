@@ -356,6 +356,12 @@ def nz_matmul(
     Raises:
         ValueError: out_dtype is not one of float16, bfloat16, float32 and float64.
         ContractError, KernelError: dtypes or shapes do not fit.
+
+    Examples:
+        >>> from bringup import kernels
+        >>> a, b = torch.ones(2, 3), torch.ones(3, 4)
+        >>> torch.equal(kernels.nz_matmul(a, kernels.to_nz(b), n=4), a @ b)
+        True
     """
     rows, depth = _matrix_sizes("a", a)
     right_depth, columns = _matrix_sizes("b", b)
@@ -400,6 +406,12 @@ def matmul_bias_activation(
     Raises:
         ValueError: out_dtype is not one of float16, bfloat16, float32 and float64.
         ContractError: another activation; dtypes or shapes do not fit.
+
+    Examples:
+        >>> from bringup import kernels
+        >>> a, b, bias = torch.ones(2, 3), -torch.ones(3, 4), torch.ones(4)
+        >>> kernels.matmul_bias_activation(a, b, bias, "relu").sum()
+        tensor(0.)
     """
     return _matmul_bias_activation(
         a, b, bias, activation, _out_dtype("matmul_bias_activation", out_dtype)
@@ -427,6 +439,12 @@ def gemm(
     Raises:
         ValueError: out_dtype is not one of float16, bfloat16, float32 and float64.
         ContractError: dtypes or shapes do not fit.
+
+    Examples:
+        >>> from bringup import kernels
+        >>> a, b = torch.ones(2, 3), torch.ones(3, 2)
+        >>> torch.equal(kernels.gemm(a, b, torch.ones(2, 2), alpha=2.0), 2 * a @ b + 1)
+        True
     """
     return _gemm(a, b, c, alpha, beta, _out_dtype("gemm", out_dtype))
 
@@ -506,6 +524,12 @@ def grouped_matmul(
         ValueError: out_dtype is not one of float16, bfloat16, float32 and float64.
         ContractError: dtypes or shapes do not fit.
         KernelError: group_list does not rise from 0 to at most m.
+
+    Examples:
+        >>> from bringup import kernels
+        >>> a, b = torch.ones(5, 3), torch.ones(2, 3, 4)
+        >>> kernels.grouped_matmul(a, b, torch.tensor([2, 5])).shape  # rows 0 to 2, then 2 to 5
+        torch.Size([5, 4])
     """
     return _grouped_matmul(a, b, group_list, _out_dtype("grouped_matmul", out_dtype))
 

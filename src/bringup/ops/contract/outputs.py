@@ -58,6 +58,10 @@ def promote(*names: str) -> Promotion:
 
     Raises:
         SchemaError: no name is given, or something else than a name.
+
+    Examples:
+        >>> from bringup import ops
+        >>> outputs = ops.empty_like("x", dtype=ops.promote("x", "y"))
     """
     if not names or not all(isinstance(name, str) for name in names):
         raise SchemaError(f"ops.promote(*{names!r}): expected the names of one argument or more")

@@ -207,6 +207,16 @@ def impl(
     Raises:
         SchemaError: a key is unknown.
         RuntimeError: there is no such operator.
+
+    Examples:
+        >>> from bringup import ops
+        >>> library = ops.Library("example_impl", "DEF")
+        >>> _ = library.define("negated(Tensor x) -> Tensor")
+        >>> @ops.impl("example_impl::negated", "CPU")
+        ... def negated(x):
+        ...     return -x
+        >>> torch.ops.example_impl.negated(torch.ones(2))
+        tensor([-1., -1.])
     """
     names = (keys,) if isinstance(keys, str) else tuple(keys)
     if function is None:
