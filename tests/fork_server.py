@@ -4,11 +4,13 @@
 
 It imports the modules and nothing else: no operator runs, no driver is loaded, and there is one
 thread. Each program checks that, and ends like any interpreter: with its `atexit` functions,
-its modules' and libraries' destructors and its exit status.
+its modules' and libraries' destructors and its exit status. Where a request asks for it, a program
+ends without the destructors, which take as long as torch is large.
 """
 
 from __future__ import annotations
 
+import atexit
 import builtins
 import gc
 import importlib
@@ -19,12 +21,15 @@ import select
 import signal
 import socket
 import sys
+import threading
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 # Torch's automatic loading of devices imports them, and ends there without BRINGUP_DRIVER.
 BY_TORCH = {"bringup._autoload", "bringup._device_attributes", "bringup._version"}
+# What a server that imports bringup's packages does not: torch's part of the native library.
+USED = "bringup._native._torch"
 
 
 def serve(control: socket.socket) -> dict[str, Any]:
@@ -81,13 +86,14 @@ def _become(request: dict[str, Any], streams: list[int]) -> None:
     sys.path[:] = request["path"]
 
 
-def check_state() -> None:
-    """Raise where the server has done more than to import torch."""
+def check_state(asked_for: set[str]) -> None:
+    """Raise where the server has done more than to import torch and what it was asked for."""
     torch = sys.modules["torch"]
     threads = list(Path("/proc/self/task").iterdir())
     assert len(threads) == 1, f"the fork server has {len(threads)} threads"
     parts = {name for name in sys.modules if name.startswith("bringup.")}
-    assert parts <= BY_TORCH, f"the fork server has imported {parts - BY_TORCH}"
+    more = parts & {USED} if asked_for else parts - BY_TORCH
+    assert not more, f"the fork server has imported {more}"
     slot = torch._C._get_privateuse1_backend_name()
     assert slot == "privateuseone", f"the fork server has a device called {slot}"
 
@@ -102,10 +108,33 @@ def run(request: dict[str, Any]) -> None:
         exec(compile(request["code"], "<string>", "exec"), vars(module))
 
 
+def run_and_end(request: dict[str, Any]) -> NoReturn:
+    """Run the program, wait for its threads, and leave all else to the system."""
+    status: object = 0
+    try:
+        run(request)
+    except SystemExit as ended:
+        status = 0 if ended.code is None else ended.code
+        if not isinstance(status, int):
+            print(status, file=sys.stderr)
+            status = 1
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        status = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(int(status) & 0xFF)
+
+
 if __name__ == "__main__":
     del sys.path[0]  # this file's folder
-    for name in sys.argv[2:]:
+    preloaded = sys.argv[2:]
+    for name in preloaded:
         importlib.import_module(name)
     asked = serve(socket.socket(fileno=int(sys.argv[1])))
-    check_state()
+    check_state({name for name in preloaded if name.startswith("bringup.")})
+    if asked["ends_at_once"]:
+        run_and_end(asked)
     run(asked)

@@ -8,6 +8,7 @@ that torch or Python reads when it starts (`run_forked` refuses those).
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
 import os
 import socket
@@ -20,6 +21,17 @@ from typing import Any
 
 DYNAMO = ("torch", "torch._dynamo")
 """What a server imports for programs that compile."""
+
+PACKAGES = (
+    *DYNAMO,
+    "functorch.compile",  # what the first torch.compile of a process imports
+    "torch._inductor.output_code",
+    *(f"bringup.{name}" for name in ("conformance", "compiler.backend", "cli._app")),
+    *(name for name in ("pytest", "pydantic", "transformers") if importlib.util.find_spec(name)),
+)
+"""What one imports for programs that users write and commands that they type. Nothing is tested
+there about imports, or about when bringup is imported first.
+"""
 
 ROOT = Path(__file__).parents[1]
 _SERVER = Path(__file__).with_name("fork_server.py")
@@ -39,8 +51,11 @@ def run_forked(
     folder: Path | None = None,
     timeout: float = 240,
     preload: tuple[str, ...] = ("torch",),
+    ends_at_once: bool = False,
 ) -> subprocess.CompletedProcess[str]:
     """Run code, as `python -c` would, or a file, and return its exit status and both outputs.
+
+    Where it `ends_at_once`, no destructors run behind its `atexit` functions.
 
     Raises:
         ValueError: a variable of `environment` is read when a process starts.
@@ -49,7 +64,7 @@ def run_forked(
     """
     variables = dict(os.environ if environment is None else environment)
     check(variables)
-    request = request_for(program, arguments, variables, folder or Path.cwd())
+    request = request_for(program, arguments, variables, folder or Path.cwd(), ends_at_once)
     with (
         Path(os.devnull).open() as nothing,
         tempfile.TemporaryFile() as out,
@@ -64,7 +79,11 @@ def run_forked(
 
 
 def request_for(
-    program: str | Path, arguments: Sequence[str], variables: Mapping[str, str], folder: Path
+    program: str | Path,
+    arguments: Sequence[str],
+    variables: Mapping[str, str],
+    folder: Path,
+    ends_at_once: bool,
 ) -> dict[str, Any]:
     """Return what the server is asked to run."""
     is_file = isinstance(program, Path)
@@ -73,6 +92,7 @@ def request_for(
         "file": str(program) if is_file else "",
         "argv": [str(program) if is_file else "-c", *arguments],
         "environment": dict(variables),
+        "ends_at_once": ends_at_once,
         "folder": str(folder),
         "path": [
             str(program.parent) if isinstance(program, Path) else "",

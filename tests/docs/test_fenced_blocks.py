@@ -6,6 +6,9 @@ and what is Python in them is forked from a server; `c` and `cpp` blocks are com
 bringup's headers, `text` and `mermaid` blocks are pictures (test_pages.py reads the latter). Any
 other language is a failure: nothing is skipped silently. What stands behind `#>` is printed, with
 anything in the place of `...`.
+
+The processes of a twentieth of the blocks end like any other, and those of the rest without
+destructors: they would take a third of the time, and `run_forked` has them in all other tests.
 """
 
 from __future__ import annotations
@@ -17,8 +20,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.forked_commands import stand_ins
-from tests.forked_python import DYNAMO, run_forked
+from tests.forked_commands import ENDS_AT_ONCE, stand_ins
+from tests.forked_python import PACKAGES, run_forked
+from tests.sweeps.support import part
 
 from bringup import _native
 
@@ -43,6 +47,10 @@ def blocks(document: Path) -> list[tuple[int, str, str]]:
         (text.count("\n", 0, match.start()) + 1, match.group(1), match.group(2))
         for match in FENCE.finditer(text)
     ]
+
+
+BLOCKS = [(document, line) for document in DOCUMENTS for line, _, _ in blocks(document)]
+WITH_DESTRUCTORS = part(BLOCKS)
 
 
 def command(language: str, text: str, folder: Path) -> list[str]:
@@ -74,7 +82,10 @@ def test_every_fenced_block_of_the_document_runs(
     for line, language, text in blocks(document):
         if language in {"text", "mermaid"}:
             continue
-        done = run_block(language, text, tmp_path, environment, shell[1])
+        variables = dict(environment)
+        if (document, line) not in WITH_DESTRUCTORS:
+            variables[ENDS_AT_ONCE] = "1"
+        done = run_block(language, text, tmp_path, variables, shell[1])
         where = f"{document.relative_to(ROOT)}:{line} ({language})"
         assert done.returncode == 0, (
             f"{where}:\n{text}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
@@ -95,7 +106,8 @@ def run_block(
             environment=environment,
             folder=folder,
             timeout=TIME_LIMIT_S,
-            preload=DYNAMO,
+            preload=PACKAGES,
+            ends_at_once=ENDS_AT_ONCE in environment,
         )
     return subprocess.run(
         command(language, text, folder),

@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.forked_commands import program_of
+from tests.forked_python import PACKAGES, run_forked
 
 from bringup import cli
 
@@ -20,16 +22,11 @@ EXAMPLE = ROOT / "examples" / "op_package"
 
 
 def run(*arguments: str, folder: Path, **environment: str) -> str:
-    """Runs Python in a folder; its output. It must succeed."""
+    """Run what Python is given in a folder and return its output. It must succeed."""
     paths = os.pathsep.join([environment.pop("PYTHONPATH", ""), *sys.path]).strip(os.pathsep)
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", *arguments],
-        cwd=folder,
-        env={**os.environ, **environment, "PYTHONPATH": paths},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    variables = {**os.environ, **environment, "PYTHONPATH": paths}
+    program, rest = program_of(arguments)
+    done = run_forked(program, *rest, environment=variables, folder=folder, preload=PACKAGES)
     assert done.returncode == 0, f"{arguments}:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     return done.stdout
 
@@ -37,7 +34,9 @@ def run(*arguments: str, folder: Path, **environment: str) -> str:
 def install(package: Path, site: Path) -> Path:
     """Installs a package as pip does from its wheel, into a folder of its own."""
     offline = ["--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    run("-m", "pip", "install", *offline, "--target", str(site), str(package), folder=package)
+    command = [sys.executable, "-m", "pip", "install", *offline, "--target", str(site)]
+    done = subprocess.run([*command, str(package)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
     return site
 
 
