@@ -31,6 +31,7 @@ _COLUMNS = (
     *RATIOS,
     *numbers("ops", "diff"),
 )
+_PEERS = (Mode.EAGER.value, Mode.INDUCTOR.value, Mode.FROZEN_INDUCTOR.value)
 _BAR = 30  # characters
 _PREFERRED = LengthClass.MIDDLE.value
 
@@ -150,7 +151,8 @@ def page(result: DemoResult) -> report.Page:
     for act in result.acts:
         figures = []
         if act.us:
-            figures.append(report.bars([(name, us, f"{us:.2f} us") for name, us in act.us.items()]))
+            times = [(name, us, f"{us:.2f} us") for name, us in act.us.items()]
+            figures.append(report.bars(times, peers=["torch.add"]))
         if act.losses:
             figures.append(report.curve(act.losses, "loss by step"))
         sections.append(report.Section(act.title, text=[act.words], figures=figures))
@@ -162,7 +164,7 @@ def page(result: DemoResult) -> report.Page:
     ]
     if tables:
         tables[-1].notes += result.notes
-    figures = [report.bars(picture)] if picture else []
+    figures = [report.bars(picture, peers=_PEERS)] if picture else []
     sections.append(report.Section("A model", figures=figures, tables=tables))
     return report.Page("bringup demo", [verdict(result.rows)], sections=sections)
 

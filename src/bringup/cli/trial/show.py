@@ -159,7 +159,7 @@ def page(trial: Trial) -> report.Page:
         for line in timed
         if line.mode != "eager" and line.speedup is not None and line.speedup.high < float("inf")
     ]
-    figures = [report.bars(times)] if times else []
+    figures = [report.bars(times, peers=("eager", "inductor"))] if times else []
     sections = [report.Section("Time of a call", figures=figures, tables=[_time_table(trial)])]
     if ratios:
         intervals = report.intervals([(mode, ratio, spread(ratio)) for mode, ratio in ratios])
