@@ -6,6 +6,7 @@ from tests.unit.passes.support import STAGE
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from bringup import compiler, ir, passes
+from bringup.errors import PassError
 
 X = torch.randn(2, 3, 4)
 
@@ -59,6 +60,12 @@ def test_result_behind_what_hands_the_strides_on_keeps_its_strides():
 def test_view_that_cannot_take_the_new_strides_reads_a_copy():
     register()
     rewritten(lambda x: torch.exp(torch.relu(x).view(24)), X)
+
+
+def test_view_of_a_layout_with_gaps_that_no_copy_has_is_an_error():
+    register(found="aten::alias")
+    with pytest.raises(PassError, match="after P, .*view.* cannot take its inputs: "):
+        rewritten(lambda x: torch.ops.aten.alias(x[..., :4]).view(6, 4), torch.randn(2, 3, 8))
 
 
 def test_reader_that_can_take_the_new_strides_reads_no_copy():
