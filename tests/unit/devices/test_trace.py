@@ -360,8 +360,11 @@ def test_the_command_says_what_it_found_and_exits_1_for_a_difference(
     assert found["difference"]["function"] == "copy_async"
     assert f"> {found['difference']['text']}" in err
     assert "  got:      the status 57" in err
-    assert cli.main(["driver", "replay", str(exact), str(build_driver())]) == 0
+    replayed = ["driver", "replay", str(exact), str(build_driver())]
+    assert cli.main(replayed) == 0
     assert "no difference" in capfd.readouterr().out
+    assert cli.main([*replayed, "--timeout", "0"]) == 2
+    assert "expected more than 0 seconds" in capfd.readouterr().err
 
 
 def test_the_command_traces_what_it_runs(
