@@ -2,7 +2,7 @@
 
 import pytest
 
-from bringup import ir
+from bringup import compiler, ir
 from bringup.errors import ExpiredHandleError
 
 
@@ -14,6 +14,12 @@ def test_operators_of_holders_become_nodes():
     assert types == [
         f"aten::{name}" for name in ("matmul", "mul", "add", "sub", "neg", "rsub", "div")
     ]
+
+
+def test_an_input_of_a_bound_graph_has_what_its_dialect_infers_from():
+    builder = ir.GraphBuilder("g", compiler.AtenDialect())
+    x = builder.create_input(shape=(2, 3))
+    assert list(builder.build_and_reset(-x).inputs[0].meta.shape) == [2, 3]
 
 
 def test_builder_is_used_up_by_building():

@@ -15,6 +15,8 @@ from tests.unit.jit.support import REPOSITORY, forget, new_process, output_of
 
 from bringup import jit
 from bringup.errors import SettingError
+from bringup.jit.files.entry_usage import keys_in_use, mark_in_use, release_marks
+from bringup.jit.files.layout import StoreLayout
 
 LOAD_AND_WAIT = """
 import sys
@@ -347,3 +349,14 @@ def test_what_is_loaded_stays_though_the_store_was_deleted_meanwhile(
     loaded = jit.compile(source, macros={"N": 9002})
     _ = loaded.kernel_id
     assert jit.cache().clear().in_use == (loaded.key,)
+
+
+def test_each_entry_that_is_marked_is_in_use_until_it_is_released(tmp_path: Path) -> None:
+    layout = StoreLayout(tmp_path)
+    mark_in_use(layout, "first")
+    mark_in_use(layout, "second")
+    assert keys_in_use(layout) == {"first", "second"}
+    release_marks(layout, {"other"})
+    release_marks(layout, {"first"})
+    assert keys_in_use(layout) == {"second"}
+    release_marks(StoreLayout(tmp_path / "another"), {"first"})

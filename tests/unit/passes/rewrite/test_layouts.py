@@ -64,7 +64,7 @@ def test_view_that_cannot_take_the_new_strides_reads_a_copy():
 
 def test_view_of_a_layout_with_gaps_that_no_copy_has_is_an_error():
     register(found="aten::alias")
-    with pytest.raises(PassError, match="after P, .*view.* cannot take its inputs: "):
+    with pytest.raises(PassError, match=r"after P, .*view.* cannot take its inputs: "):
         rewritten(lambda x: torch.ops.aten.alias(x[..., :4]).view(6, 4), torch.randn(2, 3, 8))
 
 
