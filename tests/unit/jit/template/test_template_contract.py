@@ -199,6 +199,14 @@ def test_a_field_that_params_names_has_to_be_there(entry: str) -> None:
         compiled(template("int64_t n, columns;", entry, items=NAMED))
 
 
+@pytest.mark.parametrize("entry", ["void", "C"])
+def test_arguments_in_another_order_than_in_params_are_told_with_both_places(entry: str) -> None:
+    struct = C_STRUCT.replace("float* out; const float* x;", "const float* x; float* out;")
+    words = "has out as field 2, params= as 1; the order has to be the same"
+    with pytest.raises((CompileError, ValueError), match=words):
+        compiled(template(RIGHT, entry, struct=struct))
+
+
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_a_name_in_params_counts_before_that_of_an_argument(entry: str) -> None:
     items = "ptr(out), ptr(x), n=stride(x,1), x=scale"
