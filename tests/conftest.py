@@ -22,6 +22,9 @@ MACHINE = "TEST_KERNEL_MACHINE"
 SECONDS = "bringup/seconds"
 TOLD_FROM_S = 20
 
+# How many objects a file may leave before collections of garbage leave them out, too.
+FREEZE_FROM = 100_000
+
 _sweeps: dict[str, Counter[str]] = {}
 
 
@@ -60,6 +63,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     """Leave what imports made out of later collections of garbage: each would take 0.3 s."""
+    _freeze()
+
+
+def _freeze() -> None:
     gc.collect()
     gc.freeze()
 
@@ -87,6 +94,8 @@ def _nothing_is_left() -> Iterator[None]:
         passes.clear_registered_passes()
     if dynamo := sys.modules.get("torch._dynamo"):
         dynamo.reset()
+    if len(gc.get_objects(generation=2)) > FREEZE_FROM:
+        _freeze()
 
 
 @pytest.fixture(autouse=True)
