@@ -33,6 +33,9 @@ PACKAGES = (
 there about imports, or about when bringup is imported first.
 """
 
+OPINFO = ("torch", "torch.testing._internal.common_methods_invocations")
+"""What one imports for programs that run torch's own samples of operators."""
+
 ROOT = Path(__file__).parents[1]
 _SERVER = Path(__file__).with_name("fork_server.py")
 # Of these, what the server's process has begun with holds.
@@ -137,14 +140,26 @@ def output_of(code: str, *arguments: str, **variables: str) -> str:
     return done.stdout.strip()
 
 
-def output_of_module(name: str, *arguments: str, timeout: float = 900, **variables: str) -> str:
+def output_of_module(
+    name: str,
+    *arguments: str,
+    timeout: float = 900,
+    preload: tuple[str, ...] = ("torch",),
+    **variables: str,
+) -> str:
     """Return the same of a module that is a program, without its warnings."""
     code = (
         "import runpy, warnings; warnings.simplefilter('ignore')\n"
         f"runpy.run_module({name!r}, run_name='__main__', alter_sys=True)"
     )
     done = run_forked(
-        code, *arguments, environment={**os.environ, **variables}, folder=ROOT, timeout=timeout
+        code,
+        *arguments,
+        environment={**os.environ, **variables},
+        folder=ROOT,
+        timeout=timeout,
+        preload=preload,
+        ends_at_once=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr[-4000:]
     return done.stdout.strip()

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.forked_python import output_of_module
+from tests.forked_python import OPINFO, output_of_module
 from tests.sweeps.support import FULL, PARTS, part, seed
 
 from bringup import devices
@@ -41,7 +41,9 @@ def cases() -> list[Any]:
 
 def told_by(*arguments: str) -> dict[str, Any]:
     """The report of a process that sweeps a part."""
-    said = output_of_module("tests.sweeps.device_operators", *arguments, timeout=7200)
+    said = output_of_module(
+        "tests.sweeps.device_operators", *arguments, timeout=7200, preload=OPINFO
+    )
     report: dict[str, Any] = json.loads(said)
     return report
 

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.forked_python import output_of_module
+from tests.forked_python import OPINFO, output_of_module
 
 MODES = ("visible", "isolated", "kernels", "isolated kernels")
 
@@ -18,7 +18,7 @@ MODES = ("visible", "isolated", "kernels", "isolated kernels")
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("out")
-    output_of_module("tests.sweeps.out_programs", str(folder), ",".join(MODES))
+    output_of_module("tests.sweeps.out_programs", str(folder), ",".join(MODES), preload=OPINFO)
     return folder
 
 

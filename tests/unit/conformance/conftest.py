@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import torch
 from tests.forked_commands import stand_ins
+from tests.forked_python import OPINFO
 
 from bringup import devices
 from bringup.conformance import _worker_pool
 
-TORCHS_TESTS = ("torch", "torch.testing._internal.common_methods_invocations")
 WORKER = (
     "import runpy, warnings; warnings.simplefilter('ignore')\n"
     "runpy.run_module('bringup.conformance._worker', run_name='__main__', alter_sys=True)"
@@ -55,7 +55,7 @@ def forked_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fork the processes that run cases from a server that has torch's own tests."""
     folder = tmp_path / "commands"
     folder.mkdir()
-    variables, number = stand_ins(folder, TORCHS_TESTS)
+    variables, number = stand_ins(folder, OPINFO)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(subprocess, "Popen", partial(subprocess.Popen, pass_fds=[number]))
