@@ -6,15 +6,13 @@ Every call of whole programs is made to fail in `tests/sweeps/test_faults.py`.
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from tests.forked_python import run_forked
 
 from bringup import devices, jit, ops
 from bringup.errors import DeviceError, KernelError
@@ -507,13 +505,8 @@ print(all(one.injected > 1 for name, one in injected.functions.items() if "destr
 
 
 def test_what_cannot_be_destroyed_is_one_warning_a_function() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", DESTROYED],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    done = run_forked(DESTROYED)
+    assert done.returncode == 0
     assert done.stdout.splitlines() == ["[2.0, 2.0, 2.0, 2.0, 2.0]", "True"]
     for function in ("event_destroy", "graph_destroy"):
         warned = f"the driver's {function} failed (injected failure of {function}), and the driver"
