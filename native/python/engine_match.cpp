@@ -157,7 +157,7 @@ nb::list frames_of(GraphCore& core, const en::Bindings& bound) {
 }
 
 // The match that a session or a matcher has found last.
-struct CandidateCore {
+struct PlacedMatchCore {
   GraphCore& core;
   FoundBindings bound;
   nb::object owner;  // of the bindings, if Python is
@@ -208,7 +208,7 @@ class MatcherCore {
   template <class Search>
   nb::object found(Search&& search) {
     if (last_) *last_ = nullptr;
-    std::optional<en::Candidate> candidate;
+    std::optional<en::PlacedMatch> candidate;
     {
       const Searching searching(core_);
       const nb::gil_scoped_release released;
@@ -236,8 +236,8 @@ en::PatternProgram program_for(nb::handle program, GraphCore& core) {
 
 nb::tuple python_match(GraphCore& core, const en::Target& target, FoundBindings bound,
                        nb::object owner) {
-  const nb::object candidate = nb::cast(new CandidateCore{core, std::move(bound), std::move(owner)},
-                                        nb::rv_policy::take_ownership);
+  const nb::object candidate = nb::cast(
+      new PlacedMatchCore{core, std::move(bound), std::move(owner)}, nb::rv_policy::take_ownership);
   return nb::make_tuple(candidate, take(node_tuple(core, target.nodes())),
                         take(values_or_none(core, target.inputs())),
                         take(value_tuple(core, target.outputs())));
@@ -259,7 +259,7 @@ void bind_matching(nb::module_& module) {
       .def("__init__", [](ProgramCore* self,
                           const PatternCore& pattern) { new (self) ProgramCore(compile(pattern)); })
       .def("layout", &layout);
-  nb::class_<CandidateCore>(module, "CandidateCore").def("frames", &CandidateCore::frames);
+  nb::class_<PlacedMatchCore>(module, "PlacedMatchCore").def("frames", &PlacedMatchCore::frames);
   nb::class_<MatcherCore>(module, "MatcherCore")
       .def(nb::init<const ProgramCore&, GraphCore&, AliasAnalysisCore&>(), nb::keep_alive<1, 3>(),
            nb::keep_alive<1, 4>())

@@ -151,7 +151,7 @@ void erase_unread(Graph& graph) {
 int edges_found = 0;
 
 // Whether the nodes that stand for nodes of the pattern are of their type and bound consistently.
-void check_match(const Program& program, const Graph& graph, const Candidate& found) {
+void check_match(const Program& program, const Graph& graph, const PlacedMatch& found) {
   for (const uint32_t frame : found.bound->frames()) {
     const SubPattern& sub = found.bound->sub(frame);
     for (uint32_t i = 0; i < sub.nodes.size(); ++i) {

@@ -48,7 +48,7 @@ std::vector<NodeId> Matcher::candidates() {
   return found;
 }
 
-std::optional<Candidate> Matcher::next() {
+std::optional<PlacedMatch> Matcher::next() {
   if (!started_) targets_ = candidates();
   started_ = true;
   while (next_target_ < targets_.size() && !is_hopeless()) {
@@ -63,7 +63,7 @@ std::optional<Candidate> Matcher::next() {
   return std::nullopt;
 }
 
-std::optional<Candidate> Matcher::match_at(NodeId target) {
+std::optional<PlacedMatch> Matcher::match_at(NodeId target) {
   reset();
   const StringId type = graph_.type(target);
   for (const Anchor& anchor : program_->anchors()) {
@@ -96,7 +96,7 @@ void Matcher::reset() {
   tried_ = 0;
 }
 
-std::optional<Candidate> Matcher::search() {
+std::optional<PlacedMatch> Matcher::search() {
   uint32_t rest = kEmpty;
   while (true) {
     uint32_t agenda;

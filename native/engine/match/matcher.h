@@ -21,7 +21,7 @@
 namespace bringup::engine {
 
 // A match that may be rewritten. Valid until the graph is edited or the matcher is asked again.
-struct Candidate {
+struct PlacedMatch {
   const Bindings* bound;
   NodeId before;              // where the replacement goes
   std::vector<NodeId> hoist;  // must move in front of it
@@ -40,9 +40,9 @@ class Matcher {
   const Program& program() const { return *program_; }
   // The next match among the nodes that could compute the first output when the matcher was made,
   // in the order of the anchor's types, then of the graph; nodes that were erased are passed over.
-  std::optional<Candidate> next();
+  std::optional<PlacedMatch> next();
   // The first match whose first output is computed by `target`.
-  std::optional<Candidate> match_at(NodeId target);
+  std::optional<PlacedMatch> match_at(NodeId target);
   // The nodes of the anchor's types now; when there is none, the near miss says so.
   std::vector<NodeId> candidates();
   // The refusal that came furthest over all calls.
@@ -84,7 +84,7 @@ class Matcher {
   bool may_stand(const Term& wanted, std::span<const ArgumentForms> positions) const;
 
   void reset();
-  std::optional<Candidate> search();
+  std::optional<PlacedMatch> search();
   uint32_t go_on(uint32_t rest);
   std::optional<uint32_t> go_back();
   uint32_t push(std::span<const Goal> goals, uint32_t rest);
@@ -139,7 +139,7 @@ class Matcher {
   bool fit_sizes(uint32_t frame, const CompiledConstraint& constraint, ValueId wanted, NodeId found,
                  const TensorDesc& desc);
 
-  std::optional<Candidate> accept();
+  std::optional<PlacedMatch> accept();
   bool is_computed_inside(const ReplacedPart& part);
   bool is_ordered_as_stated(const ReplacedPart& part);
   bool is_stated(NodeId source, NodeId target) const;

@@ -46,7 +46,7 @@ std::vector<ValueId> values_taken_in(const Bindings& bound) {
 
 }  // namespace
 
-std::optional<Candidate> Matcher::accept() {
+std::optional<PlacedMatch> Matcher::accept() {
   ReplacedPart part{in_order(graph_, bound_.taken()), values_taken_in(bound_), {}};
   for (const uint32_t term : program_->root().outputs) {
     part.outputs.push_back(*bound_.resolve(0, term));
@@ -61,7 +61,7 @@ std::optional<Candidate> Matcher::accept() {
     return std::nullopt;
   }
   auto& place = std::get<Placement>(found);
-  return Candidate{&bound_, place.before, std::move(place.hoist), std::move(part.nodes)};
+  return PlacedMatch{&bound_, place.before, std::move(place.hoist), std::move(part.nodes)};
 }
 
 // Whether every output of the pattern is computed by a matched node: an input of the pattern that

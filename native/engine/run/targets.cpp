@@ -92,7 +92,7 @@ class MatchesOfPatterns : public Targets {
 
   Target* next() override {
     target_.reset();
-    std::optional<Candidate> found = matcher_->next();
+    std::optional<PlacedMatch> found = matcher_->next();
     if (!found) return nullptr;
     return &target_.emplace(graph_, search_, *patterns_[search_].program, std::move(*found));
   }
@@ -115,7 +115,7 @@ class MatchesOfPatterns : public Targets {
 
 }  // namespace
 
-Target::Target(Graph& graph, size_t search, const Program& program, Candidate found)
+Target::Target(Graph& graph, size_t search, const Program& program, PlacedMatch found)
     : graph_(graph),
       nodes_(std::move(found.nodes)),
       before_(found.before),

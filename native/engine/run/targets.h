@@ -26,7 +26,7 @@ class Target {
   // A node that a decompose pass may replace.
   Target(Graph& graph, NodeId node) : graph_(graph), nodes_{node}, before_(node) {}
   // A match of pattern number `search`.
-  Target(Graph& graph, size_t search, const Program& program, Candidate found);
+  Target(Graph& graph, size_t search, const Program& program, PlacedMatch found);
 
   Graph& graph() const { return graph_; }
   bool is_match() const { return program_ != nullptr; }

@@ -11,7 +11,7 @@ import pytest
 from tests.oracles.matching.matcher import Matcher
 
 from bringup import ir
-from bringup.passes.patterns.match import MatchResult, RewriteCandidate
+from bringup.passes.patterns.match import MatchResult, PlacedMatch
 from bringup.passes.run.session import Session
 
 __all__ = ["Matcher", "compare_passes_with_oracle"]
@@ -23,9 +23,9 @@ class _Searches:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._ended = 0
-        self._expected: Iterator[RewriteCandidate] | None = None
+        self._expected: Iterator[PlacedMatch] | None = None
 
-    def _next(self) -> RewriteCandidate | None:
+    def _next(self) -> PlacedMatch | None:
         graph, programs = self._session.graph, self._session._programs
         if self._expected is None:
             pattern = programs[self._ended % len(programs)].subs[0].pattern

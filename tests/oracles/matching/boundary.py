@@ -12,7 +12,7 @@ from bringup import ir
 from bringup.ir import Node, Value
 from bringup.ir.node import values_in
 from bringup.passes.patterns.bindings import resolve
-from bringup.passes.patterns.match import MatchResult, RewriteCandidate
+from bringup.passes.patterns.match import MatchResult, PlacedMatch
 from bringup.passes.rewrite.placement import PlacementRefusal
 
 __all__ = ["RETURNS_INPUT", "accept"]
@@ -24,7 +24,7 @@ RETURNS_INPUT = (
 _Refuse = Callable[[Node, str], None]
 
 
-def accept(bound: Bindings, aliases: ir.AliasAnalysis, refuse: _Refuse) -> RewriteCandidate | None:
+def accept(bound: Bindings, aliases: ir.AliasAnalysis, refuse: _Refuse) -> PlacedMatch | None:
     """The candidate that the bindings make; None after `refuse` was told why there is none."""
     return _Boundary(bound, aliases, refuse).accept()
 
@@ -40,7 +40,7 @@ class _Boundary:
         self._outputs = [value for value in found if value is not None]
         self._taken_in = _values_taken_in(bound)
 
-    def accept(self) -> RewriteCandidate | None:
+    def accept(self) -> PlacedMatch | None:
         if not (
             self._is_computed_inside()
             and self._is_self_contained()
@@ -52,7 +52,7 @@ class _Boundary:
         if isinstance(place, PlacementRefusal):
             self._refuse(place.node, place.reason)
             return None
-        return RewriteCandidate(MatchResult(self._bound.root), place.before, place.hoist)
+        return PlacedMatch(MatchResult(self._bound.root), place.before, place.hoist)
 
     def _is_computed_inside(self) -> bool:
         """Whether every output is computed by a matched node: an input of the pattern that it

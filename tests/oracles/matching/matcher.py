@@ -33,7 +33,7 @@ from bringup._numbers import same_number
 from bringup.ir import Node, Value
 from bringup.passes.patterns.bindings import PatternFrame, resolve
 from bringup.passes.patterns.elements import AnyValue, Constant
-from bringup.passes.patterns.match import RewriteCandidate
+from bringup.passes.patterns.match import PlacedMatch
 from bringup.passes.patterns.pattern import Pattern, Variadic
 from bringup.passes.report import NearMiss
 
@@ -88,7 +88,7 @@ class Matcher:
             )
         return found
 
-    def match_at(self, target: Node) -> RewriteCandidate | None:
+    def match_at(self, target: Node) -> PlacedMatch | None:
         """The first match whose first output is computed by `target`, or None."""
         self._reset()
         root = self._bound.root
@@ -104,7 +104,7 @@ class Matcher:
             self._no(target, "another operator", " or ".join(self.anchor_types), target.op_type)
         return self._search(alternatives)
 
-    def matches(self) -> Iterator[RewriteCandidate]:
+    def matches(self) -> Iterator[PlacedMatch]:
         """Every match among the candidates, in their order; the graph may be edited meanwhile."""
         for target in self.candidates():
             if self._graph.owns(target):
@@ -126,7 +126,7 @@ class Matcher:
         self._bound = Bindings(self.pattern)
         self._ahead = Lookahead(self._graph)
 
-    def _search(self, alternatives: _Choices) -> RewriteCandidate | None:
+    def _search(self, alternatives: _Choices) -> PlacedMatch | None:
         """Depth first over all choices, without recursion."""
         pending: list[tuple[int, _Choices, int, _Agenda]] = []
         retries = 0

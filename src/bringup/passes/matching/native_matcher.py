@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 
 from bringup import ir
 from bringup.ir import Node
-from bringup.passes.engine import CandidateCore, MatcherCore
+from bringup.passes.engine import MatcherCore, PlacedMatchCore
 from bringup.passes.matching.program import Program, SubPattern, program_of
 from bringup.passes.patterns.bindings import PatternFrame
-from bringup.passes.patterns.match import MatchResult, RewriteCandidate
+from bringup.passes.patterns.match import MatchResult, PlacedMatch
 from bringup.passes.patterns.pattern import Pattern
 from bringup.passes.report import NearMiss
 
@@ -41,27 +41,27 @@ class NativeMatcher:
         """Return the nodes of the anchor's types; when there is none, the near miss says so."""
         return self._core.candidates()
 
-    def match_at(self, target: Node) -> RewriteCandidate | None:
+    def match_at(self, target: Node) -> PlacedMatch | None:
         """Return the first match whose first output is computed by `target`, or None."""
         self._forget_last()
-        return self._candidate(self._core.match_at(target))
+        return self._placed(self._core.match_at(target))
 
-    def matches(self) -> Iterator[RewriteCandidate]:
+    def matches(self) -> Iterator[PlacedMatch]:
         """Give every match among the candidates, in their order, also if edits come in between.
 
         The search runs without the GIL.
         """
         self._forget_last()
-        while (found := self._candidate(self._core.next())) is not None:
+        while (found := self._placed(self._core.next())) is not None:
             yield found
             self._forget_last()
 
-    def _candidate(self, found: tuple[Any, ...] | None) -> RewriteCandidate | None:
+    def _placed(self, found: tuple[Any, ...] | None) -> PlacedMatch | None:
         if found is None:
             return None
         core, nodes, inputs, outputs, before, hoist = found
         match = self._last = FoundMatch(self._program, core, self._graph, nodes, inputs, outputs)
-        return RewriteCandidate(match, before, hoist)
+        return PlacedMatch(match, before, hoist)
 
     def _forget_last(self) -> None:
         """Let the match found last look inside while it can, unless it has expired."""
@@ -84,7 +84,7 @@ class FoundMatch(MatchResult):
     def __init__(
         self,
         program: Program,
-        core: CandidateCore,
+        core: PlacedMatchCore,
         graph: ir.Graph,
         nodes: tuple[Node, ...],
         inputs: tuple[ir.Value | None, ...],

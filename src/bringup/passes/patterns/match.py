@@ -196,7 +196,7 @@ class MatchResult:
 
 
 @dataclass(frozen=True)
-class RewriteCandidate:
+class PlacedMatch:
     """A match that may be rewritten: where the replacement goes, what must move in front of it."""
 
     result: MatchResult

@@ -20,7 +20,7 @@ from bringup.passes.definition.base import FusionBasePass
 from bringup.passes.definition.context import PassContext
 from bringup.passes.definition.expressions import configure
 from bringup.passes.definition.stages import PassStage
-from bringup.passes.engine import CandidateCore, GraphCore, ProgramCore, native
+from bringup.passes.engine import GraphCore, PlacedMatchCore, ProgramCore, native
 from bringup.passes.matching.native_matcher import FoundMatch
 from bringup.passes.matching.program import Program, program_of
 from bringup.passes.patterns.convert import as_graph
@@ -251,7 +251,7 @@ class Session:
     def take_match(
         self,
         search: int,
-        core: CandidateCore,
+        core: PlacedMatchCore,
         nodes: tuple[ir.Node, ...],
         inputs: tuple[ir.Value | None, ...],
         outputs: tuple[ir.Value, ...],
