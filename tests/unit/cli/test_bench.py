@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from bringup.cli._exit_codes import ExitCode
 from bringup.cli.bench import measure as measuring
 from bringup.cli.bench import subject as subject_module
 from bringup.cli.bench.measure import Row, compared, measure, product_gflops
-from bringup.cli.bench.show import Run, size_text
+from bringup.cli.bench.show import Run, page, size_text, table
 from bringup.cli.bench.subject import Subject, sizes_of_rank, sweep
 from bringup.cli.trial.timing import Limits
 from bringup.cli.trial.trial_model import SubjectError
@@ -336,9 +338,49 @@ def test_the_headline_names_the_nearest_peak() -> None:
     assert run.headline == "my::op: 0.94x of the matrix product peak at 96 B"
 
 
+def test_a_table_tells_how_sure_a_figure_is() -> None:
+    lopsided = {"eager": Ratio(2.0, 1.9, 2.4, 11), "other": Ratio(2.0, 1.2, 2.1, 11)}
+    unsure = {"eager": Ratio(2.0, 0.5, 2.1, 11), "other": Ratio(2.0, 0.0, math.inf, 3)}
+    rows = [row(48.0, 1.0, against=lopsided), row(96e6, 1.0, against=unsure)]
+    shown = table(Run("my::op", rows, 0.0, ["said"]))
+    titles = [column.heading for column in shown.columns]
+    assert titles == ["shape", "us", "of peak", "eager", "other", "GB/s", "moved"]
+    first, second = shown.rows
+    assert first == ("8", "0.048 ±1%", "1.00x", "2.00x ±20%", "2.00x ±40%", "2", "96 B")
+    assert second[1:5] == ("96,000 ±1%", "0.00x", "2.00x noisy", "2.00x ?")
+    assert not any("above 1" in note for note in shown.notes)
+    assert shown.notes[-2:] == ["eager, other: how many times as long they take", "said"]
+
+
+def test_a_table_has_operations_and_the_earlier_run_where_they_are_known() -> None:
+    rows = [row(24.0, 1.0, flops=48.0), replace(row(48.0, 1.0), before=1.5, is_slower=True)]
+    shown = table(Run("my::op", rows, 4.0, []))
+    titles = [column.heading for column in shown.columns]
+    assert titles == ["shape", "us", "of peak", "before", "GB/s", "GFLOP/s", "moved"]
+    assert [one[2:6] for one in shown.rows] == [
+        ("2.00x", "-", "4", "2"),
+        ("1.00x", "1.50x slower", "2", "0"),
+    ]
+    assert any("above 1" in note for note in shown.notes)
+
+
+def test_a_page_draws_the_roofline_where_operations_are_known() -> None:
+    rows = [row(24.0, 1.0, flops=48.0), row(48.0, 1.0)]
+    with_product = page(Run("my::op", rows, 4.0, []))
+    assert [section.heading for section in with_product.sections] == [
+        "Bandwidth by size",
+        "Roofline",
+    ]
+    (picture,) = with_product.sections[1].figures
+    assert picture.count("<circle") == 2  # the size with operations, and the legend
+    assert [one.heading for one in page(Run("my::op", rows, 0.0, [])).sections] == [
+        "Bandwidth by size"
+    ]
+
+
 @pytest.mark.parametrize(
     ("size", "text"),
-    [(96, "96 B"), (1024, "1 KiB"), (1023, "0.999 KiB"), (3 << 20, "3 MiB"), (5 << 30, "5 GiB")],
+    [(96, "96 B"), (1024, "1 KiB"), (1000, "0.977 KiB"), (3 << 20, "3 MiB"), (5 << 30, "5 GiB")],
 )
 def test_a_size_has_its_unit(size: int, text: str) -> None:
     assert size_text(size) == text
