@@ -347,3 +347,12 @@ def test_error_of_the_dialect_comes_out_of_the_search():
     for kind in (Matcher, NativeMatcher):
         with pytest.raises(RuntimeError, match="no description"):
             answers(kind, pattern_of(wanted), graph)
+
+
+def test_a_pattern_whose_matches_hold_arguments_of_the_graph_says_so():
+    """They are read before an edit, which moves them in memory."""
+    dtype = pattern_of(lambda b, x: b.cast(x, passes.any_value("dtype")))
+    listed = pattern_of(lambda b: b.cat(passes.variadic("xs"), 0), 0)
+    assert program_of(dtype).has_arguments
+    assert program_of(listed).has_arguments
+    assert not program_of(pattern_of(lambda b, x: b.relu(x))).has_arguments

@@ -7,6 +7,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from bringup import compiler, ir, passes
 from bringup.errors import BringupError, PassError, PassFatalError, PassSkipException
+from bringup.passes.run.host_dialect import HostDialect
 
 X = torch.randn(4, 8)
 
@@ -441,3 +442,11 @@ def test_option_that_is_nearly_a_known_one_is_refused(traced):
     with pytest.raises(TypeError, match=r"options must map names to values, got \[1\]"):
         compiler.apply_passes(module, options=[1])
     compiler.apply_passes(module, options={"my_own": 1})
+
+
+def test_a_value_of_a_program_that_is_not_described_may_take_any_place():
+    dialect = HostDialect(None)
+    desc, other = (ir.TensorDesc(ir.Shape((size,)), "float32") for size in (2, 3))
+    assert dialect.difference(None, desc) is None
+    assert dialect.difference(desc, None) is None
+    assert dialect.difference(desc, other) == "shape is [3] where it was [2]"
