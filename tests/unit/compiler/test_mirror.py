@@ -9,6 +9,7 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from bringup import compiler, passes
+from bringup.compiler.mirror import _as_traced
 from bringup.errors import PassError
 
 
@@ -251,3 +252,10 @@ def test_argument_that_equals_its_default_but_for_the_sign_of_zero_is_written():
     graph_pass(replace)
     compiler.apply_passes(module)
     assert "mirror_zero.signed.default(x_1, -0.0)" in module.code.replace("arg0_1", "x_1")
+
+
+def test_lists_at_their_default_are_left_out_as_tracing_leaves_them_out():
+    slots = (("stride", False, True, [1, 1]),)
+    assert _as_traced(slots, ([1, 1],)) == ((), {})
+    for given in ([1], [1, 2], [1, 1, 1]):
+        assert _as_traced(slots, (given,)) == ((given,), {})
