@@ -68,11 +68,12 @@ def test_a_size_that_may_be_0_and_then_means_another_is_not_taken_over():
         ("c = Abs(pair)", ["?", "?"]),
         ("t = Shape(x) c = Gather(t, given)", ["?", "?"]),
         ("c = Gather(grid, i)", ["?", "?", "?"]),
+        ("c = Abs(some)", ["?"]),
         ("t = Shape(x) g = Gather(t, table) c = Gather(g, i)", ["?", "?"]),
     ],
 )
 def test_what_shapes_are_made_of(steps, shape):
-    text = f"""g (float[N,S,768] x, int64[2] given, int64[2,3] grid) => (float[?] y)
+    text = f"""g (float[N,S,768] x, int64[2] given, int64[2,3] grid, int64[M] some) => (float[?] y)
         <int64 i = {{0}}, int64[1,2] table = {{0, 1}}, int64[1] zero = {{0}},
          int64[1] one = {{1}}, int64[1] two = {{2}},
          int64[1] big = {{99}}, int64[2] pair = {{-1, 1}}, int64[1] last = {{2}}>
