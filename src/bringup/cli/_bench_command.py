@@ -145,7 +145,7 @@ def bench(
             say(json_file, f"... {rows[-1].shape}: {rows[-1].gbs:.3g} GB/s")
         product = product_gflops(rows[0].dtype) if any(row.flops for row in rows) else 0.0
         run = Run(subject.name, rows, product, subject.notes)
-        console.print(f"\n{run.headline}", style="bold", markup=False, soft_wrap=True)
+        console.print(f"\n{run.headline}", style="bold", markup=False, highlight=False)
         report.render(table(run), console)
         write_results(json_file, as_json(run), console)
         write_page(html_file, page(run), console)
