@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 
 import pytest
-from tests.forked_python import DYNAMO, output_of, run_forked
+from tests.forked_python import PACKAGES, output_of, run_forked
 from tests.gpt_program import GPT
 
 pytestmark = pytest.mark.slow
@@ -30,7 +30,7 @@ def program() -> Program:
     """Runs code after BEGIN in a process of its own; the last line that it printed, or ""."""
 
     def run(code: str, **environment: str) -> str:
-        done = run_forked(BEGIN + code, environment=os.environ | environment, preload=DYNAMO)
+        done = run_forked(BEGIN + code, environment=os.environ | environment, preload=PACKAGES)
         assert done.returncode == 0, done.stdout + done.stderr
         return (done.stdout.splitlines() or [""])[-1]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.forked_python import DYNAMO, run_forked
+from tests.forked_python import PACKAGES, run_forked
 
 from bringup import devices
 
@@ -92,7 +92,7 @@ def program(built: Path, tmp_path: Path) -> Program:
         done = run_forked(
             f"BUILT = {str(built)!r}\n{begin}\n{code}",
             environment=os.environ | environment,
-            preload=DYNAMO,
+            preload=PACKAGES,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout

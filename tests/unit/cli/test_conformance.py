@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.unit.conformance.conftest import forked_workers  # noqa: F401 - a fixture
 
 from bringup import cli, report
 from bringup.cli._exit_codes import ExitCode
@@ -60,6 +61,7 @@ def test_the_headline_is_native_and_the_total_stands_beside_it() -> None:
     assert lines[3] == "cases: 40.0% native (60.0% with the host's help), of 5"
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_slice_is_run_written_and_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,6 +80,7 @@ def test_a_slice_is_run_written_and_resumed(
     assert "0 cases are worse than in" in again
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_case_that_is_worse_than_in_the_baseline_ends_with_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -89,6 +92,7 @@ def test_a_case_that_is_worse_than_in_the_baseline_ends_with_1(
     assert "op/exp/float32: native -> pass" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_refusal_ends_with_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("BRINGUP_FALLBACK", "forbid")
     file = tmp_path / "found.json"
