@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -135,9 +136,22 @@ def output_of(code: str, *arguments: str, **variables: str) -> str:
     `variables` are beside those of this process; Python processes that it starts have its path.
     """
     path = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = run_forked(code, *arguments, environment={**os.environ, **path, **variables})
+    environment = {**os.environ, **path, **variables}
+    done = run_forked(code, *arguments, environment=environment, ends_at_once=_ends_at_once(code))
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
+
+
+def _ends_at_once(code: str) -> bool:
+    """Return whether the program is in the three quarters that run no destructors at their ends,
+    which take 0.2 s; four commits run all of them.
+    """
+    from tests.sweeps.support import (
+        FULL,
+        seed,
+    )  # not of the stand-ins for commands, which are short
+
+    return not FULL and (zlib.crc32(code.encode()) + seed()) % 4 != 0
 
 
 def output_of_module(
