@@ -68,7 +68,7 @@ BorrowedGraph::BorrowedGraph(en::Graph& graph, Makers makers)
       makers_(std::move(makers)),
       core_(nb::cast(new GraphCore(graph_), nb::rv_policy::take_ownership)) {
   if (graph.host() != former_.get()) {
-    throw en::EngineError(en::ErrorCode::kBusy, "graph " + en::quoted(graph.name()) +
+    throw en::EngineError(en::ErrorCode::kBusy, "graph " + en::in_quotes(graph.name()) +
                                                     " is in the hands of Python already");
   }
 }
@@ -96,7 +96,7 @@ void BorrowedGraph::take_objects() {
     }
     if (count > kMostObjects) {
       throw en::EngineError(en::ErrorCode::kInvalid,
-                            "node " + en::quoted(graph_->name_text(node)) +
+                            "node " + en::in_quotes(graph_->name_text(node)) +
                                 " has an opaque argument above " + std::to_string(kMostObjects) +
                                 ": passes of Python cannot run on such a graph");
     }
@@ -142,7 +142,7 @@ void BorrowedGraph::check() const {
     const Ref entry = core.node_meta_entry(node, attributes.ptr());
     if (entry && PyObject_IsTrue(entry.get()) == 1) {
       throw en::EngineError(en::ErrorCode::kPass,
-                            "node " + en::quoted(graph_->name_text(node)) +
+                            "node " + en::in_quotes(graph_->name_text(node)) +
                                 " was given the attributes " + text_of(entry.get()) +
                                 ", which the graph of a C++ program does not keep: pass them as "
                                 "arguments of the operator");
@@ -151,7 +151,7 @@ void BorrowedGraph::check() const {
       if (argument.tag != en::Tag::kOpaque || argument.id < objects_) continue;
       throw en::EngineError(
           en::ErrorCode::kPass,
-          "node " + en::quoted(graph_->name_text(node)) + " reads " +
+          "node " + en::in_quotes(graph_->name_text(node)) + " reads " +
               graph_->host()->text(*graph_, argument.id) +
               ": in the graph of a C++ program arguments are values, numbers, strings, and lists");
     }

@@ -72,10 +72,10 @@ Ref joined_attributes(GraphCore& core, std::span<const en::NodeId> nodes) {
       if (is_same == 1) continue;
       const nb::object first = nb::borrow(PyDict_GetItem(sources.get(), name));
       throw en::EngineError(en::ErrorCode::kPass,
-                            "nodes " + en::quoted(nb::cast<std::string>(first)) + " and " +
-                                en::quoted(core.graph.name_text(node)) +
+                            "nodes " + en::in_quotes(nb::cast<std::string>(first)) + " and " +
+                                en::in_quotes(core.graph.name_text(node)) +
                                 " differ in their attribute " +
-                                en::quoted(nb::cast<std::string>(nb::str(nb::handle(name)))) +
+                                en::in_quotes(nb::cast<std::string>(nb::str(nb::handle(name)))) +
                                 ", so one replacement cannot stand for both");
     }
   }

@@ -216,7 +216,7 @@ bool GraphCore::require_live(en::NodeId node) const {
                         ? " belongs to a finished session"
                         : " was erased";
   set_error(ErrorClass::kExpiredHandle,
-            std::string(kExpired) + "node " + en::quoted(graph.name_text(node)) + why);
+            std::string(kExpired) + "node " + en::in_quotes(graph.name_text(node)) + why);
   return false;
 }
 

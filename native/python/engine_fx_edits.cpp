@@ -25,9 +25,9 @@ void check_sizes(const en::Graph& graph, en::NodeId node) {
   if (!graph.alive(node)) return;
   for (const en::Argument& argument : graph.all_arguments(node)) {
     if (argument.tag != en::Tag::kSymbol) continue;
-    refuse("node " + en::quoted(graph.name_text(node)) + " (" +
+    refuse("node " + en::in_quotes(graph.name_text(node)) + " (" +
            std::string(en::Strings::text(graph.type(node))) + ") of pass " +
-           en::quoted(en::Strings::text(graph.rule(node))) + " has the symbolic number " +
+           en::in_quotes(en::Strings::text(graph.rule(node))) + " has the symbolic number " +
            std::string(en::Strings::text(argument.id)) +
            " as an argument: only values of the graph and sizes of their shapes can be used");
   }

@@ -172,7 +172,7 @@ Ref node_output(NodeHandle& node) {
   const en::Graph& graph = node.core->graph;
   if (graph.output_count(node.id) > 0) return value_handle(*node.core, {node.id, 0});
   const std::string type(en::Strings::text(graph.type(node.id)));
-  throw en::EngineError(en::ErrorCode::kInvalid, "node " + en::quoted(graph.name_text(node.id)) +
+  throw en::EngineError(en::ErrorCode::kInvalid, "node " + en::in_quotes(graph.name_text(node.id)) +
                                                      " (" + type + ") has no output");
 }
 

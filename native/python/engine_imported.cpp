@@ -99,7 +99,7 @@ class Import {
     const en::ConstantData* data = graph_.payload(node);
     if (data != nullptr) return host_.attr("payload")(*constant_fields(*data));
     throw en::EngineError(en::ErrorCode::kInvalid,
-                          "constant " + en::quoted(graph_.name_text(node)) + " has no data");
+                          "constant " + en::in_quotes(graph_.name_text(node)) + " has no data");
   }
 
   void add_call(en::NodeId node) {
@@ -120,7 +120,7 @@ class Import {
     const auto call = calls_.find(source);
     if (call != calls_.end()) return call->second;
     throw en::EngineError(en::ErrorCode::kInvalid,
-                          en::quoted(graph_.name_text(source)) +
+                          en::in_quotes(graph_.name_text(source)) +
                               " is no node of this graph, so none of it can run after it");
   }
 
@@ -187,8 +187,9 @@ class Import {
   nb::object symbol(en::StringId expression) const {
     PyObject* known = rewritten_ == nullptr ? nullptr : rewritten_->objects.symbol(expression);
     if (known != nullptr) return nb::borrow(known);
-    throw en::EngineError(en::ErrorCode::kInvalid, "nothing in the graph is called " +
-                                                       en::quoted(en::Strings::text(expression)));
+    throw en::EngineError(
+        en::ErrorCode::kInvalid,
+        "nothing in the graph is called " + en::in_quotes(en::Strings::text(expression)));
   }
 
   nb::object piece(const en::AnyArgument& any) {

@@ -43,7 +43,7 @@ template <class Number>
 Number number(const std::string& name, const char* field, nb::handle given) {
   Number number = 0;
   if (nb::try_cast(given, number)) return number;
-  throw en::EngineError(en::ErrorCode::kInvalid, "pass " + en::quoted(name) + ": " + field +
+  throw en::EngineError(en::ErrorCode::kInvalid, "pass " + en::in_quotes(name) + ": " + field +
                                                      " is out of range: " + text(nb::str(given)));
 }
 

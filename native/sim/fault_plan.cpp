@@ -17,7 +17,7 @@ using Value = std::string_view;
 
 [[noreturn]] void expected(const std::string& what) { throw SimError(BRINGUP_INVALID, what); }
 
-std::string quoted(Value value) {
+std::string in_quotes(Value value) {
   std::string text("'");
   text.append(value);
   return text.append("'");
@@ -83,7 +83,7 @@ void read_functions(Value value, FunctionSet& functions) {
     const auto found = std::ranges::find(kFunctionNames, name);
     if (found == kFunctionNames.end()) {
       expected(
-          quoted(name) +
+          in_quotes(name) +
           " is no function of driver.h that can fail: expected any, graph_kernel or names such "
           "as launch, copy_async or mem_alloc, with | between them");
     }
@@ -202,7 +202,7 @@ FaultPlan FaultPlan::parse(std::string_view text, bool from_start) {
       read_setting(plan, setting, given, from_start);
       if (setting.starts_with("fail_count=")) fail_count = plan.fail_count;
     } catch (const SimError& error) {
-      throw SimError(BRINGUP_INVALID, quoted(setting) + ": " + error.what());
+      throw SimError(BRINGUP_INVALID, in_quotes(setting) + ": " + error.what());
     }
     text = comma == text.npos ? Value() : text.substr(comma + 1);
   }

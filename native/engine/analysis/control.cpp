@@ -123,7 +123,7 @@ void move_control_edges(Graph& graph, std::span<const NodeId> part, const Succes
 std::string names_text(const Graph& graph, std::span<const NodeId> nodes) {
   std::string text;
   for (const NodeId node : nodes) {
-    text += concat({text.empty() ? "" : ", ", quoted(graph.name_text(node))});
+    text += concat({text.empty() ? "" : ", ", in_quotes(graph.name_text(node))});
   }
   return text.empty() ? "none" : text;
 }

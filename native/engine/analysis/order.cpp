@@ -14,7 +14,8 @@ void add_producers(const Graph& graph, NodeId node, std::vector<NodeId>& found) 
 }
 
 std::string described(const Graph& graph, NodeId node) {
-  return quoted(graph.name_text(node)) + " (" + std::string(Strings::text(graph.type(node))) + ")";
+  return in_quotes(graph.name_text(node)) + " (" + std::string(Strings::text(graph.type(node))) +
+         ")";
 }
 
 // Why `node` cannot run as early as `before`; empty when it can.
@@ -26,8 +27,8 @@ std::string obstacle(const Graph& graph, NodeId node, NodeId before, const Alias
   for_each_value(graph.all_arguments(node), [&](ValueId value) {
     const NodeId writer = reason.empty() ? aliases.writer_between(value, before, node) : kNoNode;
     if (writer == kNoNode) return;
-    reason = quoted(graph.name_text(node)) + " would have to run before " +
-             quoted(graph.name_text(writer)) + ", a writer of its input";
+    reason = in_quotes(graph.name_text(node)) + " would have to run before " +
+             in_quotes(graph.name_text(writer)) + ", a writer of its input";
   });
   return reason;
 }
@@ -46,7 +47,7 @@ std::variant<std::vector<NodeId>, std::string> hoist_plan(const Graph& graph,
     agenda.pop_back();
     if (graph.is_before(node, before) || seen.contains(node)) continue;
     if (node == before || std::find(blocked.begin(), blocked.end(), node) != blocked.end()) {
-      return "it would make a cycle: what it needs depends on " + quoted(graph.name_text(node)) +
+      return "it would make a cycle: what it needs depends on " + in_quotes(graph.name_text(node)) +
              ", which needs it";
     }
     seen.insert(node);
@@ -92,8 +93,8 @@ void check_has_no_cycle(Graph& graph, std::string_view what) {
   const std::optional<OrderFailure> failure = topological_sort(graph);
   if (!failure) return;
   throw EngineError(ErrorCode::kPass,
-                    std::string(what) + " " + quoted(graph.name()) + " cannot run: at " +
-                        quoted(graph.name_text(failure->node)) + " " + failure->reason);
+                    std::string(what) + " " + in_quotes(graph.name()) + " cannot run: at " +
+                        in_quotes(graph.name_text(failure->node)) + " " + failure->reason);
 }
 
 }  // namespace bringup::engine

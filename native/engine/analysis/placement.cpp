@@ -43,7 +43,7 @@ std::optional<PlacementRefusal> why_not_at(const Graph& graph, const ReplacedPar
 }  // namespace
 
 std::string PlacementRefusal::text(const Graph& graph) const {
-  const auto name = [&] { return quoted(graph.name_text(other)); };
+  const auto name = [&] { return in_quotes(graph.name_text(other)); };
   switch (why) {
     case Why::kNoOperator:
       return "it is an input or the result of the graph, not an operator";

@@ -125,7 +125,7 @@ std::optional<NewlyShared> newly_shared(const Graph& graph, const SharedOutputs&
     return NewlyShared{
         stored_with(index, before, node),
         "result " + std::to_string(index) + " of the graph would share memory with " +
-            quoted(graph.name_text(node)) + ", which it did not before: copy it (aten::clone)"};
+            in_quotes(graph.name_text(node)) + ", which it did not before: copy it (aten::clone)"};
   }
   if (now.first.size() != before.first.size()) return std::nullopt;  // other results altogether
   for (uint32_t index = 0; index < now.first.size(); ++index) {

@@ -19,13 +19,13 @@ inline NodeId living(const GraphEntry& entry, bringup_ir_node node) {
   if (entry.graph->alive(node)) return node;
   throw EngineError(ErrorCode::kExpired, "graph handle has expired: " + std::to_string(node) +
                                              " is no node that lives in graph " +
-                                             quoted(entry.graph->name()));
+                                             in_quotes(entry.graph->name()));
 }
 
 inline ValueId living(const GraphEntry& entry, bringup_ir_value value) {
   const ValueId found{living(entry, value.node), value.index};
   if (entry.graph->has(found)) return found;
-  throw no_number("node " + quoted(entry.graph->name_text(found.node)) + " has " +
+  throw no_number("node " + in_quotes(entry.graph->name_text(found.node)) + " has " +
                       std::to_string(entry.graph->output_count(found.node)) + " outputs",
                   value.index, ErrorCode::kInvalid);
 }
@@ -34,7 +34,7 @@ inline void check_argument(const Graph& graph, NodeId node, uint32_t index) {
   const uint32_t count = graph.argument_count(node);
   if (index < count) return;
   throw no_number(
-      "node " + quoted(graph.name_text(node)) + " has " + std::to_string(count) + " arguments",
+      "node " + in_quotes(graph.name_text(node)) + " has " + std::to_string(count) + " arguments",
       index);
 }
 
@@ -45,7 +45,7 @@ inline void check_objects(const GraphEntry& entry, ArgumentSpan arguments) {
     if (argument.tag != Tag::kOpaque || host == nullptr) continue;
     if (host->has_object(*entry.graph, argument.id)) continue;
     throw EngineError(ErrorCode::kInvalid,
-                      "graph " + quoted(entry.graph->name()) + " has no such object");
+                      "graph " + in_quotes(entry.graph->name()) + " has no such object");
   }
 }
 

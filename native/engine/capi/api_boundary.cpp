@@ -68,7 +68,7 @@ void check_replacement(const GraphEntry& entry, const GraphEntry& replacement) {
 void check_inputs(const Graph& replacement, size_t inputs) {
   const size_t own = replacement.inputs().size();
   if (own == inputs) return;
-  throw EngineError(ErrorCode::kPass, "the replacement " + quoted(replacement.name()) + " has " +
+  throw EngineError(ErrorCode::kPass, "the replacement " + in_quotes(replacement.name()) + " has " +
                                           std::to_string(own) + " inputs, the boundary has " +
                                           std::to_string(inputs));
 }

@@ -235,7 +235,7 @@ void add_node(GraphEntry& entry, const char* type, const bringup_argument* argum
   if (outputs > (1u << 16)) throw EngineError(ErrorCode::kInvalid, "too many outputs");
   const StringId name = Strings::intern(text_given(type, "type"));
   if (Strings::text(name).empty() || Strings::text(name).starts_with("ir::")) {
-    throw EngineError(ErrorCode::kInvalid, quoted(type) + " is no type of an operator");
+    throw EngineError(ErrorCode::kInvalid, in_quotes(type) + " is no type of an operator");
   }
   ArgumentList list = list_of(entry.pieces, arguments, count);
   check_objects(entry, list.items());

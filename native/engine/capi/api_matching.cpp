@@ -53,20 +53,20 @@ void match_value(MatchEntry& entry, bringup_ir_value in_pattern, bringup_ir_valu
       found_value(entry.match->value({in_pattern.node, in_pattern.index}),
                   "output " + std::to_string(in_pattern.index) + " of node number " +
                       std::to_string(in_pattern.node) + " stands for nothing in this match of " +
-                      quoted(entry.match->pattern_name()));
+                      in_quotes(entry.match->pattern_name()));
 }
 
 void match_captured(MatchEntry& entry, uint32_t index, bringup_ir_value* value) {
   given(value, "value") = found_value(entry.match->captured(index),
-                                      "pattern " + quoted(entry.match->pattern_name()) +
+                                      "pattern " + in_quotes(entry.match->pattern_name()) +
                                           " captures no tensor number " + std::to_string(index));
 }
 
 void match_named(MatchEntry& entry, const char* name, bringup_argument* argument) {
   const std::vector<Argument> found = entry.match->named(text_given(name, "name"));
   if (found.empty()) {
-    throw EngineError(ErrorCode::kMissing, "pattern " + quoted(entry.match->pattern_name()) +
-                                               " captures nothing named " + quoted(name));
+    throw EngineError(ErrorCode::kMissing, "pattern " + in_quotes(entry.match->pattern_name()) +
+                                               " captures nothing named " + in_quotes(name));
   }
   given(argument, "argument") = argument_of(*graph_of(entry.graph), found);
 }
@@ -74,8 +74,9 @@ void match_named(MatchEntry& entry, const char* name, bringup_argument* argument
 void match_chosen(MatchEntry& entry, const char* name, uint32_t* alternative) {
   const auto found = entry.match->chosen(text_given(name, "name"));
   if (!found) {
-    throw EngineError(ErrorCode::kMissing, "this match of " + quoted(entry.match->pattern_name()) +
-                                               " took no choice named " + quoted(name));
+    throw EngineError(ErrorCode::kMissing, "this match of " +
+                                               in_quotes(entry.match->pattern_name()) +
+                                               " took no choice named " + in_quotes(name));
   }
   given(alternative, "alternative") = *found;
 }
@@ -83,8 +84,9 @@ void match_chosen(MatchEntry& entry, const char* name, uint32_t* alternative) {
 std::vector<const Match*> items_of(const MatchEntry& entry, const char* name) {
   auto items = entry.match->items(text_given(name, "name"));
   if (items) return std::move(*items);
-  throw EngineError(ErrorCode::kMissing, "pattern " + quoted(entry.match->pattern_name()) +
-                                             " matched no list of patterns named " + quoted(name));
+  throw EngineError(ErrorCode::kMissing, "pattern " + in_quotes(entry.match->pattern_name()) +
+                                             " matched no list of patterns named " +
+                                             in_quotes(name));
 }
 
 void match_item_count(MatchEntry& entry, const char* name, uint32_t* count) {
@@ -106,7 +108,7 @@ void match_item(MatchEntry& entry, const char* name, uint32_t index, bringup_mat
   given(item, "item");
   const std::vector<const Match*> items = items_of(entry, name);
   if (index >= items.size()) {
-    throw no_number("list " + quoted(name) + " has " + std::to_string(items.size()) + " items",
+    throw no_number("list " + in_quotes(name) + " has " + std::to_string(items.size()) + " items",
                     index);
   }
   *item = handle_of(entry, items[index]);

@@ -73,7 +73,7 @@ void check_hooks(const PassDescriptor& descriptor, const bringup_pass_definition
   const bool is_driven = descriptor.kind != PassKind::kFusionBase;
   if (missing == nullptr && !(is_driven && hooks.run != nullptr)) return;
   throw EngineError(ErrorCode::kInvalid,
-                    "pass " + quoted(descriptor.pass_name) + " of kind " +
+                    "pass " + in_quotes(descriptor.pass_name) + " of kind " +
                         std::string(name_of(descriptor.kind)) +
                         (missing != nullptr ? std::string(" has no hook ") + missing
                                             : " has a hook run: it is driven by its other hooks"));
@@ -93,7 +93,7 @@ void register_pass(const bringup_pass_definition* definition) {
 void unregister_pass(const char* name, const char* version) {
   const std::string_view meant = text_given(name, "name");
   if (Registry::instance().remove(meant, version != nullptr ? version : "") > 0) return;
-  throw EngineError(ErrorCode::kMissing, "no pass named " + quoted(meant) + " is registered");
+  throw EngineError(ErrorCode::kMissing, "no pass named " + in_quotes(meant) + " is registered");
 }
 
 uint32_t pass_count() { return static_cast<uint32_t>(Registry::instance().all().size()); }
@@ -125,7 +125,7 @@ void load_library(const char* path, uint32_t* count) {
 
 void unload_library(const char* path) {
   if (PluginLoader::instance().unload(std::string(text_given(path, "path")))) return;
-  throw EngineError(ErrorCode::kMissing, "library " + quoted(path) + " is not loaded");
+  throw EngineError(ErrorCode::kMissing, "library " + in_quotes(path) + " is not loaded");
 }
 
 void context_pass_name(ContextEntry& entry, const char** name) {

@@ -170,7 +170,7 @@ void check_is_new(const GraphEntry& entry, StringId name) {
   for (const auto& [number, piece] : entry.pieces.open) {
     const auto* list = std::get_if<VariadicArgument>(&piece.what);
     if (list == nullptr || list->name != name) continue;
-    refuse("the graph has a list named " + quoted(Strings::text(name)) + " already");
+    refuse("the graph has a list named " + in_quotes(Strings::text(name)) + " already");
   }
 }
 
@@ -186,13 +186,13 @@ void pattern_list(bringup_ir_graph graph, const bringup_list_piece* piece,
   made.at_least = what.at_least;
   if (what.at_most != nullptr) made.at_most = *what.at_most;
   if (made.at_most && *made.at_most < made.at_least) {
-    refuse("list " + quoted(what.name) + ": at_most is less than at_least");
+    refuse("list " + in_quotes(what.name) + ": at_most is less than at_least");
   }
   if (what.each != 0) {
     made.each = pattern_handles().get(what.each);
     const size_t outputs = made.each->graph->outputs().size();
     if (outputs != 1) {
-      refuse("list " + quoted(what.name) + ": each must have one output, it has " +
+      refuse("list " + in_quotes(what.name) + ": each must have one output, it has " +
              std::to_string(outputs));
     }
   }
@@ -244,7 +244,7 @@ bringup_argument usual_otherwise(const GraphEntry& entry, ValueId present) {
   for_each_value(entry.graph->all_arguments(present.node),
                  [&](ValueId value) { reads.push_back(value); });
   if (reads.empty()) {
-    refuse(quoted(entry.graph->name_text(present.node)) +
+    refuse(in_quotes(entry.graph->name_text(present.node)) +
            " reads no value that could stand in its place; say otherwise");
   }
   argument.kind = BRINGUP_ARGUMENT_VALUE;
@@ -330,7 +330,7 @@ void pattern_where(bringup_ir_graph graph, bringup_ir_value value,
   const ValueId found = living(*entry, value);
   TensorConstraint made = constraint_of(whole(form, "form"));
   if (entry->pieces.constraints.contains(found)) {
-    refuse("the form of " + quoted(entry->graph->name_text(found.node)) + " is stated already");
+    refuse("the form of " + in_quotes(entry->graph->name_text(found.node)) + " is stated already");
   }
   entry->pieces.constraints.emplace(found, std::move(made));
 }
@@ -354,7 +354,7 @@ void pattern_capture(bringup_ir_pattern pattern, bringup_ir_value value, const c
   const ValueId captured{value.node, value.index};
   if (!entry->graph->has(captured)) {
     throw EngineError(ErrorCode::kInvalid,
-                      "pattern " + quoted(entry->name) + " can capture only its own values");
+                      "pattern " + in_quotes(entry->name) + " can capture only its own values");
   }
   const StringId id = name_given(name);
   if (id != kEmptyString && !entry->captured_names.contains(id)) {

@@ -36,8 +36,8 @@ void find_nodes(GraphEntry& entry, const char* type, const bringup_ir_node** nod
 void find_node(GraphEntry& entry, const char* name, bringup_ir_node* node) {
   const NodeId found = entry.graph->find_by_name(text_given(name, "name"));
   if (found == kNoNode) {
-    throw EngineError(ErrorCode::kMissing, "graph " + quoted(entry.graph->name()) +
-                                               " has no node named " + quoted(name));
+    throw EngineError(ErrorCode::kMissing, "graph " + in_quotes(entry.graph->name()) +
+                                               " has no node named " + in_quotes(name));
   }
   given(node, "node") = found;
 }
@@ -79,7 +79,7 @@ void node_argument_named(GraphEntry& entry, bringup_ir_node node, const char* na
   const auto index = id ? op.index_of(*id) : std::nullopt;
   if (!index) {
     throw EngineError(ErrorCode::kMissing,
-                      std::string(Strings::text(op.type)) + " has no parameter " + quoted(name));
+                      std::string(Strings::text(op.type)) + " has no parameter " + in_quotes(name));
   }
   read_argument(entry, node, *index, argument);
 }
@@ -127,7 +127,7 @@ bool is_given(const Graph& graph, NodeId node) {
 
 void value_desc(GraphEntry& entry, bringup_ir_value value, bringup_tensor_desc* desc) {
   const ValueId found = living(entry, value);
-  const std::string name = quoted(entry.graph->name_text(found.node));
+  const std::string name = in_quotes(entry.graph->name_text(found.node));
   if (entry.shapes_withheld && !is_given(*entry.graph, found.node)) {
     throw EngineError(ErrorCode::kInvalid,
                       "the shape of " + name + " is inferred, which a pass of stage " +
@@ -145,7 +145,7 @@ void node_constant(GraphEntry& entry, bringup_ir_node node, bringup_constant* co
   const ConstantData* data = entry.graph->payload(living(entry, node));
   if (data == nullptr) {
     throw EngineError(ErrorCode::kMissing,
-                      "the data of " + quoted(entry.graph->name_text(node)) + " are not known");
+                      "the data of " + in_quotes(entry.graph->name_text(node)) + " are not known");
   }
   whole(constant, "constant");
   fill(entry, *data, *constant);

@@ -34,7 +34,7 @@ Versions versions_of(const bringup_run_options& options) {
     const std::string* version = std::get_if<std::string>(&value);
     if (version == nullptr) {
       throw EngineError(ErrorCode::kInvalid,
-                        "the version of pass " + quoted(name) + " must be a STRING");
+                        "the version of pass " + in_quotes(name) + " must be a STRING");
     }
     versions[name] = *version;
   }

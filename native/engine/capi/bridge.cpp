@@ -64,7 +64,7 @@ std::shared_ptr<const OpenBridge> open_bridge(const char* given) {
   made->table = get(path.c_str());
   const std::string key = made->table->build_key;
   if (key != build_key()) {
-    throw EngineError(ErrorCode::kFailed, "the bridge " + engine::quoted(path) +
+    throw EngineError(ErrorCode::kFailed, "the bridge " + engine::in_quotes(path) +
                                               " was built with the key " + key +
                                               ", this libbringup_engine.so with " + build_key() +
                                               ": take both from one package");

@@ -12,7 +12,7 @@ namespace {
 // Turns what a hook returned or threw into what sessions expect.
 template <class Hook>
 void call_hook(const PassContext& context, const char* name, Hook&& hook) {
-  const std::string where = std::string(name) + " of " + quoted(context.descriptor.pass_name);
+  const std::string where = std::string(name) + " of " + in_quotes(context.descriptor.pass_name);
   const int32_t status = foreign(where, hook);
   const std::string why = take_hook_error(status);
   if (status == BRINGUP_ENGINE_OK) return;
@@ -61,7 +61,7 @@ class CPass : public Pass {
     call_hook(context, "patterns", [&] { return hook(instance_, lent_context.handle()); });
     if (patterns.empty()) {
       throw EngineError(ErrorCode::kPass,
-                        "patterns of " + quoted(context.descriptor.pass_name) + " gave none");
+                        "patterns of " + in_quotes(context.descriptor.pass_name) + " gave none");
     }
     return patterns;
   }
@@ -112,9 +112,9 @@ class CPass : public Pass {
 
   static GraphPtr handed_over(bringup_ir_graph made, const char* hook, const PassContext& context) {
     if (made == 0) {
-      throw EngineError(
-          ErrorCode::kPass,
-          std::string(hook) + " of " + quoted(context.descriptor.pass_name) + " returned no graph");
+      throw EngineError(ErrorCode::kPass, std::string(hook) + " of " +
+                                              in_quotes(context.descriptor.pass_name) +
+                                              " returned no graph");
     }
     check_has_no_pieces(*graph_of(made)->graph, "the replacement");
     return take_graph(made)->graph;
@@ -133,7 +133,7 @@ std::unique_ptr<Pass> create_c_pass() {
   const bringup_pass_definition& hooks = definition->hooks;
   void* instance = hooks.user;
   if (hooks.create != nullptr) {
-    const std::string where = "create of " + quoted(registration.descriptor.pass_name);
+    const std::string where = "create of " + in_quotes(registration.descriptor.pass_name);
     instance = foreign(where, [&] { return hooks.create(hooks.user); });
     if (instance == nullptr) {
       const std::string why = take_hook_error(BRINGUP_ENGINE_OK);

@@ -10,7 +10,7 @@ namespace {
 constexpr int64_t kOrderStep = int64_t{1} << 32;  // room for 32 insertions at one place
 
 std::string shown(const Graph& graph, NodeId node) {
-  return "node " + quoted(graph.name_text(node));
+  return "node " + in_quotes(graph.name_text(node));
 }
 
 }  // namespace
@@ -176,14 +176,14 @@ void Graph::erase(NodeId node) {
   }
   if (has_users(node)) {
     throw EngineError(ErrorCode::kInvalid, shown(*this, node) + " cannot be erased: " +
-                                               quoted(name_text(sorted_users(node).front())) +
+                                               in_quotes(name_text(sorted_users(node).front())) +
                                                " still reads it; replace its uses first");
   }
   const std::vector<NodeId> later = control_users(node);
   if (!later.empty()) {
     throw EngineError(ErrorCode::kInvalid,
                       shown(*this, node) +
-                          " cannot be erased: " + quoted(name_text(later.front())) +
+                          " cannot be erased: " + in_quotes(name_text(later.front())) +
                           " has a control edge from it; remove the edge first");
   }
   if (controls_.contains(node)) set_control_inputs(node, {});
@@ -245,8 +245,9 @@ void Graph::set_operator(NodeId node, const Operator* op, const Call& call) {
 
 void Graph::begin(StringId rule) {
   if (open_) {
-    throw EngineError(ErrorCode::kBusy, "graph " + quoted(name_) + " is already being edited by " +
-                                            quoted(Strings::text(rule_)));
+    throw EngineError(ErrorCode::kBusy, "graph " + in_quotes(name_) +
+                                            " is already being edited by " +
+                                            in_quotes(Strings::text(rule_)));
   }
   open_ = true;
   rule_ = rule == kEmptyString ? kNoString : rule;
@@ -254,7 +255,7 @@ void Graph::begin(StringId rule) {
 
 std::vector<Edit> Graph::commit() {
   if (!open_)
-    throw EngineError(ErrorCode::kBusy, "graph " + quoted(name_) + " is not being edited");
+    throw EngineError(ErrorCode::kBusy, "graph " + in_quotes(name_) + " is not being edited");
   open_ = false;
   rule_ = kNoString;
   former_metas_.clear();
@@ -263,7 +264,7 @@ std::vector<Edit> Graph::commit() {
 
 void Graph::rollback() {
   if (!open_)
-    throw EngineError(ErrorCode::kBusy, "graph " + quoted(name_) + " is not being edited");
+    throw EngineError(ErrorCode::kBusy, "graph " + in_quotes(name_) + " is not being edited");
   rollback_to({});
   open_ = false;
   rule_ = kNoString;

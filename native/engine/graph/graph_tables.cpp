@@ -69,9 +69,9 @@ void Graph::require_control_edge(NodeId source, NodeId target) const {
                           &op(target) != Operators::input();
   if (source != target && has_source && has_target) return;
   throw EngineError(ErrorCode::kInvalid, "no control edge can lead from " +
-                                             quoted(name_text(source)) + " (" +
+                                             in_quotes(name_text(source)) + " (" +
                                              std::string(Strings::text(type(source))) + ") to " +
-                                             quoted(name_text(target)) + " (" +
+                                             in_quotes(name_text(target)) + " (" +
                                              std::string(Strings::text(type(target))) + ")");
 }
 
@@ -103,8 +103,8 @@ void Graph::remove_control_edge(NodeId source, NodeId target) {
   if (std::erase(before, source) == 0) {
     at(source);
     throw EngineError(ErrorCode::kInvalid, "no control edge leads from " +
-                                               quoted(name_text(source)) + " to " +
-                                               quoted(name_text(target)));
+                                               in_quotes(name_text(source)) + " to " +
+                                               in_quotes(name_text(target)));
   }
   set_control_inputs(target, before);
 }
@@ -149,8 +149,8 @@ void Graph::set_attribute(NodeId node, StringId name, ArgumentSpan item) {
   const Call call{item, item.empty() ? 0u : 1u};
   require_call(call);
   for_each_value(item, [&](ValueId) {
-    throw EngineError(ErrorCode::kInvalid, "attribute " + quoted(Strings::text(name)) +
-                                               " of node " + quoted(name_text(node)) +
+    throw EngineError(ErrorCode::kInvalid, "attribute " + in_quotes(Strings::text(name)) +
+                                               " of node " + in_quotes(name_text(node)) +
                                                " cannot hold a value of the graph");
   });
   Edit edit{EditKind::kAttribute, node};
@@ -184,13 +184,14 @@ std::vector<Subgraph> Graph::subgraphs(NodeId node) const {
 void Graph::set_subgraph(NodeId node, StringId name, std::shared_ptr<Graph> graph) {
   require_alive(node, "given a subgraph");
   if (graph && graph->parent_ != nullptr) {
-    throw EngineError(ErrorCode::kInvalid, "graph " + quoted(graph->name()) + " is a subgraph of " +
-                                               quoted(graph->parent_->name()) + " already");
+    throw EngineError(ErrorCode::kInvalid, "graph " + in_quotes(graph->name()) +
+                                               " is a subgraph of " +
+                                               in_quotes(graph->parent_->name()) + " already");
   }
   for (const Graph* above = this; graph && above != nullptr; above = above->parent_) {
     if (above == graph.get()) {
       throw EngineError(ErrorCode::kInvalid,
-                        "graph " + quoted(graph->name()) + " cannot be a subgraph of itself");
+                        "graph " + in_quotes(graph->name()) + " cannot be a subgraph of itself");
     }
   }
   ArgumentList number;
@@ -241,7 +242,7 @@ void Graph::set_payload(NodeId node, ConstantData data) {
   require_alive(node, "given data");
   if (&op(node) != Operators::constant()) {
     throw EngineError(ErrorCode::kInvalid,
-                      "node " + quoted(name_text(node)) + " is no constant, so it has no data");
+                      "node " + in_quotes(name_text(node)) + " is no constant, so it has no data");
   }
   auto kept = std::make_unique<const ConstantData>(std::move(data));
   const std::lock_guard lock(described_mutex_);

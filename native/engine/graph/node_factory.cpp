@@ -30,7 +30,7 @@ std::optional<std::string> incompatibility_reason(const Graph& graph, ValueId ol
 }
 
 std::string shown(const Graph& graph, ValueId value) {
-  return quoted(graph.name_text(value.node)) + " (" +
+  return in_quotes(graph.name_text(value.node)) + " (" +
          std::string(Strings::text(graph.type(value.node))) + ")";
 }
 

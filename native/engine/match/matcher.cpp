@@ -13,7 +13,7 @@ std::string NearMiss::text() const {
   if (size != 0) {
     shown += concat({std::to_string(matched), " of ", std::to_string(size), " nodes matched, "});
   }
-  if (!node.empty()) shown += concat({"at ", quoted(node), ": "});
+  if (!node.empty()) shown += concat({"at ", in_quotes(node), ": "});
   shown += reason;
   if (expected.empty() && got.empty()) return shown;
   return concat({shown, " (expected ", expected, ", got ", got, ")"});

@@ -155,7 +155,7 @@ void Matcher::compare_input(const Goal& goal) {
     bound_.set_input(goal.frame, term.slot, found);
   } else if (!(known == found)) {
     return refuse_with(goal.node, [&] {
-      return Refusal{concat({"input ", quoted(pattern_value(goal.frame, term.value)),
+      return Refusal{concat({"input ", in_quotes(pattern_value(goal.frame, term.value)),
                              " of the pattern is another value"}),
                      concat({"%", value_name(graph_, known)}),
                      concat({"%", value_name(graph_, found)})};

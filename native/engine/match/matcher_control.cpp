@@ -45,7 +45,7 @@ bool Matcher::is_ordered_as_stated(const ReplacedPart& part) {
       if (!is_inside(source) || is_stated(source, node)) continue;
       if (reads_through(graph_, node, source, is_inside)) continue;
       refuse_with(node, [&] {
-        return Refusal{concat({"it runs after ", quoted(graph_.name_text(source)),
+        return Refusal{concat({"it runs after ", in_quotes(graph_.name_text(source)),
                                " by a control edge that the pattern does not have"})};
       });
       return false;

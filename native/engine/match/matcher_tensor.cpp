@@ -57,7 +57,7 @@ bool Matcher::is_as_stated(uint32_t frame, ValueId wanted, ValueId found) {
           : "";
   if (fact.empty()) return !what.shape || fit_sizes(frame, *constraint, wanted, found.node, *desc);
   refuse_with(found.node, [&] {
-    const std::string where = quoted(pattern_value(frame, wanted));
+    const std::string where = in_quotes(pattern_value(frame, wanted));
     if (fact == "desc") return Refusal{concat({"shape and dtype of ", where, " are not known"})};
     std::vector<std::string> choices;
     std::string got;
@@ -83,7 +83,7 @@ bool Matcher::fit_sizes(uint32_t frame, const CompiledConstraint& constraint, Va
 
   const auto shape_differs = [&] {
     refuse_with(found, [&] {
-      return Refusal{concat({"the shape of ", quoted(pattern_value(frame, wanted)), " differs"}),
+      return Refusal{concat({"the shape of ", in_quotes(pattern_value(frame, wanted)), " differs"}),
                      shape_pattern_text(shape), shape_text(desc.sizes)};
     });
     return false;
@@ -107,8 +107,8 @@ bool Matcher::fit_sizes(uint32_t frame, const CompiledConstraint& constraint, Va
     } else if (!(*known == dim)) {
       bound_.rollback_to(savepoint);
       refuse_with(found, [&] {
-        return Refusal{concat({"size ", quoted(Strings::text(size.name)), " in ",
-                               quoted(pattern_value(frame, wanted)), " differs"}),
+        return Refusal{concat({"size ", in_quotes(Strings::text(size.name)), " in ",
+                               in_quotes(pattern_value(frame, wanted)), " differs"}),
                        dim_text(*known), dim_text(dim)};
       });
       return false;

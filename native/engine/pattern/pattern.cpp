@@ -25,7 +25,7 @@ class Checker {
       if (graph_.users(inputs[i]).empty()) {
         throw EngineError(ErrorCode::kPass,
                           concat({"input ", std::to_string(i), " of pattern ",
-                                  quoted(pattern_.name), " is used nowhere in it"}));
+                                  in_quotes(pattern_.name), " is used nowhere in it"}));
       }
     }
     check_needed();
@@ -34,10 +34,10 @@ class Checker {
 
  private:
   [[noreturn]] void refuse(const std::string& what) const {
-    throw EngineError(ErrorCode::kPass, concat({"pattern ", quoted(pattern_.name), " ", what}));
+    throw EngineError(ErrorCode::kPass, concat({"pattern ", in_quotes(pattern_.name), " ", what}));
   }
 
-  std::string node_name(NodeId node) const { return quoted(graph_.name_text(node)); }
+  std::string node_name(NodeId node) const { return in_quotes(graph_.name_text(node)); }
 
   bool is_choice(NodeId node) const { return Strings::text(graph_.type(node)) == kOneOf; }
 
@@ -87,7 +87,7 @@ class Checker {
       const ArgumentSpan run = graph_.arguments(value.node);
       for (size_t i = 0; i < run.size(); i += 1 + size_t{run[i].extent}) {
         if (run[i].tag != Tag::kValue) {
-          refuse(concat({"returns ", quoted(value_name(graph_, output)), ", which may be ",
+          refuse(concat({"returns ", in_quotes(value_name(graph_, output)), ", which may be ",
                          argument_text(graph_, item_at(run, i)),
                          ": only what an operator computes can be replaced"}));
         }
@@ -111,7 +111,7 @@ class Checker {
     for (NodeId node = graph_.first(); node != graph_.last(); node = graph_.next(node)) {
       if (needed[node]) continue;
       throw EngineError(ErrorCode::kPass,
-                        concat({"node ", node_name(node), " of pattern ", quoted(pattern_.name),
+                        concat({"node ", node_name(node), " of pattern ", in_quotes(pattern_.name),
                                 " contributes to no output"}));
     }
   }

@@ -87,8 +87,8 @@ class Claims {
 
   [[noreturn]] void refuse(StringId name, std::string_view what) const {
     throw EngineError(ErrorCode::kPass,
-                      concat({"the name ", quoted(Strings::text(name)), " stands for ", what,
-                              " in pattern ", quoted(pattern_.name)}));
+                      concat({"the name ", in_quotes(Strings::text(name)), " stands for ", what,
+                              " in pattern ", in_quotes(pattern_.name)}));
   }
 
   const Pattern& pattern_;
@@ -164,13 +164,13 @@ ValueId outer_value(const Graph& replacement, NodeId outer, const Graph& graph) 
   const bool is_here = said[0].integer == static_cast<int64_t>(reinterpret_cast<intptr_t>(&graph));
   if (is_here && graph.has(value)) return value;
   throw EngineError(ErrorCode::kPass,
-                    concat({"the replacement ", quoted(replacement.name()),
-                            " reads a value that is not in graph ", quoted(graph.name())}));
+                    concat({"the replacement ", in_quotes(replacement.name()),
+                            " reads a value that is not in graph ", in_quotes(graph.name())}));
 }
 
 std::string text_of(const Graph& graph, const AnyArgument& piece) {
   std::vector<std::string> stated;
-  if (piece.name != kEmptyString) stated.push_back(quoted(Strings::text(piece.name)));
+  if (piece.name != kEmptyString) stated.push_back(in_quotes(Strings::text(piece.name)));
   if (piece.kinds != 0) stated.push_back(concat({"kind=", kinds_text(piece.kinds)}));
   if (piece.among) {
     std::vector<std::string> items;
@@ -197,12 +197,12 @@ std::string text_of(const ConstantArgument& piece) {
     stated.push_back(concat({"shape=", shape_text(dims)}));
   }
   if (piece.name != kEmptyString)
-    stated.push_back(concat({"name=", quoted(Strings::text(piece.name))}));
+    stated.push_back(concat({"name=", in_quotes(Strings::text(piece.name))}));
   return call_text("constant", stated);
 }
 
 std::string text_of(const VariadicArgument& piece) {
-  std::vector<std::string> stated = {quoted(Strings::text(piece.name))};
+  std::vector<std::string> stated = {in_quotes(Strings::text(piece.name))};
   if (piece.at_least != 0) stated.push_back(concat({"at_least=", std::to_string(piece.at_least)}));
   if (piece.at_most) stated.push_back(concat({"at_most=", std::to_string(*piece.at_most)}));
   if (piece.each != nullptr) stated.push_back(concat({"each=", piece.each->name}));
@@ -216,14 +216,14 @@ void check_has_no_pieces(const Graph& graph, std::string_view what) {
                                  std::any_of(all.begin(), all.end(), is_piece);
     if (!stands_for_more) continue;
     throw EngineError(ErrorCode::kPass,
-                      concat({what, " ", quoted(graph.name()), " has a piece of a pattern at ",
-                              quoted(graph.name_text(node)), ": only patterns may"}));
+                      concat({what, " ", in_quotes(graph.name()), " has a piece of a pattern at ",
+                              in_quotes(graph.name_text(node)), ": only patterns may"}));
   }
 }
 
 void check_has_no_outer(const Graph& graph, std::string_view what) {
   if (graph.find(outer_operator()->type).empty()) return;
-  throw EngineError(ErrorCode::kPass, concat({what, " ", quoted(graph.name()),
+  throw EngineError(ErrorCode::kPass, concat({what, " ", in_quotes(graph.name()),
                                               " has a value of another graph: only replacements "
                                               "may"}));
 }
@@ -233,8 +233,8 @@ void check_name_is_free(const Pattern& pattern, StringId name) {
   const auto taken = known.find(name);
   if (taken == known.end()) return;
   throw EngineError(ErrorCode::kInvalid,
-                    concat({"the name ", quoted(Strings::text(name)), " stands for ", taken->second,
-                            " in pattern ", quoted(pattern.name)}));
+                    concat({"the name ", in_quotes(Strings::text(name)), " stands for ",
+                            taken->second, " in pattern ", in_quotes(pattern.name)}));
 }
 
 std::shared_ptr<Pattern> make_pattern(std::shared_ptr<const Graph> graph, const Pieces& pieces,

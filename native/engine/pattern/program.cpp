@@ -52,7 +52,7 @@ class Compiler {
   uint32_t add(const Pattern& pattern, uint32_t parent) {
     constexpr size_t kMost = 64;  // patterns within patterns
     if (program_.subs_.size() == kMost) {
-      throw EngineError(ErrorCode::kPass, concat({"pattern ", quoted(program_.pattern_->name),
+      throw EngineError(ErrorCode::kPass, concat({"pattern ", in_quotes(program_.pattern_->name),
                                                   " has more than 64 lists of patterns"}));
     }
     check_pattern(pattern);

@@ -50,7 +50,7 @@ void Boundary::add_input(uint32_t index, std::span<const Place> places) {
     for_each_value(graph_.all_arguments(place.node),
                    [&](ValueId value) { reads.push_back(value); });
     if (!graph_.alive(place.node) || place.position >= reads.size()) {
-      throw EngineError(ErrorCode::kInvalid, "node " + quoted(graph_.name_text(place.node)) +
+      throw EngineError(ErrorCode::kInvalid, "node " + in_quotes(graph_.name_text(place.node)) +
                                                  " reads " + std::to_string(reads.size()) +
                                                  " values, there is no number " +
                                                  std::to_string(place.position));
@@ -59,8 +59,8 @@ void Boundary::add_input(uint32_t index, std::span<const Place> places) {
     if (entering && !(*entering == value)) {
       throw EngineError(ErrorCode::kInvalid,
                         "input " + std::to_string(index) + " of the boundary would be " +
-                            quoted(graph_.name_text(entering->node)) + " and " +
-                            quoted(graph_.name_text(value.node)) + ": one input, one value");
+                            in_quotes(graph_.name_text(entering->node)) + " and " +
+                            in_quotes(graph_.name_text(value.node)) + ": one input, one value");
     }
     entering = value;
   }
@@ -75,7 +75,7 @@ void Boundary::add_input_value(uint32_t index, ValueId value) {
   if (!graph_.has(value)) {
     throw EngineError(ErrorCode::kInvalid, "input " + std::to_string(index) +
                                                " of the boundary is no value of graph " +
-                                               quoted(graph_.name()));
+                                               in_quotes(graph_.name()));
   }
   put(inputs_, index, value, "input");
 }
@@ -84,10 +84,10 @@ void Boundary::add_output(uint32_t index, ValueId value) {
   if (!graph_.has(value)) {
     throw EngineError(ErrorCode::kInvalid, "output " + std::to_string(index) +
                                                " of the boundary is no value of graph " +
-                                               quoted(graph_.name()));
+                                               in_quotes(graph_.name()));
   }
   if (contains(outputs_, value)) {
-    throw EngineError(ErrorCode::kInvalid, quoted(graph_.name_text(value.node)) +
+    throw EngineError(ErrorCode::kInvalid, in_quotes(graph_.name_text(value.node)) +
                                                " is an output of the boundary already");
   }
   put(outputs_, index, value, "output");
@@ -104,7 +104,7 @@ std::vector<NodeId> Boundary::inner_nodes() const {
     if (!seen.insert(node).second) continue;
     if (&graph_.op(node) == Operators::input()) {
       throw EngineError(ErrorCode::kPass,
-                        "the boundary is not closed: " + quoted(graph_.name_text(node)) +
+                        "the boundary is not closed: " + in_quotes(graph_.name_text(node)) +
                             " enters it, but is no input of it");
     }
     for_each_value(graph_.all_arguments(node), [&](ValueId value) {
@@ -126,7 +126,7 @@ Boundary::Part Boundary::resolve(const AliasAnalysis& aliases) const {
   auto found = place(graph_, part, aliases);
   if (const auto* refusal = std::get_if<PlacementRefusal>(&found)) {
     throw EngineError(ErrorCode::kPass, "the boundary cannot be replaced, because of " +
-                                            quoted(graph_.name_text(refusal->node)) + ": " +
+                                            in_quotes(graph_.name_text(refusal->node)) + ": " +
                                             refusal->text(graph_));
   }
   auto& place = std::get<Placement>(found);

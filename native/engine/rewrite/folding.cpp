@@ -25,7 +25,7 @@ void transact(Graph& graph, const char* rule, const Commit& commit, Work&& work)
 }
 
 [[noreturn]] void refuse(const Graph& graph, NodeId node, const EngineError& error) {
-  throw EngineError(error.code(), "at " + quoted(graph.name_text(node)) + " (" +
+  throw EngineError(error.code(), "at " + in_quotes(graph.name_text(node)) + " (" +
                                       std::string(Strings::text(graph.type(node))) +
                                       "): " + error.what());
 }
@@ -94,7 +94,7 @@ class Folding {
     const size_t count = steps_.evaluate(node);
     if (count != graph_.output_count(node)) {
       throw EngineError(ErrorCode::kFailed,
-                        "the evaluation of " + quoted(graph_.name_text(node)) + " gave " +
+                        "the evaluation of " + in_quotes(graph_.name_text(node)) + " gave " +
                             std::to_string(count) + " results, it has " +
                             std::to_string(graph_.output_count(node)) + " outputs");
     }

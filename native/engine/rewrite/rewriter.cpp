@@ -61,14 +61,14 @@ class Copy {
   void check_counts() const {
     const size_t inputs = replacement_.inputs().size();
     if (inputs > site_.inputs.size()) {
-      throw EngineError(ErrorCode::kPass, "the replacement " + quoted(replacement_.name()) +
+      throw EngineError(ErrorCode::kPass, "the replacement " + in_quotes(replacement_.name()) +
                                               " has " + counted(inputs, "input") +
                                               ", what it replaces has " +
                                               std::to_string(site_.inputs.size()));
     }
     const size_t outputs = replacement_.outputs().size();
     if (outputs != site_.outputs.size()) {
-      throw EngineError(ErrorCode::kPass, "the replacement " + quoted(replacement_.name()) +
+      throw EngineError(ErrorCode::kPass, "the replacement " + in_quotes(replacement_.name()) +
                                               " has " + counted(outputs, "output") +
                                               ", what it replaces has " +
                                               std::to_string(site_.outputs.size()));
@@ -81,7 +81,8 @@ class Copy {
       results.push_back(mapped(output));
       if (results.back().node != kNoNode) continue;
       throw EngineError(ErrorCode::kPass, "output " + std::to_string(results.size() - 1) +
-                                              " of the replacement " + quoted(replacement_.name()) +
+                                              " of the replacement " +
+                                              in_quotes(replacement_.name()) +
                                               " is an input that stands for nothing here");
     }
     return results;
@@ -97,8 +98,8 @@ class Copy {
       aliases_.record(copy.node);
       return copy;
     }
-    throw SkipPass("the replacement returns " + quoted(graph_.name_text(result.node)) +
-                   ", whose memory " + quoted(graph_.name_text(writer)) +
+    throw SkipPass("the replacement returns " + in_quotes(graph_.name_text(result.node)) +
+                   ", whose memory " + in_quotes(graph_.name_text(writer)) +
                    " writes later on: copy it");
   }
 
@@ -119,12 +120,12 @@ class Copy {
             attribute.name, std::vector<Argument>(attribute.item.begin(), attribute.item.end()));
         if (is_new) attribute_sources_[attribute.name] = node;
         if (is_new || same(place->second, attribute.item)) continue;
-        throw EngineError(ErrorCode::kPass,
-                          "nodes " + quoted(graph_.name_text(attribute_sources_[attribute.name])) +
-                              " and " + quoted(graph_.name_text(node)) +
-                              " differ in their attribute " +
-                              quoted(Strings::text(attribute.name)) +
-                              ", so one replacement cannot stand for both");
+        throw EngineError(
+            ErrorCode::kPass,
+            "nodes " + in_quotes(graph_.name_text(attribute_sources_[attribute.name])) + " and " +
+                in_quotes(graph_.name_text(node)) + " differ in their attribute " +
+                in_quotes(Strings::text(attribute.name)) +
+                ", so one replacement cannot stand for both");
       }
     }
   }
@@ -219,7 +220,7 @@ class Copy {
       for_each_value(item(items, index), [&](ValueId value) {
         if (own_.contains(value.node)) return;
         throw EngineError(ErrorCode::kPass,
-                          "the replacement writes " + quoted(graph_.name_text(value.node)) +
+                          "the replacement writes " + in_quotes(graph_.name_text(value.node)) +
                               ", which it did not make itself (" +
                               std::string(Strings::text(op.type)) + "): others read it too");
       });
@@ -229,9 +230,10 @@ class Copy {
   ValueId mapped(ValueId value) const {
     const auto place = copies_.find(value);
     if (place != copies_.end()) return place->second;
-    throw EngineError(ErrorCode::kPass,
-                      "the replacement " + quoted(replacement_.name()) + " reads a value before " +
-                          quoted(replacement_.name_text(value.node)) + " computes it");
+    throw EngineError(ErrorCode::kPass, "the replacement " + in_quotes(replacement_.name()) +
+                                            " reads a value before " +
+                                            in_quotes(replacement_.name_text(value.node)) +
+                                            " computes it");
   }
 
   // Copies whole items, values exchanged for what stands for them here.

@@ -58,7 +58,7 @@ Version version_of(std::string_view text) {
     if (error != std::errc() || rest != text.data() + end) {
       throw EngineError(
           ErrorCode::kInvalid,
-          "a version is made of numbers and dots, such as '1.2', got " + quoted(text));
+          "a version is made of numbers and dots, such as '1.2', got " + in_quotes(text));
     }
     numbers.push_back(number);
     first = end + 1;

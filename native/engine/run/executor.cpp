@@ -57,7 +57,7 @@ class Run {
     if (!missing.empty()) {
       PassResult result = result_of(descriptor, graph);
       result.outcome = Outcome::kSkipped;
-      result.message = "it requires " + quoted(missing) + ", which failed";
+      result.message = "it requires " + in_quotes(missing) + ", which failed";
       report_.results.push_back(std::move(result));
     } else {
       const std::unique_ptr<SessionHost> session = host_.open(graph, registration);
@@ -95,7 +95,7 @@ class Run {
     for (const PassResult& result : report_.results) {
       if (!result.failed()) continue;
       report_.failure += report_.failure.empty() ? "" : "; ";
-      report_.failure += "pass " + quoted(result.name) + " failed: " + result.message;
+      report_.failure += "pass " + in_quotes(result.name) + " failed: " + result.message;
       if (report_.status == 0) report_.status = result.status;
     }
     report_.failure += ". Its edits were undone.";

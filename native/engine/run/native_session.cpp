@@ -23,7 +23,7 @@ class NativeSession : public SessionHost {
   void settle() override {
     if (const std::optional<OrderFailure> failure = topological_sort(graph_)) {
       throw EngineError(ErrorCode::kPass, "the graph cannot be ordered so that " +
-                                              quoted(graph_.name_text(failure->node)) +
+                                              in_quotes(graph_.name_text(failure->node)) +
                                               " has its inputs: " + failure->reason);
     }
     if (providers().settle) providers().settle(graph_);

@@ -20,7 +20,8 @@ const OptionValue& PassContext::option(std::string_view key) const {
   if (place != options.end()) return place->second;
   std::string names;
   for (const auto& [name, value] : options) names += (names.empty() ? "'" : ", '") + name + "'";
-  throw EngineError(ErrorCode::kMissing, "there is no option " + quoted(key) + "; this run has " +
+  throw EngineError(ErrorCode::kMissing, "there is no option " + in_quotes(key) +
+                                             "; this run has " +
                                              (names.empty() ? std::string("none") : names));
 }
 

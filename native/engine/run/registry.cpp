@@ -15,7 +15,7 @@ std::string qualified_name(const PassDescriptor& descriptor) {
 
 EngineError taken(const PassDescriptor& first, const PassDescriptor& second) {
   return EngineError(ErrorCode::kDuplicate,
-                     "a pass named " + quoted(label_of(first)) + " is registered already, by " +
+                     "a pass named " + in_quotes(label_of(first)) + " is registered already, by " +
                          qualified_name(first) + "; it stays. Give " + qualified_name(second) +
                          " another name or version, or unregister the "
                          "first");

@@ -11,7 +11,7 @@ namespace {
 using ByName = std::map<std::string, RegistrationPtr, std::less<>>;
 
 EngineError unordered(const PassDescriptor& pass, const std::string& why) {
-  return EngineError(ErrorCode::kPass, "pass " + quoted(pass.pass_name) + " " + why);
+  return EngineError(ErrorCode::kPass, "pass " + in_quotes(pass.pass_name) + " " + why);
 }
 
 // Choosing among registered passes.
@@ -73,21 +73,21 @@ class Choice {
     if (place != there_.end()) return place->second;
     for (const RegistrationPtr& pass : registered_) {
       if (pass->descriptor.pass_name != name) continue;
-      throw EngineError(ErrorCode::kMissing, "pass " + quoted(name) +
+      throw EngineError(ErrorCode::kMissing, "pass " + in_quotes(name) +
                                                  " belongs to the host program and runs only on "
                                                  "graphs of that");
     }
-    throw EngineError(ErrorCode::kMissing, "no pass named " + quoted(name) + " is registered");
+    throw EngineError(ErrorCode::kMissing, "no pass named " + in_quotes(name) + " is registered");
   }
 
   const RegistrationPtr& require(const PassDescriptor& by, const std::string& name) {
     const auto place = there_.find(name);
     if (place == there_.end()) {
-      throw unordered(by, "requires " + quoted(name) + ", which is not there");
+      throw unordered(by, "requires " + in_quotes(name) + ", which is not there");
     }
     if (!is_enabled(name, selection_.switches)) {
-      throw unordered(by, "requires " + quoted(name) + ", which is switched off: switch " +
-                              quoted(by.pass_name) + " off too");
+      throw unordered(by, "requires " + in_quotes(name) + ", which is switched off: switch " +
+                              in_quotes(by.pass_name) + " off too");
     }
     return chosen_[name] = place->second;
   }
@@ -96,13 +96,15 @@ class Choice {
     std::string listed;
     for (const RegistrationPtr& pass : registered_) {
       if (pass->descriptor.pass_name != name) continue;
-      listed += (listed.empty() ? "" : ", ") + quoted(pass->descriptor.version);
+      listed += (listed.empty() ? "" : ", ") + in_quotes(pass->descriptor.version);
     }
     if (listed.empty()) {
-      return EngineError(ErrorCode::kMissing, "no pass named " + quoted(name) + " is registered");
+      return EngineError(ErrorCode::kMissing,
+                         "no pass named " + in_quotes(name) + " is registered");
     }
-    return EngineError(ErrorCode::kMissing, "pass " + quoted(name) + " has no version " +
-                                                quoted(version) + "; there are [" + listed + "]");
+    return EngineError(ErrorCode::kMissing, "pass " + in_quotes(name) + " has no version " +
+                                                in_quotes(version) + "; there are [" + listed +
+                                                "]");
   }
 
   std::span<const RegistrationPtr> registered_;
@@ -153,7 +155,7 @@ class Ordering {
       const Stage stage = by_name_.find(name)->second->descriptor.stage;
       if (stage <= pass.stage) continue;
       throw unordered(pass, "of stage " + std::string(name_of(pass.stage)) + " shall run after " +
-                                quoted(name) + ", which runs in the later stage " +
+                                in_quotes(name) + ", which runs in the later stage " +
                                 std::string(name_of(stage)));
     }
   }

@@ -64,7 +64,7 @@ class Session {
     host_.before_run();
     const int64_t status = instance_->run(graph_, context_);
     if (status != 0) {
-      throw StatusError(status, "run of " + quoted(descriptor_.pass_name) + " returned status " +
+      throw StatusError(status, "run of " + in_quotes(descriptor_.pass_name) + " returned status " +
                                     std::to_string(status));
     }
     host_.after_run();
@@ -108,7 +108,7 @@ class Session {
       return;
     }
     throw EngineError(ErrorCode::kPass,
-                      quoted(descriptor_.pass_name) + " does not become stable: after " +
+                      in_quotes(descriptor_.pass_name) + " does not become stable: after " +
                           std::to_string(most_) +
                           " rewrites it still finds something to rewrite; does its replacement "
                           "hold its own pattern? Give it max_rewrites, or do not repeat it");
@@ -174,8 +174,8 @@ class Session {
   }
 
   std::string name_of(const Target& target) const {
-    return target.is_match() ? "a match of " + quoted(target.pattern_name())
-                             : quoted(graph_.name_text(target.node()));
+    return target.is_match() ? "a match of " + in_quotes(target.pattern_name())
+                             : in_quotes(graph_.name_text(target.node()));
   }
 
   void undo() {

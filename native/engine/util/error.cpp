@@ -2,7 +2,7 @@
 
 namespace bringup::engine {
 
-std::string quoted(std::string_view name) {
+std::string in_quotes(std::string_view name) {
   std::string shown;
   shown.reserve(name.size() + 2);
   shown.push_back('\'');

@@ -30,7 +30,7 @@ class EngineError : public std::runtime_error {
   ErrorCode code_;
 };
 
-// A name as messages show it.
-std::string quoted(std::string_view name);
+// A name as messages show it. (Called quoted, a std::string would be std::quoted's.)
+std::string in_quotes(std::string_view name);
 
 }  // namespace bringup::engine
