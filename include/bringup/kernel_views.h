@@ -22,6 +22,12 @@
 
 #define BRINGUP_EXPORT extern "C" __attribute__((visibility("default")))
 
+#ifdef __CUDACC__
+#define BRINGUP_HOST_DEVICE __host__ __device__
+#else
+#define BRINGUP_HOST_DEVICE
+#endif
+
 extern "C++" {
 namespace bringup {
 
@@ -32,8 +38,8 @@ struct half {
   uint16_t bits;
 
   half() = default;
-  half(float value) : bits(encode(value)) {}
-  operator float() const { return decode(bits); }
+  BRINGUP_HOST_DEVICE half(float value) : bits(encode(value)) {}
+  BRINGUP_HOST_DEVICE operator float() const { return decode(bits); }
 
 #if defined(__aarch64__)
 #define BRINGUP_NATIVE_HALF __fp16  // g++ knows _Float16 in C++ only from version 13 there
@@ -41,25 +47,25 @@ struct half {
 #define BRINGUP_NATIVE_HALF _Float16
 #endif
 #ifdef BRINGUP_NATIVE_HALF
-  static uint16_t encode(float value) {
+  BRINGUP_HOST_DEVICE static uint16_t encode(float value) {
     const BRINGUP_NATIVE_HALF narrow = static_cast<BRINGUP_NATIVE_HALF>(value);
     uint16_t bits;
     __builtin_memcpy(&bits, &narrow, sizeof bits);
     return bits;
   }
-  static float decode(uint16_t bits) {
+  BRINGUP_HOST_DEVICE static float decode(uint16_t bits) {
     BRINGUP_NATIVE_HALF narrow;
     __builtin_memcpy(&narrow, &bits, sizeof bits);
     return static_cast<float>(narrow);
   }
 #undef BRINGUP_NATIVE_HALF
 #else
-  static uint16_t encode(float value) { return encode_bits(value); }
-  static float decode(uint16_t bits) { return decode_bits(bits); }
+  BRINGUP_HOST_DEVICE static uint16_t encode(float value) { return encode_bits(value); }
+  BRINGUP_HOST_DEVICE static float decode(uint16_t bits) { return decode_bits(bits); }
 #endif
 
   // The same without a 16-bit float in the compiler.
-  static uint16_t encode_bits(float value) {
+  BRINGUP_HOST_DEVICE static uint16_t encode_bits(float value) {
     uint32_t word;
     __builtin_memcpy(&word, &value, sizeof word);
     const uint32_t sign = (word >> 16) & 0x8000u;
@@ -79,7 +85,7 @@ struct half {
     const uint32_t odd = (word >> 13) & 1u;
     return static_cast<uint16_t>(sign | ((word - 0x38000000u + 0xfffu + odd) >> 13));
   }
-  static float decode_bits(uint16_t bits) {
+  BRINGUP_HOST_DEVICE static float decode_bits(uint16_t bits) {
     const uint32_t sign = static_cast<uint32_t>(bits & 0x8000u) << 16;
     const uint32_t exponent = (bits >> 10) & 0x1fu;
     uint32_t word = static_cast<uint32_t>(bits & 0x3ffu) << 13;
@@ -103,21 +109,22 @@ struct bfloat16 {
   uint16_t bits;
 
   bfloat16() = default;
-  bfloat16(float value) : bits(encode(value)) {}
-  operator float() const {
+  BRINGUP_HOST_DEVICE bfloat16(float value) : bits(encode(value)) {}
+  BRINGUP_HOST_DEVICE operator float() const {
     const uint32_t word = static_cast<uint32_t>(bits) << 16;
     float value;
     __builtin_memcpy(&value, &word, sizeof value);
     return value;
   }
 
-  static uint16_t encode(float value) {
+  BRINGUP_HOST_DEVICE static uint16_t encode(float value) {
     uint32_t word;
     __builtin_memcpy(&word, &value, sizeof word);
     if ((word & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((word >> 16) | 0x40u);
     return static_cast<uint16_t>((word + 0x7fffu + ((word >> 16) & 1u)) >> 16);
   }
 };
+#undef BRINGUP_HOST_DEVICE
 
 // The DLPack dtype of an element type.
 template <class Element>

@@ -206,6 +206,11 @@ def _unknown_option(failure: Failure, _: Found) -> str:
     )
 
 
+_CUDAS_NAME = (
+    "a macro is called like a template parameter of CUDA's own headers (T, and the like): give it "
+    "a longer name, as in dtypes={'ELEMENT': 'x'}"
+)
+
 _Advice: TypeAlias = str | Callable[[Failure, Found], str]
 _HINTS: tuple[tuple[re.Pattern[str], _Advice], ...] = tuple(
     (re.compile(pattern), advice)
@@ -216,6 +221,7 @@ _HINTS: tuple[tuple[re.Pattern[str], _Advice], ...] = tuple(
         (r"Cannot allocate memory|memory exhausted|LLVM ERROR: out of memory", _OUT_OF_MEMORY),
         (r"failed to map segment from shared object", _OUT_OF_MEMORY),
         (r"(Killed|signal) signal terminated program|Killed$", _KILLED),
+        (r"cuda_device_runtime_api\.h\(\d+\): error", _CUDAS_NAME),
         (r"required symbol|undefined symbol: (?=run\b)", _missing_entry),
         (
             r"error: (\S+): No such file or directory|error: '([^']+)' file not found"

@@ -70,6 +70,21 @@ def test_headers_of_the_toolkit_belong_to_the_key(host_binary: jit.Binary) -> No
 
 
 @pytest.mark.usefixtures("nvcc")
+def test_half_and_bfloat16_are_numbers_in_device_code() -> None:
+    text = """
+    #include "bringup/cuda.h"
+    __global__ void twice(ELEMENT* x) { x[threadIdx.x] = x[threadIdx.x] * 2; }
+    BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx* ctx) {
+      twice<<<1, 32, 0, bringup::cuda_stream(ctx)>>>(bringup::View<ELEMENT, 1>(args[0]).data());
+      return bringup::cuda_status(ctx);
+    }
+    """
+    for name in ("half", "bfloat16"):
+        source = jit.Source(text=text, name=f"{name}.cu")
+        jit.compile(source, macros={"ELEMENT": f"bringup::{name}"}, target="cuda")
+
+
+@pytest.mark.usefixtures("nvcc")
 def test_an_error_of_nvcc_is_shown_with_its_source_line() -> None:
     with pytest.raises(CompileError) as caught:
         jit.compile(jit.Source(text=HOST, name="bad.cu"), macros={"W": 1}, target="cuda")
@@ -77,6 +92,14 @@ def test_an_error_of_nvcc_is_shown_with_its_source_line() -> None:
     assert 'bad.cu(10): error: identifier "V" is undefined' in lines[0]
     assert "add<<<1, 256" in lines[1]
     assert "parameters: W=1" in str(caught.value)
+
+
+@pytest.mark.usefixtures("nvcc")
+def test_a_macro_that_cudas_headers_use_is_named_as_the_cause() -> None:
+    with pytest.raises(CompileError, match=r"hint: a macro is called like .* \(T, and the like\)"):
+        jit.compile(
+            jit.Source(text=HOST, name="t.cu"), macros={"V": 1, "T": "float"}, target="cuda"
+        )
 
 
 @pytest.mark.usefixtures("nvrtc")
