@@ -23,6 +23,7 @@ from bringup import ir
 from bringup._native import has_torch_library, torch_library
 from bringup.compiler.schema import overload_of, signature_of
 from bringup.compiler.sizes import ARITHMETIC, Sizes
+from bringup.errors import PassSkipException
 from bringup.ir.node import map_argument
 
 _MOST = 4096  # calls remembered by one dialect; then it begins again
@@ -99,7 +100,7 @@ class FakeInference:
 
     def outputs(self, node: ir.Node, instead_of: ir.Value | None = None) -> tuple[object, ...]:
         """Return the meta of every output of `node`, from those of its inputs. Raises what the
-        operator raises.
+        operator raises, and `PassSkipException` where it has no kernel on a GPU of theirs.
 
         That of `instead_of`, a value that goes and that the only output stands for, is taken over
         where it looks the same and has memory of its own: a new fake tensor costs more than all
@@ -115,6 +116,7 @@ class FakeInference:
                 return (instead_of.meta,)
             return tuple([self._made(template) for template in known])
         given = self._metas(node)
+        _require_kernel(overload, given.values())
         arguments = [filled(argument, given) for argument in node.arguments]
         guards = _no_guards(self.mode)
         with unlogged(), guards, self.mode, enable_python_dispatcher(), torch.no_grad():
@@ -371,3 +373,16 @@ def _no_guards(mode: Any) -> Iterator[None]:
         return
     with mode.shape_env.suppress_guards(), mode.shape_env.ignore_fresh_unbacked_symbols():
         yield
+
+
+def _require_kernel(overload: Any, metas: Iterable[object]) -> None:
+    """Raise `PassSkipException` for an operator of a library that has kernels, but none for tensors
+    of torch's CUDA backend, where an input is. The CPU has a kernel for every operator of ours, and
+    a driver's device falls back to it.
+    """
+    if overload.namespace in ("aten", "prims"):
+        return
+    on_cuda = any(isinstance(meta, torch.Tensor) and meta.device.type == "cuda" for meta in metas)
+    has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key
+    if on_cuda and not has_kernel(overload.name(), "CUDA"):
+        raise PassSkipException(f"{overload.name()} has no kernel for cuda")

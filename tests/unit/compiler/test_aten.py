@@ -6,7 +6,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from bringup import compiler, ir, passes
 from bringup.compiler import aten
-from bringup.errors import PassError, SchemaError
+from bringup.errors import PassError, PassSkipException, SchemaError
 
 DIALECT = compiler.AtenDialect()
 
@@ -127,6 +127,25 @@ def test_support_is_asked_of_the_kernels_of_the_device():
         node = builder.op("bringup_tests::shapes_only", x).value.node
         reason = "bringup_tests::shapes_only has no kernel for cpu"
         assert DIALECT.supports(node) == (False, reason)
+
+
+def test_operator_without_a_kernel_on_a_gpu_is_no_replacement_there():
+    mode = FakeTensorMode()
+    graph = ir.Graph("g", compiler.AtenDialect(mode))
+    with mode:
+        x, y = (graph.add_input(meta=torch.empty(3, device=name)) for name in ("cuda", "cpu"))
+    builder = graph.inserting_before(graph.output_node)
+    with torch.library._scoped_library("bringup_tests", "DEF") as library:
+        for name, key in (("host_only", "CPU"), ("anywhere", "CompositeExplicitAutograd")):
+            library.define(f"{name}(Tensor x) -> Tensor")
+            library.impl(name, torch.empty_like, "Meta")
+            library.impl(name, torch.clone, key)
+            assert builder.op(f"bringup_tests::{name}", y).value.meta.device.type == "cpu"
+        assert builder.op("bringup_tests::anywhere", x).value.meta.device.type == "cuda"
+        with pytest.raises(
+            PassSkipException, match="bringup_tests::host_only has no kernel for cu"
+        ):
+            builder.op("bringup_tests::host_only", x)
 
 
 def test_constant_must_be_a_tensor():
