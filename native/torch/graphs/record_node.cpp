@@ -55,6 +55,14 @@ void check_layout(const OperatorTraits& traits, const at::Tensor& tensor, const 
                        ": only strided tensors have the fixed memory that a captured graph needs");
 }
 
+void check_device(const OperatorTraits& traits, const at::Tensor& tensor) {
+  const c10::Device device = tensor.device();
+  if (device.is_cpu() || device.is_privateuseone() || device.is_meta()) return;
+  throw CaptureFailure(traits.name + " works on " + device.str() +
+                       ": a captured graph holds work of the cpu and of the loaded driver's "
+                       "device. Use the graphs of that backend (torch.cuda.CUDAGraph)");
+}
+
 void refuse_foreign(const std::string& name, const std::optional<std::string>& kernel) {
   if (!kernel) return;
   throw CaptureFailure(name + " runs a kernel on the device that starts its own work (" + *kernel +
@@ -136,6 +144,7 @@ std::optional<std::vector<OperatorNode::Output>> Recorder::outputs_of(
   for_each_tensor(results, [&](const at::Tensor& tensor) {
     real &= !is_subclass(tensor) && !tensor.is_meta();
     if (!real) return;
+    check_device(traits, tensor);
     check_layout(traits, tensor, "gives");
     copies_to_host_ |= on_device && tensor.is_cpu();
     const bool in_place = of_args.contains(tensor.storage().unsafeGetStorageImpl());

@@ -230,6 +230,7 @@ void Recorder::check_arguments(const OperatorTraits& traits, const std::vector<c
   for (size_t i = 0; i < args.size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
     for_each_tensor(args[i], [&](const at::Tensor& tensor) {
+      check_device(traits, tensor);
       check_layout(traits, tensor, "takes", " (argument '" + argument.name() + "')");
       if (writes_undeclared(schema, argument)) about_to_write(traits, tensor);
       if (writes(argument)) {

@@ -44,6 +44,9 @@ struct WrittenMemory {
 // Throws CaptureFailure for a tensor without fixed memory; `verb` and `where` say whose it is.
 void check_layout(const OperatorTraits& traits, const at::Tensor& tensor, const char* verb,
                   const std::string& where = "");
+// Throws CaptureFailure for a tensor of another backend: its kernels run in streams of their own,
+// and its memory is none that a capture hands out.
+void check_device(const OperatorTraits& traits, const at::Tensor& tensor);
 // Throws CaptureFailure where `kernel` names a kernel of another library.
 void refuse_foreign(const std::string& name, const std::optional<std::string>& kernel);
 
