@@ -67,8 +67,12 @@ struct LastingKernel {
 void launch_kernel(const LastingKernel& lasting, runtime::LaunchBlock block, int64_t grid,
                    c10::DeviceIndex device);
 
-// The same for device code with plain arguments (kernel->values); `args` as the kernel's entry
-// would take them, read before this returns.
+// Calls a host entry for tensors on a device of torch's CUDA backend, which is no driver's: here
+// and now, with that device current and the handle of torch's current stream.
+void call_on_cuda(const LastingKernel& lasting, void** args, int32_t count, c10::Device device);
+
+// As launch_kernel, for device code with plain arguments (kernel->values); `args` as the
+// kernel's entry would take them, read before this returns.
 void launch_values(const LastingKernel& lasting, void* const* args, c10::DeviceIndex device);
 // Raises when the driver cannot start it.
 void check_takes_values(const runtime::Kernel& kernel, const char* operator_name);

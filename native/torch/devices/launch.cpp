@@ -1,4 +1,5 @@
 // Kernel launches: device code goes to the driver, a host entry is called with the native stream.
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
@@ -96,19 +97,23 @@ void launch_device_code(const LastingKernel& lasting, runtime::LaunchBlock block
 // only.
 class DeviceWorkspace final : public runtime::WorkspaceSource {
  public:
-  explicit DeviceWorkspace(c10::DeviceIndex device)
-      : stream_(c10::impl::VirtualGuardImpl(c10::DeviceType::PrivateUse1)
-                    .getStream(c10::Device(c10::DeviceType::PrivateUse1, device))) {}
+  explicit DeviceWorkspace(c10::Stream stream) : stream_(stream) {}
 
   void* take(size_t bytes) noexcept override try {
     const c10::StreamGuard guard(stream_);  // a thread of the kernel's has another one
     std::lock_guard lock(mutex_);
-    return held_.emplace_back(allocate_block(bytes, stream_.device_index())).get();
+    return held_.emplace_back(allocate(bytes)).get();
   } catch (...) {
     return nullptr;  // the kernel says what that means for it
   }
 
  private:
+  at::DataPtr allocate(size_t bytes) const {
+    const c10::Device device = stream_.device();
+    return device.is_privateuseone() ? allocate_block(bytes, device.index())
+                                     : c10::GetAllocator(device.type())->allocate(bytes);
+  }
+
   c10::Stream stream_;
   std::mutex mutex_;
   std::vector<at::DataPtr> held_;
@@ -116,7 +121,7 @@ class DeviceWorkspace final : public runtime::WorkspaceSource {
 
 void call_host_entry(const runtime::Kernel& kernel, runtime::LaunchBlock& block,
                      c10::DeviceIndex device, const char* operator_name) {
-  DeviceWorkspace workspace(device);
+  DeviceWorkspace workspace(current_stream(device));
   const runtime::HostContext context({12 /* kDLExtDev */, device}, current_driver_stream(device), 0,
                                      1, &workspace);
   call_kernel(kernel.run, block.args(), block.size(), context.get(), operator_name);
@@ -194,6 +199,16 @@ void set_launch_blocking(bool blocking) noexcept { g_launch_blocking = blocking;
 
 bool launched_by_driver(const runtime::Kernel& kernel) noexcept {
   return kernel.kind == runtime::KernelKind::kDeviceCode || driver_facts().runs_host_code;
+}
+
+void call_on_cuda(const LastingKernel& lasting, void** args, int32_t count, c10::Device device) {
+  const c10::DeviceGuard guard(device);  // a launch goes to the current device
+  const c10::impl::VirtualGuardImpl cuda(device.type());
+  const c10::Stream stream = cuda.getStream(device);
+  DeviceWorkspace workspace(stream);
+  const runtime::HostContext context({2 /* kDLCUDA */, device.index()}, stream.native_handle(), 0,
+                                     1, &workspace);
+  call_kernel(lasting.kernel->run, args, count, context.get(), lasting.name);
 }
 
 void launch_kernel(const LastingKernel& lasting, runtime::LaunchBlock block, int64_t grid,

@@ -117,7 +117,8 @@ void set_key_fields(KernelOp& op, std::vector<KeyField> fields, const std::vecto
   }
 }
 
-void register_kernels(KernelOp& op) {
+// `cuda`: the kernel can run for tensors of torch's CUDA backend.
+void register_kernels(KernelOp& op, bool cuda) {
   auto& dispatcher = c10::Dispatcher::singleton();
   const auto put = [&](c10::DispatchKey key, c10::KernelFunction kernel) {
     op.registrations.push_back(dispatcher.registerImpl(
@@ -128,6 +129,7 @@ void register_kernels(KernelOp& op) {
   op.inplace_trampoline = inplace_kernel(op);
   put(c10::DispatchKey::CPU, op.backend_trampoline);
   put(c10::DispatchKey::PrivateUse1, op.backend_trampoline);
+  if (cuda) put(c10::DispatchKey::CUDA, op.backend_trampoline);
   put(c10::DispatchKey::Autograd, op.autograd_trampoline);
   if (op.mutates) put(c10::DispatchKey::ADInplaceOrView, op.inplace_trampoline);
   put(c10::DispatchKey::ZeroTensor, zero_tensor_kernel(op));
@@ -140,7 +142,7 @@ nb::object define(const std::string& name, const std::string& overload_name,
                   std::vector<int32_t> returns, std::vector<OutputRule> outputs,
                   std::vector<Check> checks, std::vector<KeyField> key_fields,
                   const std::vector<int>& strided, std::optional<bool> release_gil,
-                  std::optional<Expression> grid, const std::string& callable_name,
+                  std::optional<Expression> grid, bool cuda, const std::string& callable_name,
                   const std::string& doc, nb::object overload, nb::object compile) {
   const auto handle =
       c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload_name.c_str());
@@ -163,7 +165,7 @@ nb::object define(const std::string& name, const std::string& overload_name,
   KernelOp& op = *record;
   publish(std::move(record));
   try {
-    register_kernels(op);
+    register_kernels(op, cuda);
   } catch (...) {
     close(op);  // before its definition goes
     throw;
@@ -243,7 +245,8 @@ void bind_ops(nanobind::module_& module) {
   module.def("define", &define, nb::kw_only(), nb::arg("name"), nb::arg("overload_name"),
              nb::arg("returns"), nb::arg("outputs"), nb::arg("checks"), nb::arg("key_fields"),
              nb::arg("strided"), nb::arg("release_gil").none(), nb::arg("grid").none(),
-             nb::arg("callable_name"), nb::arg("doc"), nb::arg("overload"), nb::arg("compile"));
+             nb::arg("cuda"), nb::arg("callable_name"), nb::arg("doc"), nb::arg("overload"),
+             nb::arg("compile"));
   module.def("run_without_returns", &run_without_returns, nb::arg(), nb::arg(), nb::arg(),
              nb::arg().none());
   module.def("set_backward", &set_backward);

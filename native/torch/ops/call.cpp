@@ -170,6 +170,7 @@ void run_kernel(CallFrame& frame, const Variant& variant) {
     const runtime::HostContext context(dlpack_device(device));
     check_can_implement(frame, *variant.kernel, context.get());
   }
+  if (device.is_cuda()) return call_on_cuda(variant, frame.args(), frame.size(), device);
   if (variant.kernel->values != nullptr) {
     return launch_values(variant, frame.args(), device.index());
   }
@@ -181,7 +182,9 @@ bool KernelOp::takes_layout(size_t argument, const at::Tensor& tensor) const {
 }
 
 bool KernelOp::runs_on(c10::DeviceType device) const {
-  const auto key = device == c10::kCPU ? c10::DispatchKey::CPU : c10::DispatchKey::PrivateUse1;
+  const auto key = device == c10::kCPU    ? c10::DispatchKey::CPU
+                   : device == c10::kCUDA ? c10::DispatchKey::CUDA
+                                          : c10::DispatchKey::PrivateUse1;
   return entry.lookup(c10::DispatchKeySet(key))._equalsBoxedAndUnboxed(backend_trampoline);
 }
 

@@ -22,6 +22,7 @@ constexpr auto kDtypes = [] {
 }();
 
 constexpr int32_t kDlCpu = 1;
+constexpr int32_t kDlCuda = 2;
 constexpr int32_t kDlExtDev = 12;
 constexpr int32_t kDlOthers = 1 << 8;  // no kernel runs there, but devices stay distinguishable
 
@@ -48,6 +49,7 @@ DLDataType dlpack_dtype(at::ScalarType dtype) { return kDtypes[static_cast<size_
 DLDevice dlpack_device(c10::Device device) {
   if (C10_LIKELY(device.is_cpu())) return {kDlCpu, 0};
   if (device.is_privateuseone()) return {kDlExtDev, device.index()};
+  if (device.is_cuda()) return {kDlCuda, device.index()};
   return {kDlOthers + static_cast<int32_t>(device.type()), device.index()};
 }
 

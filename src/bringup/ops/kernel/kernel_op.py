@@ -20,14 +20,13 @@ from typing import Any, Literal, TypeVar
 
 import torch
 
-from bringup import devices, jit, settings
+from bringup import jit, settings
 from bringup._language.c_call import Extent
 from bringup._language.expression import Expression
 from bringup._language.reader import parse_expression
 from bringup._native import has_torch_library, torch_library
 from bringup.errors import (
     ContractError,
-    DeviceError,
     MissingKernelError,
     SchemaError,
 )
@@ -52,6 +51,7 @@ from bringup.ops.custom.library import forget, remember
 from bringup.ops.kernel.c_function import CFunction, GridSize, implied_ranks, with_dtypes
 from bringup.ops.kernel.dynamo import substitute
 from bringup.ops.kernel.kernel_source import template_for
+from bringup.ops.kernel.kernel_target import architecture, runs_on_cuda, target_for
 from bringup.ops.kernel.methods import KernelMethods, KernelOperator
 from bringup.ops.kernel.variants import Variants
 from bringup.ops.kernel.without_library import UnavailableOperator
@@ -214,6 +214,7 @@ class _Definition:
             strided=[*self.strided],
             release_gil=None if self.release_gil == "auto" else bool(self.release_gil),
             grid=self.grid.native() if self.grid else None,
+            cuda=runs_on_cuda(self.template),
             callable_name=name,
             doc=f"{name}{schema.signature()}\n--\n\n{schema.text}",
             overload=overload,
@@ -240,14 +241,11 @@ class _Definition:
 
     def tuning(self, device: str) -> dict[str, Any]:
         """Return the arguments of `jit.tune` beside a call's parameter set."""
-        arch = ""
-        if device != "cpu" and devices.loaded() is not None:
-            arch = str(torch.get_device_module(device).get_device_properties().arch)
         return {
             "name": self.schema.qualified_name,
-            "target": self._target(device),
+            "target": target_for(self.schema.qualified_name, self.template, device),
             "threads": torch.get_num_threads(),
-            "device": arch,
+            "device": architecture(device),
         }
 
     def candidate(self, tile: int) -> KernelOperator:
@@ -267,20 +265,6 @@ class _Definition:
             return self.variants.params_of_call(values, self.outputs, self.strided)
         except ContractError as error:
             raise ContractError(f"{self.schema.qualified_name}: {error}") from None
-
-    def _target(self, device: str) -> str:
-        """Return what jit builds for: "cpu", or the family of the device ("sim" of "sim-1")."""
-        if device == "cpu":
-            return "cpu"
-        if devices.loaded() is None:
-            raise DeviceError(
-                f"{self.schema.qualified_name}: bringup has no driver for device {device!r}; a "
-                "kernel operator runs on cpu, or on the device of devices.load_driver()"
-            )
-        if self.template.kind == "host":
-            return "cpu"
-        properties = torch.get_device_module(device).get_device_properties()
-        return str(properties.arch).partition("-")[0]
 
     def fake(self, *args: Any, **kwargs: Any) -> Any:
         """Make the outputs on fake or meta tensors, under the same contract; compute nothing."""

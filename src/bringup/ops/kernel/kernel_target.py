@@ -1,0 +1,62 @@
+"""On which devices the kernel of an operator runs, and what it is built for there.
+
+A device is the CPU, the loaded driver's, or one of torch's own CUDA backend. On that one a kernel
+is a host entry that launches for itself on the stream that it is given.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from bringup import devices, jit
+from bringup.errors import DeviceError
+
+_CUDA_MARKS = (b".nv_fatbin", b"libcudart.so", b"libcuda.so")
+
+
+def runs_on_cuda(template: jit.Template) -> bool:
+    """Return whether the kernel can run for tensors of torch's CUDA backend: a host entry in CUDA's
+    language, or in a library that was built with CUDA. Others would read a GPU's memory.
+    """
+    source = template.source
+    if template.kind == "device":
+        return False
+    if source.is_library:
+        content = source.content()
+        return any(mark in content for mark in _CUDA_MARKS)
+    return source.language == "cuda"
+
+
+def target_for(name: str, template: jit.Template, device: str) -> str:
+    """Return what jit builds the kernel of operator `name` for.
+
+    Raises `DeviceError` for a device on which the kernel cannot run.
+    """
+    if device == "cpu":
+        return "cpu"
+    if device == "cuda" and runs_on_cuda(template):
+        models = _gpus()
+        return f"cuda:{models}" if models else "cuda"
+    if device == "cuda" or devices.loaded() is None:
+        raise DeviceError(
+            f"{name}: bringup has no driver for device {device!r}; a kernel operator runs on cpu, "
+            "on the device of devices.load_driver(), and from a .cu file on cuda"
+        )
+    if template.kind == "host":
+        return "cpu"
+    return architecture(device).partition("-")[0]
+
+
+def architecture(device: str) -> str:
+    """Return what the device is called where results are tuned for it; "" for the CPU."""
+    if device == "cuda":
+        return _gpus()
+    if device == "cpu" or devices.loaded() is None:
+        return ""
+    return str(torch.get_device_module(device).get_device_properties().arch)
+
+
+def _gpus() -> str:
+    """Return the models that this process sees, as nvcc calls them; "" without any."""
+    found = map(torch.cuda.get_device_capability, range(torch.cuda.device_count()))
+    return "+".join(f"sm_{major}{minor}" for major, minor in sorted(set(found)))
