@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
@@ -154,3 +155,14 @@ def result_table(results: Iterable[tuple[str, PassResult]]) -> Table:
         numbered = map(str, (one.matches, one.refused, one.verified))
         table.add(name, one.status.value, *numbered, f"{1000 * one.seconds:.2f}")
     return table
+
+
+def match_bars(reports: Iterable[PassReport]) -> list[str]:
+    """Return the picture of how much each pass matched in all graphs, none where nothing did."""
+    from bringup import report
+
+    matched: Counter[str] = Counter()
+    for found in reports:
+        matched.update(found.matches)
+    rows = [(name, count, str(count)) for name, count in matched.items() if count]
+    return [report.bars(rows)] if rows else []

@@ -11,9 +11,8 @@ from rich.console import Console
 from rich.text import Text
 
 from bringup import report
-from bringup.cli.trial.show import match_bars
 from bringup.passes import EventKind, PassEvent, PassReport, PassResult, PassStatus
-from bringup.passes.report import result_table
+from bringup.passes.report import match_bars, result_table
 from bringup.report._columns import texts
 
 Takers = Mapping[int, Mapping[str, str]]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -15,7 +14,8 @@ from bringup import report
 from bringup.cli.trial.run import Line, Trial
 from bringup.cli.trial.verdict import recommended_code, spread, verdict
 from bringup.kernels.patterns import LIBRARY
-from bringup.passes import PassReport, PassStatus
+from bringup.passes import PassStatus
+from bringup.passes.report import match_bars
 from bringup.report import Judgement, Ratio
 from bringup.report._columns import fixed, numbers, texts
 
@@ -168,12 +168,3 @@ def page(trial: Trial) -> report.Page:
         sections.append(report.Section("Matches of the passes", figures=figures))
     headline = [verdict(trial), recommended_code(trial)]
     return report.Page(f"bringup try {trial.name}", headline, sections=sections)
-
-
-def match_bars(reports: Sequence[PassReport]) -> list[str]:
-    """Return the picture of how much each pass matched in all graphs, none where nothing did."""
-    matched: Counter[str] = Counter()
-    for found in reports:
-        matched.update(found.matches)
-    rows = [(name, count, str(count)) for name, count in matched.items() if count]
-    return [report.bars(rows)] if rows else []
