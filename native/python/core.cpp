@@ -22,7 +22,9 @@ namespace rt = bringup::runtime;
 
 namespace {
 
-rt::KernelId load_kernel(const std::string& path, const std::string& entry, bool device_code) {
+rt::KernelId load_kernel(const std::string& path, const std::string& entry, bool device_code,
+                         bool opens) {
+  if (device_code && !opens) return rt::keep_device_code(path, entry);
   return rt::load_kernel(path, entry,
                          device_code ? rt::KernelKind::kDeviceCode : rt::KernelKind::kHostEntry);
 }
@@ -100,8 +102,10 @@ NB_MODULE(_core, module) {
   module.attr("kernel_abi") = BRINGUP_KERNEL_ABI;
   module.def(
       "load_kernel", &load_kernel, nb::arg("path"), nb::arg("entry"),
-      nb::arg("device_code") = false, nb::call_guard<nb::gil_scoped_release>(),
-      "Loads `entry` of the shared library at `path` into the kernel table and returns its id.");
+      nb::arg("device_code") = false, nb::arg("opens") = true,
+      nb::call_guard<nb::gil_scoped_release>(),
+      "Loads `entry` of the shared library at `path` into the kernel table and returns its id; "
+      "with `opens=False` device code of a file that only a driver can read.");
   module.def(
       "kernel_address",
       [](rt::KernelId id) {

@@ -152,7 +152,8 @@ void bind_language(nb::module_& module) {
           nb::kw_only(), nb::arg("grid"), nb::arg("block"), nb::arg("shared"));
   module.def("bind_c_function", &runtime::bind_c_function, nb::arg("path"), nb::arg("symbol"),
              nb::arg("convention"), nb::arg("parameters"), nb::arg("arguments"),
-             nb::arg("size") = nb::none(), nb::call_guard<nb::gil_scoped_release>(),
+             nb::arg("size") = nb::none(), nb::arg("opens") = true,
+             nb::call_guard<nb::gil_scoped_release>(),
              "Loads the library at `path`, binds its function `symbol` to what the parameters say, "
              "puts it into the kernel table and returns its id.");
 }

@@ -242,7 +242,7 @@ struct Holder {
 
 KernelId bind_c_function(const std::string& path, const std::string& symbol, CConvention convention,
                          std::vector<CParameter> parameters, std::vector<std::string> arguments,
-                         std::optional<LaunchSize> size) {
+                         std::optional<LaunchSize> size, bool opens) {
   if (parameters.size() > kMaxParameters) {
     throw std::runtime_error(symbol + " is given " + std::to_string(parameters.size()) +
                              " arguments, more than the " + std::to_string(kMaxParameters) +
@@ -250,8 +250,8 @@ KernelId bind_c_function(const std::string& path, const std::string& symbol, CCo
   }
   for (const CParameter& parameter : parameters) check_program(parameter.value);
   auto holder = std::make_shared<Holder>();
-  auto library = Library::open(path);
-  void* function = library->symbol(symbol);
+  auto library = opens || !size ? Library::open(path) : Library::unopened(path);
+  void* function = opens || !size ? library->symbol(symbol) : nullptr;
   TvmRuntime tvm = convention == CConvention::kTvmFfi ? TvmRuntime(*library) : TvmRuntime();
   std::shared_ptr<const ValuesCode> values;
   if (size) values = ValuesCode::make(parameters, arguments, std::move(*size));

@@ -23,12 +23,14 @@ enum class CConvention : uint8_t {
 
 // Loads the library at `path` and puts `symbol` of it, bound to these parameters, into the kernel
 // table; `arguments` are the names of what it is called with, for messages; `size` is given with
-// kValues alone, whose kernel is device code. Throws
+// kValues alone, whose kernel is device code: then `opens` may be false, for a file that only a
+// driver can read. Throws
 // std::runtime_error when the library or the symbol is not there, when there are more
 // parameters than a call carries, and when the process has bound too many functions.
 BRINGUP_API KernelId bind_c_function(const std::string& path, const std::string& symbol,
                                      CConvention convention, std::vector<CParameter> parameters,
                                      std::vector<std::string> arguments,
-                                     std::optional<LaunchSize> size = std::nullopt);
+                                     std::optional<LaunchSize> size = std::nullopt,
+                                     bool opens = true);
 
 }  // namespace bringup::runtime

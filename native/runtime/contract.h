@@ -23,9 +23,11 @@ enum class Layout : uint8_t { kRow = 0, kColumn = 1, kStrided = 2, kNz = 3 };
 
 // The widths of what every key holds, of two kinds of fields, and what is left for all fields.
 inline constexpr int kOperatorBits = 20;
-inline constexpr int kDeviceBits = 8;
+inline constexpr int kDeviceTypeBits = 5;
+inline constexpr int kDeviceModelBits = 6;  // of devices of one type that need code of their own
 inline constexpr int kDtypeBits = 7;
 inline constexpr int kLayoutBits = 2;
-inline constexpr int kFieldBits = KeyPacker::kBits - kOperatorBits - kDeviceBits;
+inline constexpr int kFieldBits =
+    KeyPacker::kBits - kOperatorBits - kDeviceTypeBits - kDeviceModelBits;
 
 }  // namespace bringup::runtime

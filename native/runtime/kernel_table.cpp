@@ -44,6 +44,11 @@ KernelId load_kernel(const std::string& path, const std::string& entry, KernelKi
   return KernelTable::instance().add({entry, run, kind, std::move(library), can_implement});
 }
 
+KernelId keep_device_code(const std::string& path, const std::string& entry) {
+  return KernelTable::instance().add(
+      {entry, nullptr, KernelKind::kDeviceCode, Library::unopened(path)});
+}
+
 KernelTable& KernelTable::instance() {
   static KernelTable table;
   return table;

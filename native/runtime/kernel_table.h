@@ -23,7 +23,7 @@ class ValuesCode;
 
 struct Kernel {
   std::string name;
-  bringup_kernel_fn run = nullptr;
+  bringup_kernel_fn run = nullptr;  // null: only a driver can start it
   KernelKind kind = KernelKind::kHostEntry;
   std::shared_ptr<Library> library;                  // null when `run` is no symbol of a library
   bringup_can_implement_fn can_implement = nullptr;  // null: it takes every call
@@ -38,6 +38,8 @@ using KernelId = uint64_t;  // 0 is never given out
 // the library or the symbol is not there, or when its `bringup_abi` is a version we do not speak.
 BRINGUP_API KernelId load_kernel(const std::string& path, const std::string& entry,
                                  KernelKind kind);
+// The same for device code in a file that only its driver can read.
+BRINGUP_API KernelId keep_device_code(const std::string& path, const std::string& entry);
 
 class BRINGUP_API KernelTable {
  public:

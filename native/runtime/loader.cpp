@@ -17,10 +17,16 @@ std::shared_ptr<Library> Library::open(const std::string& path) {
   return std::shared_ptr<Library>(new Library(handle, path));
 }
 
-Library::~Library() { dlclose(handle_); }
+std::shared_ptr<Library> Library::unopened(const std::string& path) {
+  return std::shared_ptr<Library>(new Library(nullptr, path));
+}
+
+Library::~Library() {
+  if (handle_ != nullptr) dlclose(handle_);
+}
 
 void* Library::find_symbol(const std::string& name) const noexcept {
-  return dlsym(handle_, name.c_str());
+  return handle_ == nullptr ? nullptr : dlsym(handle_, name.c_str());
 }
 
 void* Library::symbol(const std::string& name) const {

@@ -12,6 +12,8 @@ class BRINGUP_API Library {
  public:
   // dlopen(path, RTLD_NOW | RTLD_LOCAL). Throws std::runtime_error with the loader's text.
   static std::shared_ptr<Library> open(const std::string& path);
+  // A file that is no library of this machine and is never opened: it exports nothing here.
+  static std::shared_ptr<Library> unopened(const std::string& path);
 
   ~Library();
   Library(const Library&) = delete;
@@ -26,7 +28,7 @@ class BRINGUP_API Library {
  private:
   Library(void* handle, std::string path) : handle_(handle), path_(std::move(path)) {}
 
-  void* handle_;
+  void* handle_;  // null: never opened
   std::string path_;
 };
 

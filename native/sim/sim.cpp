@@ -67,7 +67,7 @@ void device_props(int32_t device, bringup_device_props* props) {
   bringup_device_props all{};
   all.struct_size = props->struct_size;
   std::strncpy(all.name, "Simulated NPU", sizeof(all.name) - 1);
-  std::strncpy(all.arch, "sim-1", sizeof(all.arch) - 1);
+  std::strncpy(all.arch, Simulator::instance().arch(device).c_str(), sizeof(all.arch) - 1);
   all.total_memory = memory.capacity();
   all.core_count = std::max(1u, std::thread::hardware_concurrency());
   all.supports_float64 = 1;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <sstream>
 #include <string>
 
 #include "sim/event.h"
@@ -60,6 +61,29 @@ size_t records_setting() {
                                       "': expected a number from 0 to " + std::to_string(kMost));
 }
 
+std::string archs_setting() {
+  const char* text = std::getenv("BRINGUP_SIM_ARCHS");
+  return text != nullptr ? text : "";
+}
+
+// The names of an archs setting, one a device.
+std::array<std::string, kDeviceCount> read_archs(const std::string& text) {
+  std::array<std::string, kDeviceCount> archs;
+  archs.fill("sim-1");
+  if (text.empty()) return archs;
+  std::istringstream names(text);
+  size_t count = 0;
+  for (std::string name; std::getline(names, name, ','); ++count) {
+    const bool fits = !name.empty() && name.size() < sizeof(bringup_device_props::arch);
+    if (!fits || count == archs.size()) break;
+    archs[count] = name;
+  }
+  if (count == archs.size() && names.eof()) return archs;
+  throw SimError(BRINGUP_INVALID, "BRINGUP_SIM_ARCHS='" + text + "': expected " +
+                                      std::to_string(kDeviceCount) +
+                                      " names of 1 to 31 bytes, separated by commas");
+}
+
 }  // namespace
 
 std::string& last_error_text() {
@@ -74,8 +98,10 @@ ErrorDetail& last_error_detail() {
 
 Simulator::Simulator(const SimSettings& settings) {
   const FaultPlan faults = read_faults(settings.faults);
+  const auto archs = read_archs(settings.archs);
   for (int32_t index = 0; index < kDeviceCount; ++index) {
     auto device = std::make_unique<Device>(settings);
+    device->arch = archs[static_cast<size_t>(index)];
     device->default_stream =
         std::make_shared<Stream>(index, 0, device->memory, device->turns, device->log, 0);
     device->streams.push_back(device->default_stream);
@@ -87,8 +113,8 @@ Simulator::Simulator(const SimSettings& settings) {
 // Never destroyed: the host may still free memory while static destructors run. At the end of the
 // process the workers are joined and later calls are refused.
 Simulator& Simulator::start() {
-  static auto* simulator =
-      new Simulator({memory_setting(), isolated_setting(), faults_setting(), records_setting()});
+  static auto* simulator = new Simulator(
+      {memory_setting(), isolated_setting(), faults_setting(), records_setting(), archs_setting()});
   static const bool ends = [] {
     pthread_atfork(nullptr, nullptr, [] { g_forked = true; });
     std::atexit([] { start().shut_down(); });

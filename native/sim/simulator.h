@@ -22,6 +22,7 @@ struct SimSettings {
   bool isolated;        // BRINGUP_SIM_ISOLATED: 1 makes device memory unreachable for the host
   std::string faults;   // BRINGUP_SIM_FAULTS: docs/devices/faults.md
   size_t records;       // BRINGUP_SIM_RECORDS: that a device keeps for the profiler
+  std::string archs;    // BRINGUP_SIM_ARCHS: what compilers call each device; sim-1 by default
 };
 
 class Simulator {
@@ -31,6 +32,8 @@ class Simulator {
   static Simulator& instance();
 
   DeviceMemory& memory(int32_t device);
+  // What compilers call the device.
+  const std::string& arch(int32_t device) { return this->device(device).arch; }
   WorkLog& work_log(int32_t device);
   // The device's default stream for null.
   std::shared_ptr<Stream> stream(int32_t device, bringup_stream handle);
@@ -53,6 +56,7 @@ class Simulator {
     DeviceMemory memory;
     Turns turns;
     WorkLog log;
+    std::string arch;
     std::shared_ptr<Stream> default_stream;
     std::vector<std::shared_ptr<Stream>> streams;
   };

@@ -312,6 +312,14 @@ sim_records = Setting(
     parse.number,
     lambda: 1_048_576,
 )
+sim_archs = Setting(
+    "BRINGUP_SIM_ARCHS",
+    "what compilers call each simulated device, separated by commas, to try devices that need "
+    "code of their own, such as sim-1,sim-2 (read by the driver)",
+    "sim-1,sim-1",
+    str,
+    lambda: "",
+)
 sim_faults = Setting(
     "BRINGUP_SIM_FAULTS",
     "what fails on the simulated NPU, KEY=VALUE separated by commas, such as "

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <mutex>
 #include <optional>
 #include <stdexcept>
@@ -60,6 +61,9 @@ DriverFacts facts_of(const std::string& path, const bringup_driver& table,
     facts.absent_dtypes[device] = absent_dtypes(props);
     facts.alignment = std::max<size_t>(facts.alignment, props.alignment);
     facts.priorities[device] = {props.greatest_priority, props.least_priority};
+    while (std::strcmp(described.devices[facts.models[device]].arch, props.arch) != 0) {
+      ++facts.models[device];  // ends at the device itself
+    }
   }
   return facts;
 }

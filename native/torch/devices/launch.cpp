@@ -145,7 +145,13 @@ void launch_with_values(const LastingKernel& lasting, void* const* args, c10::De
 bringup_kernel_fn device_function(const std::shared_ptr<const runtime::Kernel>& kernel,
                                   c10::DeviceIndex device) {
   const bringup_driver& driver = *active_driver();
-  if (!loads_kernel(driver, *kernel)) return kernel->run;
+  if (!loads_kernel(driver, *kernel)) {
+    TORCH_CHECK(kernel->run != nullptr, "kernel '", kernel->name, "' of ", kernel->library->path(),
+                " is in a form that only a driver can load, and that of device '",
+                driver_facts().device_name,
+                "' has no functions for it (module_load or module_load_data, and get_function)");
+    return kernel->run;
+  }
   struct Loaded {
     std::shared_ptr<const runtime::Kernel> kernel;  // or another one could get its address
     bringup_kernel_fn fn;

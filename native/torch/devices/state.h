@@ -43,6 +43,7 @@ struct DriverFacts {
   std::array<DtypeSet, kMaxDevices> absent_dtypes{};  // of which a device can have no tensors
   size_t alignment = 64;                              // of what mem_alloc gives, on every device
   std::array<PriorityRange, kMaxDevices> priorities{};
+  std::array<uint8_t, kMaxDevices> models{};  // the first device with this one's arch
 };
 
 // The trace that the driver which is opened next gets; an empty path: none. `limit` 0: any size.
@@ -81,6 +82,12 @@ std::vector<std::string> dtype_names(const bringup_device_props& props);
 inline void check_dtype(c10::ScalarType type, c10::DeviceIndex device) {
   const DtypeSet absent = driver_facts().absent_dtypes[static_cast<size_t>(device)];
   if (C10_UNLIKELY((absent >> static_cast<int>(type) & 1) != 0)) refuse_dtype(type, device);
+}
+
+// The first of the driver's devices that code for this one runs on, and 0 for what is no driver's.
+inline uint8_t device_model(c10::Device device) noexcept {
+  const bool is_ours = device.type() == kDriverDevice && active_driver() != nullptr;
+  return is_ours ? driver_facts().models[static_cast<size_t>(std::max<int>(device.index(), 0))] : 0;
 }
 
 // This thread's current device. set_current_device raises for an index that does not exist.

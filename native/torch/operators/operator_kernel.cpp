@@ -113,18 +113,6 @@ uint64_t code_of(const OperatorKernel& kernel, const c10::IValue& value, Argumen
   }
 }
 
-// One that holds a string which is new makes it known.
-runtime::Key128 variant_key(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments) {
-  runtime::KeyPacker packer = key_of(kernel);
-  packer.put(static_cast<uint64_t>(c10::typeMetaToScalarType(c10::get_default_dtype())),
-             kDtypeBits);
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const Argument& argument = kernel.arguments[i];
-    packer.put(code_of(kernel, arguments[i], argument.kind), bits_of(argument));
-  }
-  return packer.key();
-}
-
 // The device of a call: that of its first tensor there.
 c10::DeviceIndex device_of(c10::ArrayRef<c10::IValue> arguments) {
   c10::DeviceIndex found = -1;
@@ -132,6 +120,19 @@ c10::DeviceIndex device_of(c10::ArrayRef<c10::IValue> arguments) {
     if (found < 0 && tensor.is_privateuseone()) found = tensor.device().index();
   });
   return found < 0 ? current_device() : found;
+}
+
+// One that holds a string which is new makes it known.
+runtime::Key128 variant_key(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments) {
+  runtime::KeyPacker packer = key_of(kernel);
+  packer.put(static_cast<uint64_t>(c10::typeMetaToScalarType(c10::get_default_dtype())),
+             kDtypeBits);
+  packer.put(device_model({kDriverDevice, device_of(arguments)}), runtime::kDeviceModelBits);
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const Argument& argument = kernel.arguments[i];
+    packer.put(code_of(kernel, arguments[i], argument.kind), bits_of(argument));
+  }
+  return packer.key();
 }
 
 // Sizes can be refused where there are no elements: torch's own checks are asked each time.
@@ -174,7 +175,7 @@ OperatorKernel::OperatorKernel(c10::OperatorHandle op, OperatorKernelKind kind,
                                const std::vector<int>& strided)
     : KernelRecord(op), kind(kind), record(fallback_record(op.operator_name())) {
   const c10::FunctionSchema& schema = op.schema();
-  int bits = runtime::kOperatorBits + kDtypeBits;
+  int bits = runtime::kOperatorBits + kDtypeBits + runtime::kDeviceModelBits;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const Argument& argument = arguments[i];
     const auto index = static_cast<int32_t>(i);

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "torch/common/errors.h"
+#include "torch/devices/state.h"
 #include "torch/ops/frame.h"
 #include "torch/ops/record.h"
 
@@ -15,7 +16,8 @@ namespace nb = nanobind;
 namespace bringup::torch_ext {
 namespace {
 
-using runtime::kDeviceBits;
+using runtime::kDeviceModelBits;
+using runtime::kDeviceTypeBits;
 using runtime::kOperatorBits;
 
 constexpr uint64_t kNoDtype = (1 << runtime::kDtypeBits) - 1;  // of an argument that is None
@@ -114,13 +116,18 @@ runtime::KernelId compile(const KernelOp& op, const runtime::Key128& key) {
   const nb::gil_scoped_acquire gil;
   runtime::KeyReader reader(key);
   reader.take(kOperatorBits);
-  const auto device = static_cast<c10::DeviceType>(reader.take(kDeviceBits));
+  const auto type = static_cast<c10::DeviceType>(reader.take(kDeviceTypeBits));
+  const auto model = static_cast<c10::DeviceIndex>(reader.take(kDeviceModelBits));
   nb::list values;
   for (const KeyField& field : op.key_fields) {
     values.append(field_value(field, reader.take(field.bits)));
   }
   PyObject* result = PyObject_CallFunction(
-      op.compile, "sO", c10::DeviceTypeName(device, /*lower_case=*/true).c_str(), values.ptr());
+      op.compile, "sO",
+      c10::Device(type, active_driver() != nullptr && type == kDriverDevice ? model : -1)
+          .str()
+          .c_str(),
+      values.ptr());
   if (result == nullptr) raise_current_python_error();
   const auto id = PyLong_AsUnsignedLongLong(result);
   Py_DECREF(result);
@@ -152,7 +159,8 @@ bool layout_among(const at::Tensor& tensor, LayoutMask allowed, Layout& layout) 
 
 runtime::Key128 variant_key(const KernelOp& op, const CallFrame& frame) {
   runtime::KeyPacker packer = key_of(op);
-  packer.put(static_cast<uint8_t>(frame.device().type()), kDeviceBits);
+  packer.put(static_cast<uint8_t>(frame.device().type()), kDeviceTypeBits);
+  packer.put(device_model(frame.device()), kDeviceModelBits);
   for (const KeyField& field : op.key_fields) packer.put(field_code(op, frame, field), field.bits);
   return packer.key();
 }

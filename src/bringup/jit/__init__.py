@@ -38,12 +38,13 @@ from bringup.jit.target.gnu import GnuTarget
 # The targets above come first where targets are listed.
 from bringup.jit.load.binary import Binary
 from bringup.jit.lookup.compilation import cache, compile, freeze, frozen, toolchain  # noqa: A004
+from bringup.jit.source.argument_check import Declared
 from bringup.jit.source.source import Source
 from bringup.jit.store.cache import Cache, Entry
 from bringup.jit.target.ascend import AscendTarget
 from bringup.jit.target.debug import Debug
 from bringup.jit.target.flags import Macro
-from bringup.jit.target.target import Job, Target, register_target, targets
+from bringup.jit.target.target import Job, Target, register_target, target_of_arch, targets
 from bringup.jit.target.toolchain import Memo, Toolchain, ToolchainInfo, include_flags
 from bringup.jit.target.triton import TritonTarget
 
@@ -68,6 +69,7 @@ __all__ = [
     "CudaKernel",
     "CudaTarget",
     "Debug",
+    "Declared",
     "Entry",
     "Field",
     "GnuTarget",
@@ -100,6 +102,7 @@ __all__ = [
     "record",
     "register_target",
     "save_specs",
+    "target_of_arch",
     "targets",
     "toolchain",
     "tune",

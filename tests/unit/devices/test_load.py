@@ -58,6 +58,7 @@ SETTINGS = {
     "BRINGUP_SIM_MEMORY=0": "BRINGUP_SIM_MEMORY='0': expected a number of bytes",
     "BRINGUP_SIM_ISOLATED=maybe": "BRINGUP_SIM_ISOLATED='maybe': expected 1 or 0",
     "BRINGUP_SIM_RECORDS=few": "BRINGUP_SIM_RECORDS='few': expected a number from 0",
+    "BRINGUP_SIM_ARCHS=sim-1": "BRINGUP_SIM_ARCHS='sim-1': expected 2 names",
 }
 
 

@@ -300,6 +300,18 @@ def _read_headers(request: Request, staged: Path) -> tuple[Header, ...]:
         ) from error
 
 
+def _uncallable(request: Request, binary: Path) -> str:
+    """Return why the entry of a binary cannot be called, or ""."""
+    if request.platform.host_library:
+        symbols = symbols_of(binary)
+        return "" if symbols is None else check_args_symbols(symbols.exported)
+    try:
+        request.platform.check_symbol(binary, request.source.symbol)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
 def build(request: Request, source_digest: str, staged: Path, failed_log: Path) -> Build:
     """Compile `request` into the folder `staged`: kernel.so, build.log, the source.
 
@@ -319,11 +331,11 @@ def build(request: Request, source_digest: str, staged: Path, failed_log: Path) 
         start_ns, start = next_file_time_ns(), time.perf_counter()
         done = _run_whole(request, job, command, failed_log)
         seconds = time.perf_counter() - start
-        keep_symbols_apart(staged / BINARY)
+        if target.host_library:
+            keep_symbols_apart(staged / BINARY)
         headers = _read_headers(request, staged)
         found = search_of_build(request, compiled, [header.path for header in headers], start_ns)
-        symbols = symbols_of(staged / BINARY)
-        uncalled = "" if symbols is None else check_args_symbols(symbols.exported)
+        uncalled = _uncallable(request, staged / BINARY)
         if reason := _untracked(job, found) or uncalled:
             raise CompileError(f"{operator_prefix()}{request.source}: {reason}", command=command)
         tools = _Tools.of(job)

@@ -144,12 +144,13 @@ class Binary:
     def _load_from(self, path: str) -> int:
         core = _native.core()
         kernel_id: int
+        opens = find_target(self.target).host_library
         if self.prebuilt or self.binding is not None:
             path = path_to_load(self.path) if path == str(self.path) else path
         if self.binding is not None:
-            kernel_id = core.bind_c_function(path, self.entry, *self.binding.native())
+            kernel_id = core.bind_c_function(path, self.entry, *self.binding.native(), opens=opens)
         else:
-            kernel_id = core.load_kernel(path, self.entry, self.kind == "device")
+            kernel_id = core.load_kernel(path, self.entry, self.kind == "device", opens)
         return kernel_id
 
     def _load_through_memory(self) -> int:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 from bringup._language.c_call import CParameter
 from bringup._language.signature import Argument
@@ -48,9 +49,13 @@ _MACRO = re.compile(
 )
 
 
-def declaration_in(text: str, function: str) -> tuple[Declared, ...] | None:
-    """Return a function's parameters; None if not in the text, or there several times."""
-    plain, types = code_of(text), _new_names(text)
+def declaration_in(
+    text: str, function: str, words: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Declared, ...] | None:
+    """Return a function's parameters; None if not in the text, or there several times. `words`:
+    those of a language that C does not have, and what C says for them ("": nothing).
+    """
+    plain, types = code_of(text), {**words, **_new_names(text)}
     seen: list[tuple[Declared, ...] | None] = []
     for found in _FUNCTION.finditer(plain):
         if found[1] == function and _is_declared(plain[: found.start()].rstrip()):
@@ -93,7 +98,7 @@ def functions_in(text: str) -> list[str]:
 
 
 def _declared(text: str, types: Mapping[str, str]) -> Declared:
-    meant = text
+    meant = re.sub(r"\w+", lambda word: word[0] if types.get(word[0], word[0]) else " ", text)
     for _ in range(8):  # names of names
         base, stars = _base_of(meant)
         if word_of(base) or base not in types:
@@ -117,39 +122,69 @@ def _base_of(text: str) -> tuple[str, int]:
     return base.replace("*", "").strip(), base.count("*") + is_array
 
 
+def declared_in(
+    source: Source, entry: str, words: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Declared, ...] | None:
+    """Return the parameters that a source declares for a function, with the headers beside it;
+    None where it does not show them. `words`: see `declaration_in`.
+    """
+    text = source.content().decode(errors="replace")
+    declared = declaration_in(text, entry, words)
+    if declared is None or any(not one.word and not one.dtype for one in declared):
+        declared = declaration_in(_with_headers(text, source), entry, words)
+    if declared is not None and "template" in text:  # a type may be a parameter of the function's
+        return tuple(replace(one, spelled="") for one in declared)
+    return declared
+
+
+def check_returns_nothing(source: Source, entry: str) -> None:
+    """Raise `ValueError` when device code with plain arguments returns something."""
+    plain = code_of(source.content().decode(errors="replace"))
+    returned = re.search(rf"(\w+|\*)\s*\b{entry}\s*\(", plain)
+    if returned is not None and returned[1] != "void":
+        raise ValueError(
+            f"{entry} returns {returned[1]}, which nothing reads: device code with plain arguments "
+            "returns void"
+        )
+
+
+def after_position(entry: str, declared: Sequence[Declared]) -> tuple[Declared, ...]:
+    """Return the parameters behind the place in the grid, which comes first in kernels that are
+    built like the host's code. Raises `ValueError` where it does not.
+    """
+    position = declared[0].text if declared else ""
+    if not re.fullmatch(r"(const\s+)?bringup_position(\s+const)?\s*\*\s*\w*", position):
+        raise ValueError(
+            f"{entry}({', '.join(one.text for one in declared)}) must take its place in the grid "
+            "first: const bringup_position* at, of bringup/device.h"
+        )
+    return tuple(declared[1:])
+
+
 def as_declared(
     source: Source,
+    declared: Sequence[Declared] | None,
     parameters: Sequence[CParameter],
     where: str,
-    *,
-    values: bool = False,
     signature: Sequence[Argument] = (),
 ) -> tuple[CParameter, ...]:
     """Return the parameters as the source declares them: whole numbers with the range of their
-    type, addresses with the dtype of their elements. With `values` its position in the grid comes
-    first. `signature` says which arguments the operator writes.
+    type, addresses with the dtype of their elements. `signature` says which arguments the operator
+    writes.
 
     Raises `ValueError` when the function takes another number of parameters, is not there, or has a
     parameter that would not hold what it gets.
     """
-    text = source.content().decode(errors="replace")
-    declared = declaration_in(text, source.entry)
-    if declared is None or any(not one.word and not one.dtype for one in declared):
-        declared = declaration_in(_with_headers(text, source), source.entry)
     if declared is None:
-        _refuse_unknown(source, text, where)
+        _refuse_unknown(source, where)
         return tuple(parameters)
-    if "template" in text:  # a type may be a parameter of the function's, which only it knows
-        declared = tuple(replace(one, spelled="") for one in declared)
-    if values:
-        _check_device_code(source, text, declared, where)
-        declared = declared[1:]
     if len(declared) != len(parameters):
         shown = ", ".join(one.text for one in declared)
         raise ValueError(
             f"{where}: {source.entry}({shown}) takes {len(declared)} parameters, args= has "
             f"{len(parameters)}: {', '.join(p.text for p in parameters)}"
         )
+    values = source.abi == "values"
     fitted = [
         fit(parameter, one, f"{where}: {source.entry}()", values=values, signature=signature)
         for parameter, one in zip(parameters, declared, strict=True)
@@ -171,24 +206,9 @@ def _with_headers(text: str, source: Source) -> str:
     return "\n".join([*found.values(), text])
 
 
-def _check_device_code(source: Source, text: str, declared: Sequence[Declared], where: str) -> None:
-    """Require that device code with plain arguments returns void and takes its position first."""
-    position = declared[0].text if declared else ""
-    if not re.fullmatch(r"(const\s+)?bringup_position(\s+const)?\s*\*\s*\w*", position):
-        raise ValueError(
-            f"{where}: {source.entry}({', '.join(one.text for one in declared)}) must take its "
-            "place in the grid first: const bringup_position* at, of bringup/device.h"
-        )
-    returned = re.search(rf"(\w+|\*)\s*\b{source.entry}\s*\(", code_of(text))
-    if returned is not None and returned[1] != "void":
-        raise ValueError(
-            f"{where}: {source.entry} returns {returned[1]}, which nothing reads: device code with "
-            "plain arguments returns void"
-        )
-
-
-def _refuse_unknown(source: Source, text: str, where: str) -> None:
+def _refuse_unknown(source: Source, where: str) -> None:
     """Refuse a name that does not occur, unless another file may bring it."""
+    text = source.content().decode(errors="replace")
     seen = re.search(rf"\b{source.entry}\b", text) or "##" in text
     if seen or (re.search(r"^\s*#\s*include", text, re.MULTILINE) and not functions_in(text)):
         return

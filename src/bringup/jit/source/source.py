@@ -12,27 +12,15 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from bringup.jit.files.identity import bytes_digest, file_digest, read_bytes
+from bringup.jit.source.languages import broken_packages, language_of, suffixes
 
 Abi = Literal["args", "params", "ascendc", "function", "tvm_ffi", "values"]
 Kind = Literal["host", "device"]
 
 _PREFIXES: Mapping[Abi, str] = {"ascendc": "aclrtlaunch_", "tvm_ffi": "__tvm_ffi_"}
 
-# By file suffix; each target brings those that it builds.
-_languages: dict[str, str] = {}
 _ABIS = get_args(Abi)
 _KINDS = get_args(Kind)
-
-
-def add_languages(languages: Mapping[str, str]) -> None:
-    """Make file suffixes known. Raises `ValueError` when one means another language already."""
-    for suffix, language in languages.items():
-        if not suffix.startswith(".") or _languages.get(suffix, language) != language:
-            raise ValueError(
-                f"suffix {suffix!r} cannot mean {language}: "
-                + (f"it means {_languages[suffix]}" if suffix in _languages else "it has no dot")
-            )
-    _languages.update(languages)
 
 
 @dataclass(frozen=True)
@@ -85,10 +73,10 @@ class Source:
             raise ValueError(f"jit.Source(name={self.name!r}): expected a plain file name")
         if self.is_library:
             self._check_library()
-        elif self._suffix not in _languages:
+        elif not language_of(self._suffix):
             raise ValueError(
                 f"jit.Source {self.name!r}: expected a file ending in one of "
-                f"{', '.join(_languages)}, got {self._suffix or 'no suffix'!r}"
+                f"{', '.join(suffixes())}, got {self._suffix or 'no suffix'!r}{broken_packages()}"
             )
         if not (self.entry.isidentifier() and self.entry.isascii()):
             raise ValueError(
@@ -142,7 +130,7 @@ class Source:
     @property
     def language(self) -> str:
         """`"c"`, `"c++"`, `"cuda"`, or what a registered target calls its own."""
-        return "library" if self.is_library else _languages[self._suffix]
+        return "library" if self.is_library else language_of(self._suffix)
 
     @property
     def symbol(self) -> str:

@@ -18,7 +18,10 @@ from types import MappingProxyType
 
 from bringup.errors import TargetError
 from bringup.jit.files.elf import machine_of, this_machine
-from bringup.jit.source.source import Kind, Source, add_languages
+from bringup.jit.source.argument_check import Declared
+from bringup.jit.source.declaration import after_position, check_returns_nothing, declared_in
+from bringup.jit.source.languages import add_languages, broken_packages, import_packages
+from bringup.jit.source.source import Kind, Source
 from bringup.jit.target.compiler_process import Finished, run
 from bringup.jit.target.debug import Debug
 from bringup.jit.target.toolchain import Memo, Toolchain, compiler_environment
@@ -64,6 +67,14 @@ class Target(abc.ABC):
         languages: file suffix -> language, for the sources it builds.
         variables: environment variables that its compiler needs and that can change what it
             builds; their values belong to the key.
+        words: words of its languages that C does not have, and what C says for them, for reading
+            declarations: {"uint": "unsigned int", "global": ""}.
+        takes_position: whether device code with plain arguments takes its place in the grid first,
+            as what is built like the host's code does. A device's own language has words for it.
+        host_library: whether a binary is a shared library that this process opens. Where it is
+            not, the driver gets the file, and nothing here reads it.
+        models: whether devices with different `arch` need binaries of their own. Then what stands
+            behind the first dash of a device's `arch` is given to `variant`.
     """
 
     name: str
@@ -71,6 +82,10 @@ class Target(abc.ABC):
         {".c": "c", ".cc": "c++", ".cpp": "c++", ".cxx": "c++"}
     )
     variables: tuple[str, ...] = ()
+    words: Mapping[str, str] = MappingProxyType({})
+    takes_position: bool = True
+    host_library: bool = True
+    models: bool = False
 
     @property
     def main_language(self) -> str:
@@ -128,6 +143,26 @@ class Target(abc.ABC):
         """
         return run(command, job.folder, compiler_environment(self.variables))
 
+    def declaration(self, source: Source, entry: str) -> tuple[Declared, ...] | None:
+        """Return the parameters of the function `entry` that `args=` fills, as the source declares
+        them; None where its text does not show them: then the compiler has the last word.
+
+        Raises `ValueError` saying why it is no function that can be started.
+        """
+        declared = declared_in(source, entry, self.words)
+        if declared is None or source.abi != "values":
+            return declared
+        check_returns_nothing(source, entry)
+        return after_position(entry, declared) if self.takes_position else declared
+
+    def check_symbol(self, path: Path, name: str) -> None:
+        """Raise `ValueError` when the binary at `path` has no entry of this name. Asked after a
+        build where a binary is no library of the host; the loader tells for one that is. By default
+        a binary has an entry whose name is in it.
+        """
+        if name.encode() not in path.read_bytes():
+            raise ValueError(f"the binary of target {self.name!r} has no entry {name!r}")
+
     def tools(self, job: Job) -> Sequence[str]:
         """Return programs that flags of this job use, beyond those of the toolchain."""
         return ()
@@ -164,7 +199,9 @@ class Target(abc.ABC):
             )
 
     def variant(self, text: str) -> Target:
-        """Return the target `name:text`: another model of the same machine. Raises `ValueError`."""
+        """Return the target `name:text`: another model of the same machine, as the user or the
+        device's driver names it. Raises `ValueError`.
+        """
         raise ValueError(f"target '{self.name}:{text}': {self.name!r} has no variants")
 
     def check_language(self, source: Source) -> None:
@@ -241,13 +278,14 @@ def register_target(target: Target, *, replace: bool = False) -> None:
 
 
 def targets() -> Mapping[str, Target]:
-    """Return the targets by name, without their variants.
+    """Return the targets by name, without their variants; those of installed packages too.
 
     Examples:
         >>> from bringup import jit
         >>> "cpu" in jit.targets()
         True
     """
+    import_packages()
     return MappingProxyType(_registry.named)
 
 
@@ -257,11 +295,33 @@ def find_target(name: str) -> Target:
     if found is not None:
         return found
     family, colon, text = name.partition(":") if isinstance(name, str) else ("", "", "")
-    known = _registry.named.get(family)
-    if known is None or not colon:
+    known = _registry.named.get(family) or targets().get(family)
+    if known is None:
         raise ValueError(
             f"target {name!r}: expected one of {', '.join(map(repr, _registry.named))}"
+            f"{broken_packages()}"
         )
+    if not colon:
+        return known
     made = known.variant(text)
     with _registry.changing:
         return _registry.variants.setdefault(name, made)
+
+
+def target_of_arch(arch: str) -> str:
+    """Return the name of the target that builds for devices with this `arch`: "sim" of "sim-1",
+    and "opencl:gfx90a" of "opencl-gfx90a" where each model needs code of its own.
+
+    Examples:
+        >>> from bringup import jit
+        >>> jit.target_of_arch("sim-1")
+        'sim'
+    """
+    family, dash, model = arch.partition("-")
+    found = _registry.named.get(family) or targets().get(family)
+    return f"{family}:{model}" if found is not None and found.models and dash else family
+
+
+def target_of_language(language: str) -> Target:
+    """Return the first target that builds this language, which says how declarations are read."""
+    return next(one for one in _registry.named.values() if language in one.languages.values())

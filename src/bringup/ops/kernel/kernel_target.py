@@ -28,7 +28,7 @@ def runs_on_cuda(template: jit.Template) -> bool:
 
 
 def target_for(name: str, template: jit.Template, device: str) -> str:
-    """Return what jit builds the kernel of operator `name` for.
+    """Return what jit builds the kernel of operator `name` for on a device, "npu" or "npu:1".
 
     Raises `DeviceError` for a device on which the kernel cannot run.
     """
@@ -44,7 +44,7 @@ def target_for(name: str, template: jit.Template, device: str) -> str:
         )
     if template.kind == "host":
         return "cpu"
-    return architecture(device).partition("-")[0]
+    return jit.target_of_arch(architecture(device))
 
 
 def architecture(device: str) -> str:
@@ -53,7 +53,8 @@ def architecture(device: str) -> str:
         return _gpus()
     if device == "cpu" or devices.loaded() is None:
         return ""
-    return str(torch.get_device_module(device).get_device_properties().arch)
+    module = torch.get_device_module(device)
+    return str(module.get_device_properties(torch.device(device)).arch)
 
 
 def _gpus() -> str:

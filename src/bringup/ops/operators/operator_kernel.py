@@ -183,8 +183,8 @@ def _register(
 ) -> OperatorKernel:
     """Return all overloads or, where one is refused, none."""
     native = torch_library("devices.kernel").operators
-    target, available = _target(operator)
-    planners = [(one, Planner(one, declaration, target, available)) for one in family]
+    device_name = _device_name(operator)
+    planners = [(one, Planner(one, declaration, device_name)) for one in family]
     places = [_strided(operator, one, declaration.kind, strided) for one in family]
     handles: dict[str, Any] = {}
     with _lock:
@@ -279,12 +279,10 @@ def _strided(operator: str, overload: Overload, kind: Kind, strided: Sequence[st
     return [names.index(name) for name in strided]
 
 
-def _target(operator: str) -> tuple[str, frozenset[torch.dtype]]:
-    """Return jit's target for the device's family ("sim" of "sim-1"), and the device's dtypes."""
+def _device_name(operator: str) -> str:
     loaded = devices.loaded()
     if loaded is None:
         raise DeviceError(
             f"devices.kernel({operator!r}): no driver is loaded; call devices.load_driver() first"
         )
-    properties = torch.get_device_module(loaded.device_name).get_device_properties()
-    return str(properties.arch).partition("-")[0], properties.dtypes
+    return loaded.device_name

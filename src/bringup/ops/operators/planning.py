@@ -64,17 +64,15 @@ class Planner:
         self,
         overload: Overload,
         declaration: Declaration,
-        target: str,
-        available: frozenset[torch.dtype],
+        device_name: str,
     ) -> None:
-        """`target`: what jit builds for; `available`: the dtypes that the device's tensors may
-        have. Raises `SchemaError` for a macro that no argument has.
+        """`device_name`: the type of the devices that it plans for. Raises `SchemaError` for a
+        macro that no argument has.
         """
         self._overload = overload
         self._functional = functional_form(overload, declaration.kind)
         self._declaration = declaration
-        self._target = target
-        self._available = available
+        self._device_name = device_name
         self._check_macros()
 
     def _check_macros(self) -> None:
@@ -105,7 +103,7 @@ class Planner:
         if not results or (self._declaration.kind != "pointwise" and written != results):
             return None  # such a kernel converts nothing: whether torch would, the CPU's knows
         if not all(_has_c_type(v) and _has_one_dtype(v) for v in inputs) or not all(
-            dtype_name(dtype) in C_TYPES and dtype in self._available
+            dtype_name(dtype) in C_TYPES and dtype in self._properties(values).dtypes
             for dtype in (*results, *written)
         ):
             return None
@@ -129,6 +127,13 @@ class Planner:
             return refused
         kernel = self._compile(values, inputs, decided, written)
         return None if kernel is None else (written, kernel, decided)
+
+    def _properties(self, values: Sequence[Any]) -> Any:
+        """Return the properties of a call's device: that of its first tensor there."""
+        given = [one for v in values for one in (v if isinstance(v, (list, tuple)) else (v,))]
+        devices = [one.device for one in given if isinstance(one, torch.Tensor)]
+        here = next((device for device in devices if device.type == self._device_name), None)
+        return torch.get_device_module(self._device_name).get_device_properties(here)
 
     def _has_named_dtypes(self, inputs: Sequence[Any]) -> bool:
         """Return whether each tensor's dtype has a macro or is `T`, as a raw kernel needs."""
@@ -276,7 +281,8 @@ class Planner:
             flags = (*more, *flags)
         try:
             with compiling_for(name):
-                binary = jit.compile(source, macros=macros, target=self._target, flags=flags)
+                target = jit.target_of_arch(self._properties(values).arch)
+                binary = jit.compile(source, macros=macros, target=target, flags=flags)
                 return binary.kernel_id
         except MissingKernelError as error:
             raise MissingKernelError(

@@ -6,7 +6,12 @@ import pytest
 
 from bringup import jit
 from bringup._language.c_call import parse_call
-from bringup.jit.source.declaration import as_declared, declaration_in, functions_in
+from bringup.jit.source.declaration import (
+    as_declared,
+    declaration_in,
+    declared_in,
+    functions_in,
+)
 
 SHOWN: list[tuple[str, list[tuple[str, str]]]] = [
     ("void f(void) {}", []),
@@ -65,7 +70,7 @@ def test_a_function_that_another_file_may_bring_is_not_refused() -> None:
     parameters = parse_call("n", signature, "here")
     for text in ('#include "f.h"\nint g(int a);', "#define F(x) x##f\nint g(int a);", "int f;"):
         source = jit.Source(text=text, name="f.c", entry="f")
-        assert as_declared(source, parameters, "here") == parameters
+        assert as_declared(source, declared_in(source, "f"), parameters, "here") == parameters
 
 
 @pytest.mark.parametrize(
@@ -77,7 +82,7 @@ def test_function_that_is_not_there_is_refused_naming_those_that_are(text: str, 
     parameters = parse_call("n", [jit.Argument("n", "int")], "here")
     source = jit.Source(text=text, name="f.c", entry="f")
     with pytest.raises(ValueError, match=rf"here: f\.c has no function 'f' \(it has {known}\)"):
-        as_declared(source, parameters, "here")
+        as_declared(source, declared_in(source, "f"), parameters, "here")
 
 
 def test_a_large_source_is_read_to_its_end() -> None:
