@@ -116,7 +116,7 @@ class _Writer:
         fx_node = node.handle
         if isinstance(fx_node.target, torch._ops.OpOverload) and node._operator.parameters:
             given = tuple([self._argument(item) for item in arguments])
-            fx_node.args, fx_node.kwargs = _as_traced(_slots_of(fx_node.target), given)
+            fx_node.args, fx_node.kwargs = as_traced(_slots_of(fx_node.target), given)
             return
         old = [*values_in(old_arguments), *values_in(dict(old_keywords))]
         new = [*values_in(arguments), *values_in(dict(keywords))]
@@ -169,7 +169,7 @@ class _Writer:
             overload = overload_of(kind)
             found = self._targets[kind] = overload, _slots_of(overload)
         overload, slots = found
-        arguments, keywords = _as_traced(slots, given)
+        arguments, keywords = as_traced(slots, given)
         return self._graph.call_function(overload, arguments, keywords, name=node._wanted_name)
 
     def _argument(self, argument: object) -> object:
@@ -280,7 +280,7 @@ def _lists(argument: object) -> object:
     return argument
 
 
-def _as_traced(
+def as_traced(
     slots: _Slots, given: tuple[object, ...]
 ) -> tuple[tuple[object, ...], dict[str, object]]:
     """Return arguments in schema order as tracing writes them, without those at default."""

@@ -9,7 +9,7 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from bringup import compiler, passes
-from bringup.compiler.mirror import _as_traced
+from bringup.compiler.mirror import as_traced
 from bringup.errors import PassError
 
 
@@ -256,6 +256,6 @@ def test_argument_that_equals_its_default_but_for_the_sign_of_zero_is_written():
 
 def test_lists_at_their_default_are_left_out_as_tracing_leaves_them_out():
     slots = (("stride", False, True, [1, 1]),)
-    assert _as_traced(slots, ([1, 1],)) == ((), {})
+    assert as_traced(slots, ([1, 1],)) == ((), {})
     for given in ([1], [1, 2], [1, 1, 1]):
-        assert _as_traced(slots, (given,)) == ((given,), {})
+        assert as_traced(slots, (given,)) == ((given,), {})
