@@ -1,4 +1,5 @@
-"""Gets what some tests need beyond g++: clang++, compiler and emulator for aarch64, and a browser.
+"""Gets what some tests need beyond g++: clang++, compiler and emulator for aarch64, a browser, and
+OpenCL on the processor.
 
 Where it may (as root, on Debian and its like) it installs their packages. Where it may not, or that
 fails, it says so in one line and succeeds: the tests that need them are skipped and name the same
@@ -7,6 +8,7 @@ command.
 
 from __future__ import annotations
 
+import glob
 import os
 import shutil
 import subprocess
@@ -18,12 +20,29 @@ WANTED = {
     "chromium": "chromium",
     "qemu-aarch64-static": "qemu-user-static",
 }
+# What is no program, by a file of it.
+LIBRARIES = {
+    "/etc/OpenCL/vendors/*.icd": "pocl-opencl-icd",
+    "/usr/lib/*/libOpenCL.so": "ocl-icd-opencl-dev",
+    "/usr/include/CL/cl.h": "opencl-headers",
+}
 SECONDS = 900
 
 
 def missing() -> list[str]:
-    """The packages of the compilers that are not on PATH."""
-    return [package for program, package in WANTED.items() if shutil.which(program) is None]
+    """The packages of the compilers that are not on PATH, and of the libraries."""
+    programs = [package for program, package in WANTED.items() if shutil.which(program) is None]
+    return programs + missing_libraries()
+
+
+def missing_libraries() -> list[str]:
+    """The packages of the libraries that are not where Debian has them."""
+    return [package for file, package in LIBRARIES.items() if not glob.glob(file)]
+
+
+def can_install() -> bool:
+    """Whether what is missing would have been installed."""
+    return os.geteuid() == 0 and shutil.which("apt-get") is not None
 
 
 def runtime_of_clang() -> list[str]:

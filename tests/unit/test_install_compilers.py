@@ -25,9 +25,11 @@ def add(programs: Path, name: str, script: str = "exit 0") -> None:
     (programs / name).chmod(0o755)
 
 
-def run(programs: Path) -> str:
+def run(programs: Path, libraries: dict[str, str] | None = None) -> str:
+    code = f"import install_compilers as tool; tool.LIBRARIES = {libraries or {}}; tool.main()"
     done = subprocess.run(
-        [sys.executable, str(TOOL)],
+        [sys.executable, "-c", code],
+        cwd=TOOL.parent,
         env={**os.environ, "PATH": str(programs)},
         capture_output=True,
         text=True,
@@ -66,6 +68,16 @@ def test_the_sanitizers_of_clang_are_a_package_of_their_own(programs: Path, tmp_
     add(programs, "apt-get", f'echo "$@" >> {tmp_path}/asked')
     run(programs)
     assert "libclang-rt-14-dev" in (tmp_path / "asked").read_text()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root installs packages")
+def test_a_library_is_missing_where_its_file_is(programs: Path, tmp_path: Path) -> None:
+    for program in ("aarch64-linux-gnu-g++", "chromium", "qemu-aarch64-static"):
+        add(programs, program)
+    add(programs, "clang++", "echo /usr/lib/libclang_rt.asan.so")
+    add(programs, "apt-get", f'echo "$@" >> {tmp_path}/asked')
+    run(programs, {f"{TOOL.parent}/*.py": "there", f"{tmp_path}/*.icd": "pocl-opencl-icd"})
+    assert (tmp_path / "asked").read_text().endswith("--no-install-recommends pocl-opencl-icd\n")
 
 
 def test_what_cannot_be_installed_is_one_loud_line(programs: Path) -> None:

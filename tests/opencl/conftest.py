@@ -1,0 +1,58 @@
+"""What the tests of drivers/opencl share: the driver, built with the C compiler alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from bringup import _native
+
+ROOT = Path(__file__).parents[2]
+SOURCES = ROOT / "drivers" / "opencl" / "src"
+FLAGS = ("-std=c11", "-D_POSIX_C_SOURCE=200809L", "-fvisibility=hidden", "-fPIC", "-shared", "-O1")
+STRICT = ("-Wall", "-Wextra", "-Werror")
+
+
+def _tool() -> ModuleType:
+    path = ROOT / "tools" / "install_compilers.py"
+    spec = importlib.util.spec_from_file_location("install_compilers", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def build(library: Path, compiler: str = "cc", more: Sequence[str] = ()) -> Path:
+    """Return the driver, built as `library`."""
+    library.parent.mkdir(parents=True, exist_ok=True)
+    sources = [str(file) for file in sorted(SOURCES.glob("*.c"))]
+    command = [compiler, *FLAGS, *STRICT, *more, f"-I{_native.include_dir()}", *sources]
+    command += ["-o", str(library), "-lOpenCL", "-lpthread"]
+    subprocess.run(command, check=True)
+    return library
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _opencl_is_installed(tmp_path_factory: pytest.TempPathFactory) -> None:
+    tool = _tool()
+    if packages := tool.missing_libraries():
+        words = f"OpenCL is missing: apt-get install {' '.join(packages)}"
+        if tool.can_install():  # `make test` installs it: that it is missing is a failure
+            pytest.fail(words)
+        pytest.skip(words)
+    shared = os.environ.get("TEST_KERNEL_CACHE")
+    folder = Path(shared) if shared else tmp_path_factory.mktemp("kernels")
+    os.environ["POCL_CACHE_DIR"] = str(folder / "pocl")
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("opencl") / "libocl.so", shutil.which("cc") or "gcc")

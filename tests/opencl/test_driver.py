@@ -1,0 +1,211 @@
+"""The OpenCL driver: the contract in each of its settings, copies, streams, failures, its package."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.forked_python import output_of
+from tests.gpt_program import GPT
+from tests.opencl.conftest import ROOT, build
+from tests.opencl.driver_program import CALLS
+
+from bringup import devices
+
+# What a driver of a device with code of its own does not have, or `check` has no kernels for.
+ABSENT = {
+    "streams.synchronize_device", "streams.query", "streams.query_pending", "streams.priorities",
+    "host.pinned_memory", "device.reset", "host.registered_memory", "copies.rows",
+}  # fmt: skip
+CODE = {
+    "modules.launch", "modules.in_order", "modules.failure", "modules.unknown", "modules.data",
+    "values.launch", "values.shared", "values.read_at_once", "values.limits", "values.graphs",
+    "graphs.kernels", "graphs.update",
+}  # fmt: skip
+SETTINGS = {
+    "coarse": ({"BRINGUP_OPENCL_MEMORY": "coarse"}, {"host.view", "copies.between_devices"}),
+    "fine": ({"BRINGUP_OPENCL_MEMORY": "fine"}, {"copies.between_devices"}),
+    "two": ({"BRINGUP_OPENCL_MEMORY": "fine", "BRINGUP_OPENCL_DEVICES": "2"}, set()),
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_the_driver_breaks_no_rule(
+    library: Path, setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    variables, skipped = SETTINGS[setting]
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    found = devices.check_driver(library)
+    assert not found.failure
+    assert [(failure.check, failure.reason) for failure in found.failures] == []
+    assert {r.check for r in found.results if r.outcome == "skipped"} == ABSENT | CODE | skipped
+
+
+@pytest.mark.slow
+def test_the_driver_breaks_no_rule_under_asan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leaks are not looked for: OpenCL's own objects end with the process."""
+    library = build(tmp_path / "libocl.so", "gcc", ["-fsanitize=address", "-g"])
+    asked = ["gcc", "-print-file-name=libasan.so"]
+    runtime = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.strip()
+    monkeypatch.setenv("LD_PRELOAD", runtime)
+    monkeypatch.setenv("ASAN_OPTIONS", "detect_leaks=0")
+    monkeypatch.setenv("BRINGUP_OPENCL_MEMORY", "coarse")
+    found = devices.check_driver(
+        library, only=["memory", "events", "graphs", "host", "profiler", "process", "lifecycle"]
+    )
+    assert not found.failure
+    assert [(failure.check, failure.reason) for failure in found.failures] == []
+
+
+TRAIN = f"""{GPT}
+import sys
+from bringup import devices
+devices.load_driver(sys.argv[1])
+assert torch.device("ocl").type == "ocl"
+
+def losses(device):
+    step = trainer(device)
+    return [step().item() for _ in range(3)]
+
+assert losses("ocl") == losses("cpu"), (losses("ocl"), losses("cpu"))
+print(torch.ocl.get_device_properties().name != "")
+"""
+
+
+@pytest.mark.parametrize("memory", ["coarse", "fine"])
+def test_training_by_fallback_equals_the_cpu_to_the_bit(library: Path, memory: str) -> None:
+    assert output_of(TRAIN, str(library), BRINGUP_OPENCL_MEMORY=memory) == "True"
+
+
+STREAMS = """
+import sys
+import torch
+from bringup import devices
+devices.load_driver(sys.argv[1])
+
+x = torch.arange(1 << 16, dtype=torch.int32)
+there = x.to("ocl:1")
+assert torch.equal(there.to("ocl:0").cpu(), x) and there.device.index == 1
+first, second = torch.Stream("ocl"), torch.Stream("ocl")
+begun, ended = (torch.Event("ocl", enable_timing=True) for _ in range(2))
+with first:
+    begun.record()
+    y = torch.full((1 << 20,), 3.0, device="ocl")
+    ended.record()
+with second:
+    second.wait_event(ended)
+    z = y.clone()
+second.synchronize()
+assert z.sum().item() == 3.0 * (1 << 20) and 0 <= begun.elapsed_time(ended) < 60_000
+host = torch.zeros(5, 7)
+host[:, 2:4] = x[:10].view(5, 2).to("ocl").float()
+assert host[4].tolist() == [0, 0, 8, 9, 0, 0, 0]
+try:
+    torch.empty(1 << 45, dtype=torch.uint8, device="ocl")
+except torch.OutOfMemoryError as error:
+    assert "ocl out of memory" in str(error)
+    print("refused")
+"""
+
+
+def test_copies_streams_and_events_on_two_devices(library: Path) -> None:
+    variables = {"BRINGUP_OPENCL_DEVICES": "2", "BRINGUP_OPENCL_MEMORY": "coarse"}
+    assert output_of(STREAMS, str(library), **variables) == "refused"
+
+
+def test_devices_say_what_they_are_and_unlike_ones_differ(
+    library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BRINGUP_OPENCL_DEVICES", "2")
+    first, second = devices.describe_driver(library).devices
+    assert first.arch == second.arch
+    assert first.arch.startswith("opencl-")
+    assert len(first.arch) == 23
+    assert not first.runs_host_code
+    monkeypatch.setenv("BRINGUP_OPENCL_DEVICES", "")
+    (whole,) = devices.describe_driver(library).devices
+    assert whole.arch == first.arch  # it tells nothing that differs from process to process
+    assert whole.core_count >= first.core_count + second.core_count
+    assert whole.driver_version
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("BRINGUP_OPENCL_MEMORY", "rough", "BRINGUP_OPENCL_MEMORY=rough: expected fine or coarse"),
+        ("BRINGUP_OPENCL_DEVICES", "9999", "BRINGUP_OPENCL_DEVICES: expected 1 to the"),
+        ("BRINGUP_OPENCL_PLATFORM", "nobody's", "BRINGUP_OPENCL_PLATFORM=nobody's"),
+        ("OCL_ICD_VENDORS", "/nonexistent", "no OpenCL platform: expected a vendor's OpenCL driver"),
+    ],
+)
+def test_a_start_that_fails_says_what_was_expected(
+    library: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, words: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert words in devices.check_driver(library, only=["device"]).failure
+
+
+def test_failures_name_what_was_wrong_and_change_nothing(library: Path) -> None:
+    program = """
+out = Ints(1, 2)
+other = c.c_void_p(made("stream_create", 1, 0))
+said = call("fill_async", 0, out.address, 0, 8, other, gives="INVALID")
+assert said.endswith("is of device 1, not of device 0"), said
+said = call("fill_wide_async", 0, out.address, out.address, 3, 1, None, gives="INVALID")
+assert "1, 2, 4, 8 or 16 bytes, not 3" in said
+assert "no device 2: expected 0 to 1" in call("stream_synchronize", 2, None, gives="INVALID")
+assert "no allocation of device 1" in call("mem_free", 1, out.address, gives="INVALID")
+assert "no allocation" in call("mem_free", 0, out.address + 4, gives="INVALID")
+said = call("mem_alloc", 0, 1 << 60, c.byref(c.c_void_p()), gives="OUT_OF_MEMORY")
+assert "more than one allocation" in said
+event = c.c_void_p(made("event_create", 0, 0))
+call("event_record", event, 0, None)
+milliseconds = c.c_double()
+said = call("event_elapsed", event, event, c.byref(milliseconds), gives="INVALID")
+assert "without timing" in said
+view = c.c_void_p()
+assert "coarse" in call("host_view", 0, out.address, c.byref(view), gives="UNSUPPORTED")
+assert out.values() == [1, 2]
+print("done")
+"""
+    variables = {"BRINGUP_OPENCL_DEVICES": "2", "BRINGUP_OPENCL_MEMORY": "coarse"}
+    assert output_of(CALLS + program, str(library), **variables) == "done"
+
+
+@pytest.mark.slow
+def test_a_twentieth_of_the_runtimes_conformance_passes(library: Path) -> None:
+    command = [sys.executable, "-m", "bringup", "conformance", "--driver", str(library)]
+    command += ["--level", "1", "--every", "20"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=300, check=False, env={**os.environ}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_the_package_is_found_by_its_name(tmp_path: Path) -> None:
+    assert shutil.which("cmake") is not None, "the tests need cmake: pip install cmake"
+    source, site = tmp_path / "opencl", tmp_path / "site"
+    left = shutil.ignore_patterns("*.so", "build")
+    shutil.copytree(ROOT / "drivers" / "opencl", source, ignore=left)
+    options = ["--quiet", "--no-build-isolation", "--no-deps", "--no-index", "--target", str(site)]
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, str(source)], check=True)
+    (package,) = importlib.metadata.distributions(path=[str(site)])
+    assert [(e.group, e.name) for e in package.entry_points] == [("bringup.drivers", "opencl")]
+    code = "from bringup import devices; print(devices.driver_library('opencl'))"
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert Path(found.strip()) == site / "bringup_opencl" / "libocl.so"
