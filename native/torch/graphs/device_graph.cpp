@@ -33,9 +33,10 @@ DeviceGraph::DeviceGraph(c10::DeviceIndex device, const std::vector<std::unique_
       latch_(std::move(latch)),
       nodes_(nodes) {
   const bringup_driver& driver = *active_driver();
-  if (driver.graph_create == nullptr || driver.graph_launch == nullptr ||
-      driver.graph_add_kernel == nullptr || driver.graph_add_host_func == nullptr ||
-      driver.host_func == nullptr) {
+  // A device whose code takes plain values alone has no kernels of the other form to add.
+  const bool lacks_kernels = driver.graph_add_kernel == nullptr && driver.launch != nullptr;
+  if (driver.graph_create == nullptr || driver.graph_launch == nullptr || lacks_kernels ||
+      driver.graph_add_host_func == nullptr || driver.host_func == nullptr) {
     throw CaptureFailure("the driver of device '" + std::string(driver.device_name) +
                          "' has no device graphs (host_func and the graph_* functions of "
                          "bringup/driver.h)");

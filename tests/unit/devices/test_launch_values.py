@@ -409,6 +409,28 @@ def test_a_refused_update_changes_nothing(scale: ops.KernelOperator) -> None:
     assert y.tolist() == [4.0] * 8
 
 
+def test_a_driver_with_launch_values_alone_has_captured_graphs(
+    fresh_python: Callable[..., str], build_driver: Callable[..., Path]
+) -> None:
+    code = """
+import sys, torch
+from bringup import devices, graphs, jit, ops
+devices.load_driver(sys.argv[1])
+op = ops.kernel_op(
+    "v::scale(Tensor x, float factor) -> Tensor", entry="scale", kind="device", block=8,
+    source=jit.Source(text=sys.argv[2], name="k.cpp"),
+    args="ptr(out), ptr(x), numel(x), f32(factor)", grid="4", outputs=ops.empty_like("x"))
+x = torch.ones(20, device=devices.loaded().device_name)
+graph = graphs.CapturedGraph()
+with graphs.capture(graph):
+    y = op(x, 3.0)
+x.fill_(2)
+graph.replay()
+print(y.sum().item())
+"""
+    assert fresh_python(code, str(build_driver(source="values")), SCALE) == "120.0"
+
+
 def test_a_capture_that_the_driver_refuses_leaves_nothing_behind(
     scale: ops.KernelOperator,
 ) -> None:
