@@ -23,6 +23,7 @@ struct bringup_stream_s {
   pthread_t host_thread; /* made for the first host function */
   int has_host_thread, stopping;
   host_work *first, *last;
+  _Atomic uint64_t given, done;    /* how often it was flushed, and before the last wait */
   uint64_t work_number, recording; /* of the profiler, under its lock */
 };
 
@@ -91,6 +92,7 @@ int32_t enqueue_copy(bringup_stream stream, void* dst, const void* src, size_t b
 int32_t open_stream(bringup_stream stream, int32_t device);
 /* The stream itself for NULL and others; refused where it is of another device. */
 int32_t stream_of(int32_t device, bringup_stream* stream);
+/* Ends whatever is enqueued: work begins without a further call. */
 int32_t flush(bringup_stream stream);
 int32_t enqueue_marker(bringup_stream stream, cl_event* event);
 int32_t enqueue_wait(bringup_stream stream, cl_event event);
