@@ -8,11 +8,11 @@ command.
 
 from __future__ import annotations
 
-import glob
 import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 WANTED = {
     "clang++": "clang",
@@ -37,7 +37,7 @@ def missing() -> list[str]:
 
 def missing_libraries() -> list[str]:
     """The packages of the libraries that are not where Debian has them."""
-    return [package for file, package in LIBRARIES.items() if not glob.glob(file)]
+    return [package for file, package in LIBRARIES.items() if not any(Path("/").glob(file[1:]))]
 
 
 def can_install() -> bool:

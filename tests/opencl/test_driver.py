@@ -1,4 +1,4 @@
-"""The OpenCL driver: the contract in each of its settings, copies, streams, failures, its package."""
+"""The OpenCL driver: its contract in each setting, copies, streams, failures, its package."""
 
 from __future__ import annotations
 
@@ -182,7 +182,11 @@ def test_devices_say_what_they_are_and_unlike_ones_differ(
         ("BRINGUP_OPENCL_MEMORY", "rough", "BRINGUP_OPENCL_MEMORY=rough: expected fine or coarse"),
         ("BRINGUP_OPENCL_DEVICES", "9999", "BRINGUP_OPENCL_DEVICES: expected 1 to the"),
         ("BRINGUP_OPENCL_PLATFORM", "nobody's", "BRINGUP_OPENCL_PLATFORM=nobody's"),
-        ("OCL_ICD_VENDORS", "/nonexistent", "no OpenCL platform: expected a vendor's OpenCL driver"),
+        (
+            "OCL_ICD_VENDORS",
+            "/nonexistent",
+            "no OpenCL platform: expected a vendor's OpenCL driver",
+        ),
     ],
 )
 def test_a_start_that_fails_says_what_was_expected(

@@ -131,12 +131,13 @@ fn = c.c_void_p()
 said = call("get_function", module, b"nothing", c.byref(fn), gives="INVALID")
 assert "no kernel 'nothing': it has 'run'" in said
 call("module_unload", module)
-assert "/nowhere.cl" in call("module_load", 0, b"/nowhere.cl", c.byref(c.c_void_p()), gives="INVALID")
+none = c.byref(c.c_void_p())
+assert "/nowhere.cl" in call("module_load", 0, b"/nowhere.cl", none, gives="INVALID")
 """,
     )
 
 
-BINARY = '''
+BINARY = """
 cl = c.CDLL("libOpenCL.so.1")
 
 
@@ -158,7 +159,7 @@ assert cl.clGetProgramInfo(program, 0x1165, c.c_size_t(8), c.byref(size), None) 
 content = c.create_string_buffer(size.value)
 contents = (c.c_void_p * 1)(c.addressof(content))
 assert cl.clGetProgramInfo(program, 0x1166, c.c_size_t(8), contents, None) == 0
-'''
+"""
 
 
 def test_a_program_binary_is_loaded_and_its_arguments_are_checked(library: Path) -> None:
