@@ -31,7 +31,16 @@ SUFFIXES = {
     ".tmpl",
     ".txt",
 }
-OTHERS = {"py.typed", "bringup-driver-check", "bringupc", "LICENSE", "METADATA", "RECORD", "WHEEL"}
+OTHERS = {
+    "page.html",
+    "py.typed",
+    "bringup-driver-check",
+    "bringupc",
+    "LICENSE",
+    "METADATA",
+    "RECORD",
+    "WHEEL",
+}
 
 
 @pytest.fixture(scope="module")

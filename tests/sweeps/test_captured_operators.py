@@ -100,7 +100,7 @@ def test_replay_equals_eager_or_the_capture_says_why_not(
     # It seeds the generator inside the operator: this is done here, outside the capture.
     monkeypatch.setattr(torch_samples, "wrapper_set_seed", lambda op, *a, **k: op(*a, **k))
     wrong: list[str] = []
-    for op in torch_samples.all_operators()[part::PARTS][::STEP]:
+    for op in torch_samples.op_db[part::PARTS][::STEP]:
         sweep_counts["operators"] += 1
         for number, sample in enumerate(samples(op)):
             with warnings.catch_warnings(), torch.no_grad():

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from bringup import graphs
 from bringup.errors import CaptureError, UpdateError
 
-NAMES = sorted({f"{op.name}/{op.variant_test_name}" for op in torch_samples.all_operators()})
+NAMES = sorted({f"{op.name}/{op.variant_test_name}" for op in torch_samples.op_db})
 SAMPLES = 3
 """How many of an operator's samples are looked at for overloads that none before has shown."""
 ENUMERATIONS = {"reduction", "interpolation_mode", "padding_mode"}
@@ -113,7 +113,7 @@ def _own(leaf: Any) -> Any:
 def calls_of(name: str) -> Iterator[Call]:
     """One call of each overload that an operator's samples are made of."""
     seen: dict[Any, Call] = {}
-    for op in torch_samples.all_operators():
+    for op in torch_samples.op_db:
         if f"{op.name}/{op.variant_test_name}" != name:
             continue
         for dtype in (torch.float32, torch.int64):

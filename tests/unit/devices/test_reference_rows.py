@@ -233,7 +233,8 @@ def test_tables_are_sorted_limited_and_name_the_device(profiled: torch.profiler.
     table = profiled.key_averages().table(sort_by="cpu_time_total", row_limit=3)
     rows = [line for line in table.splitlines() if line.startswith("  ")]
     assert 3 <= len(rows) <= 4  # and the heading
-    assert "outer" in table
+    longest = max(profiled.key_averages(), key=lambda row: row.cpu_time_total)
+    assert longest.key[:40] in table
     assert len(profiled.key_averages().table(row_limit=-1)) > len(table)
 
 

@@ -39,8 +39,9 @@ def target_for(name: str, template: jit.Template, device: str) -> str:
         return f"cuda:{models}" if models else "cuda"
     if device == "cuda" or devices.loaded() is None:
         raise DeviceError(
-            f"{name}: bringup has no driver for device {device!r}; a kernel operator runs on cpu, "
-            "on the device of devices.load_driver(), and from a .cu file on cuda"
+            f"{name}: bringup has no driver for device {device.partition(':')[0]!r}; a kernel "
+            "operator runs on cpu, on the device of devices.load_driver(), and from a .cu file on "
+            "cuda"
         )
     if template.kind == "host":
         return "cpu"

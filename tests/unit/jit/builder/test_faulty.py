@@ -194,6 +194,7 @@ def test_no_folder_for_a_private_cache_is_said_in_words(
     def full(*_: object, **__: object) -> str:
         raise OSError(28, "No space left on device", "/tmp")
 
+    jit.toolchain()  # what is asked of a compiler once is asked in such a folder, too
     monkeypatch.setattr(tempfile, "mkdtemp", full)
     monkeypatch.setattr(jit.Cache, "stage", lambda _: _refuse())
     with pytest.raises(CompileError, match=r"there is no folder to build it in: .*No space left"):

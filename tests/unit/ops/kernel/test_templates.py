@@ -327,7 +327,7 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "key bits": (
         {"dtypes": {f"T{i}": "x" for i in range(15)}},
         {},
-        r"what chooses the binary takes \d+ bits, at most 100 are there",
+        r"what chooses the binary takes \d+ bits, at most 97 are there",
     ),
 }
 
