@@ -208,18 +208,18 @@ class MatcherCore {
   template <class Search>
   nb::object found(Search&& search) {
     if (last_) *last_ = nullptr;
-    std::optional<en::PlacedMatch> candidate;
+    std::optional<en::PlacedMatch> placed;
     {
       const Searching searching(core_);
       const nb::gil_scoped_release released;
-      candidate = search();
+      placed = search();
     }
-    if (!candidate) return nb::none();
-    const en::Target target(core_.graph, 0, matcher_.program(), *candidate);
+    if (!placed) return nb::none();
+    const en::Target target(core_.graph, 0, matcher_.program(), *placed);
     last_ = std::make_shared<const en::Bindings*>(&target.bound());
     return python_match(core_, target, last_, nb::find(this)) +
-           nb::make_tuple(take(node_handle(core_, candidate->before)),
-                          take(node_tuple(core_, candidate->hoist)));
+           nb::make_tuple(take(node_handle(core_, placed->before)),
+                          take(node_tuple(core_, placed->hoist)));
   }
 
   GraphCore& core_;
@@ -236,9 +236,9 @@ en::PatternProgram program_for(nb::handle program, GraphCore& core) {
 
 nb::tuple python_match(GraphCore& core, const en::Target& target, FoundBindings bound,
                        nb::object owner) {
-  const nb::object candidate = nb::cast(
-      new PlacedMatchCore{core, std::move(bound), std::move(owner)}, nb::rv_policy::take_ownership);
-  return nb::make_tuple(candidate, take(node_tuple(core, target.nodes())),
+  const nb::object match = nb::cast(new PlacedMatchCore{core, std::move(bound), std::move(owner)},
+                                    nb::rv_policy::take_ownership);
+  return nb::make_tuple(match, take(node_tuple(core, target.nodes())),
                         take(values_or_none(core, target.inputs())),
                         take(value_tuple(core, target.outputs())));
 }

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import pytest
 import torch
+from tests.cuda.kernels import SCALE
 
 from bringup import jit, ops
 
@@ -45,3 +46,14 @@ def define() -> Iterator[Define]:
     for operator in defined:
         operator.undefine()
     gc.collect()
+
+
+@pytest.fixture
+def scale(define: Define) -> ops.KernelOperator:
+    """`x * factor`, contiguous, for every dtype."""
+    return define(
+        "scale(Tensor x, float factor) -> Tensor",
+        SCALE,
+        outputs=ops.empty_like("x"),
+        dtypes={"ELEMENT": "x"},
+    )

@@ -24,17 +24,6 @@ from bringup.errors import ContractError, KernelError
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64)
 
 
-@pytest.fixture
-def scale(define: Define) -> ops.KernelOperator:
-    """`x * factor`, contiguous, for every dtype."""
-    return define(
-        "scale(Tensor x, float factor) -> Tensor",
-        SCALE,
-        outputs=ops.empty_like("x"),
-        dtypes={"ELEMENT": "x"},
-    )
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(1,), (3, 5), (1000, 1001), (0, 4), ()], ids=str)
 def test_result_is_torchs(

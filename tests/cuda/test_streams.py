@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.cuda.conftest import Define
-from tests.cuda.kernels import SCALE, SLOW_ADD
+from tests.cuda.kernels import SLOW_ADD
 
 from bringup import graphs, ops
 from bringup.errors import CaptureError
@@ -17,17 +17,6 @@ LONG = 2_000_000  # cycles: about a millisecond
 def slow_add(define: Define) -> ops.KernelOperator:
     """`x += value`, after some cycles."""
     return define("slow_add(Tensor(a!) x, float value, int cycles) -> ()", SLOW_ADD)
-
-
-@pytest.fixture
-def scale(define: Define) -> ops.KernelOperator:
-    """`x * factor`."""
-    return define(
-        "scale(Tensor x, float factor) -> Tensor",
-        SCALE,
-        outputs=ops.empty_like("x"),
-        dtypes={"ELEMENT": "x"},
-    )
 
 
 def test_a_call_returns_before_the_kernel_is_done(slow_add: ops.KernelOperator) -> None:

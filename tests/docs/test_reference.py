@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.tool_module import tool_module
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def writer() -> ModuleType:
-    spec = importlib.util.spec_from_file_location(
-        "write_reference", ROOT / "tools" / "write_reference.py"
-    )
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return tool_module("write_reference")
 
 
 @pytest.mark.parametrize("page", ["settings.md", "command-line.md"])

@@ -4,13 +4,13 @@ there. `make test-aarch64` runs the simulator, native tests and the driver check
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tool_module import tool_module
 
 from bringup import _native
 
@@ -89,12 +89,7 @@ def test_the_minimal_driver_works_on_aarch64_as_here(tmp_path: Path) -> None:
 @pytest.fixture
 def tool(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(TOOL.parent))
-    spec = importlib.util.spec_from_file_location("aarch64_tests", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return tool_module("aarch64_tests")
 
 
 def test_without_the_emulator_the_target_says_so_and_succeeds(

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from tests.tool_module import tool_module
 
 from bringup import _native
 
@@ -18,16 +17,6 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "drivers" / "opencl" / "src"
 FLAGS = ("-std=c11", "-D_POSIX_C_SOURCE=200809L", "-fvisibility=hidden", "-fPIC", "-shared", "-O1")
 STRICT = ("-Wall", "-Wextra", "-Werror")
-
-
-def _tool() -> ModuleType:
-    path = ROOT / "tools" / "install_compilers.py"
-    spec = importlib.util.spec_from_file_location("install_compilers", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def build(library: Path, compiler: str = "cc", more: Sequence[str] = ()) -> Path:
@@ -42,7 +31,7 @@ def build(library: Path, compiler: str = "cc", more: Sequence[str] = ()) -> Path
 
 @pytest.fixture(scope="session", autouse=True)
 def _opencl_is_installed(tmp_path_factory: pytest.TempPathFactory) -> None:
-    tool = _tool()
+    tool = tool_module("install_compilers")
     if packages := tool.missing_libraries():
         words = f"OpenCL is missing: apt-get install {' '.join(packages)}"
         if tool.can_install():  # `make test` installs it: that it is missing is a failure

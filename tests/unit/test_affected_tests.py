@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.tool_module import tool_module
 
 TOOL = Path(__file__).parents[2] / "tools" / "affected_tests.py"
 
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("affected_tests", TOOL)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return tool_module("affected_tests")
 
 
 def touched(tool: ModuleType, *changed: str) -> list[str]:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
+from tests.tool_module import tool_module
 
 
 @pytest.fixture(scope="module")
 def tool() -> ModuleType:
-    path = Path(__file__).parents[2] / "tools" / "install_torch.py"
-    spec = importlib.util.spec_from_file_location("install_torch", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return tool_module("install_torch")
 
 
 def test_installed_torch_is_read_from_its_files(tool: ModuleType) -> None:

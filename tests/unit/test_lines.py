@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tests.tool_module import tool_module
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def lines() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("lines", ROOT / "tools/lines.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return tool_module("lines")
 
 
 def test_the_page_has_the_lines_of_the_tree(lines: ModuleType) -> None:

@@ -113,6 +113,20 @@ uint64_t code_of(const OperatorKernel& kernel, const c10::IValue& value, Argumen
   }
 }
 
+// One that holds a string which is new makes it known.
+runtime::Key128 variant_key(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
+                            c10::DeviceIndex device) {
+  runtime::KeyPacker packer = key_of(kernel);
+  packer.put(static_cast<uint64_t>(c10::typeMetaToScalarType(c10::get_default_dtype())),
+             kDtypeBits);
+  packer.put(device_model({kDriverDevice, device}), runtime::kDeviceModelBits);
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const Argument& argument = kernel.arguments[i];
+    packer.put(code_of(kernel, arguments[i], argument.kind), bits_of(argument));
+  }
+  return packer.key();
+}
+
 // The device of a call: that of its first tensor there.
 c10::DeviceIndex device_of(c10::ArrayRef<c10::IValue> arguments) {
   c10::DeviceIndex found = -1;
@@ -120,19 +134,6 @@ c10::DeviceIndex device_of(c10::ArrayRef<c10::IValue> arguments) {
     if (found < 0 && tensor.is_privateuseone()) found = tensor.device().index();
   });
   return found < 0 ? current_device() : found;
-}
-
-// One that holds a string which is new makes it known.
-runtime::Key128 variant_key(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments) {
-  runtime::KeyPacker packer = key_of(kernel);
-  packer.put(static_cast<uint64_t>(c10::typeMetaToScalarType(c10::get_default_dtype())),
-             kDtypeBits);
-  packer.put(device_model({kDriverDevice, device_of(arguments)}), runtime::kDeviceModelBits);
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    const Argument& argument = kernel.arguments[i];
-    packer.put(code_of(kernel, arguments[i], argument.kind), bits_of(argument));
-  }
-  return packer.key();
 }
 
 // Sizes can be refused where there are no elements: torch's own checks are asked each time.
@@ -245,8 +246,9 @@ std::unique_ptr<Variant> ask(const OperatorKernel& kernel, c10::ArrayRef<c10::IV
 }
 
 // Needs no GIL. Null as above.
-const Variant* variant_for(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments) {
-  const runtime::Key128 key = variant_key(kernel, arguments);
+const Variant* variant_for(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
+                           c10::DeviceIndex device) {
+  const runtime::Key128 key = variant_key(kernel, arguments, device);
   if (const Variant* found = find_variant(key); C10_LIKELY(found != nullptr)) {
     const bool asks = has_empty_operand(kernel, arguments);
     return C10_UNLIKELY(asks) && ask(kernel, arguments) == nullptr ? nullptr : found;
@@ -259,12 +261,13 @@ std::optional<OperatorLaunch> prepare(const OperatorKernel& kernel,
                                       c10::ArrayRef<c10::IValue> arguments,
                                       c10::ArrayRef<at::Tensor> results, bool fixed) {
   if (!fixed && !kernel.enabled.load(std::memory_order_relaxed)) return std::nullopt;
-  const Variant* variant = variant_for(kernel, arguments);
+  const c10::DeviceIndex device = device_of(arguments);
+  const Variant* variant = variant_for(kernel, arguments, device);
   if (variant == nullptr || variant->kernel == nullptr) return std::nullopt;
   std::optional<OperatorLaunch> launch(std::in_place);
   launch->variant = variant;
   launch->fixed = fixed;
-  launch->device = device_of(arguments);
+  launch->device = device;
   const c10::OptionalDeviceGuard guard(
       launch->device == current_device()
           ? std::nullopt
