@@ -19,7 +19,12 @@ from bringup.ir.tensor import Shape, TensorDesc
 
 
 class TensorHolder:
-    """A value under construction: `+`, `-`, `*`, `/`, `@` work with holders, values and numbers."""
+    """A value under construction: `+`, `-`, `*`, `/`, `@` work with holders, values and numbers.
+
+    Args:
+        builder: the one that made it.
+        value: what it holds.
+    """
 
     __slots__ = ("_builder", "_value")
 
@@ -386,7 +391,10 @@ class GraphBuilder:
         return (node,)
 
     def one_of(self, alternatives: Sequence[object], name: str = "") -> TensorHolder:
-        """Return, in a pattern, any one value of `alternatives` (holders or host arguments)."""
+        """Return, in a pattern, any one value of `alternatives` (holders or host arguments).
+
+        `name` is what a report calls it.
+        """
         graph = self._live()
         arguments = tuple([self._held(argument) for argument in alternatives])
         node = graph.insert_call(Operator(ONE_OF), arguments, before=self._before, output_count=1)

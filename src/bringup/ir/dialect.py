@@ -40,6 +40,15 @@ class Dialect(ABC):
         class Mine(ir.Dialect, own=("version",)): ...
 
     Raises `TypeError` at the definition of a subclass with another public name.
+
+    Examples:
+        >>> from bringup import ir
+        >>> sorted(ir.Dialect.__abstractmethods__)  # what a subclass has to define
+        ['bind', 'constant_meta', 'difference', 'evaluate', 'infer', 'name']
+        >>> class Mine(ir.Dialect):
+        ...     def commute(self, node): ...
+        Traceback (most recent call last):
+        TypeError: the dialect Mine has 'commute', which are not read: ...
     """
 
     provisional: ClassVar[bool] = False
@@ -211,12 +220,20 @@ class Dialect(ABC):
 class VerifiableDialect(Dialect, own=("sample", "distance", "vary")):
     """A dialect that makes data and compares results: rewrites of its graphs can be run against
     what they replace.
+
+    Examples:
+        >>> from bringup import compiler, ir
+        >>> dialect = compiler.AtenDialect()
+        >>> meta = dialect.meta_of(ir.TensorDesc(ir.Shape([2, 3]), "float32"))
+        >>> data = dialect.sample(meta, seed=0, draw=0)
+        >>> isinstance(dialect, ir.VerifiableDialect), data.shape, dialect.distance(data, data)
+        (True, torch.Size([2, 3]), (0.0, 0.0...))
     """
 
     @abstractmethod
     def sample(self, meta: object, seed: int, draw: int) -> object:
-        """Return random data for a value of this meta. `seed` decides the elements; symbolic sizes
-        depend on `draw` alone, so that values sampled with the same `draw` fit together.
+        """Return random data for a value of this `meta`. `seed` decides the elements; symbolic
+        sizes depend on `draw` alone, so that values sampled with the same `draw` fit together.
         """
 
     @abstractmethod
@@ -242,7 +259,15 @@ def current_dialect() -> Dialect | None:
 
 @contextmanager
 def use_dialect(dialect: Dialect | None) -> Iterator[None]:
-    """Make `dialect` the one that builders use in this block."""
+    """Make `dialect` the one that builders use in this block.
+
+    Examples:
+        >>> from bringup import ir
+        >>> with ir.use_dialect(ir.AtenSchemas()):
+        ...     builder = ir.GraphBuilder()
+        >>> builder.op("aten::add", builder.create_input(), 1).value.node.op_type
+        'aten::add.Tensor'
+    """
     token = _CURRENT.set(dialect)
     try:
         yield

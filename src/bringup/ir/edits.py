@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Insert:
-    """A new node, with the arguments it has at first, stands before another."""
+    """A new node, with the arguments it has at first, stands before another.
+
+    An edit as the journal of `Graph.transaction` lists it.
+    """
 
     node: Node
     before: Node
@@ -25,7 +28,19 @@ class Insert:
 
 @dataclass(frozen=True)
 class Erase:
-    """An unread node is gone, with its last arguments; `before` stood after it."""
+    """An unread node is gone, with its last arguments; `before` stood after it.
+
+    An edit as the journal of `Graph.transaction` lists it.
+
+    Examples:
+        >>> from bringup import ir
+        >>> graph = ir.Graph()
+        >>> node = graph.insert("aten::neg", (graph.add_input(),))
+        >>> with graph.transaction() as journal:
+        ...     graph.erase(node)
+        >>> [edit.node for edit in journal if isinstance(edit, ir.Erase)]
+        [<erased node neg>]
+    """
 
     node: Node
     before: Node
@@ -35,7 +50,17 @@ class Erase:
 
 @dataclass(frozen=True)
 class Move:
-    """A node stands before `before`; it stood before `origin`."""
+    """A node stands before `before`; it stood before `origin`.
+
+    Examples:
+        >>> from bringup import ir
+        >>> graph = ir.Graph()
+        >>> first, second = [graph.insert("aten::ones", ()) for _ in range(2)]
+        >>> with graph.transaction() as journal:
+        ...     graph.move_before(second, first)
+        >>> [edit.before is first for edit in journal if isinstance(edit, ir.Move)]
+        [True]
+    """
 
     node: Node
     origin: Node
@@ -44,7 +69,10 @@ class Move:
 
 @dataclass(frozen=True)
 class Rewire:
-    """A node has other arguments."""
+    """A node has other arguments.
+
+    An edit as the journal of `Graph.transaction` lists it.
+    """
 
     node: Node
     old_arguments: tuple[object, ...]
@@ -55,7 +83,17 @@ class Rewire:
 
 @dataclass(frozen=True)
 class Control:
-    """Control edges lead to a node from other nodes than before."""
+    """Control edges lead to a node from other nodes than before.
+
+    Examples:
+        >>> from bringup import ir
+        >>> graph = ir.Graph()
+        >>> first, second = [graph.insert("aten::ones", ()) for _ in range(2)]
+        >>> with graph.transaction() as journal:
+        ...     graph.add_control_edge(first, second)
+        >>> [edit.inputs == (first,) for edit in journal if isinstance(edit, ir.Control)]
+        [True]
+    """
 
     node: Node
     old_inputs: tuple[Node, ...]

@@ -167,8 +167,10 @@ class Graph(GraphTree):
     def add_constant(
         self, payload: object, *, name: str = "constant", before: Node | None = None
     ) -> Value:
-        """Return a new constant holding `payload`, before the first node that computes (or
-        `before`).
+        """Return a new constant called `name` that holds `payload`, before the first node that
+        computes (or `before`).
+
+        `payload` is what the dialect's constants are, or `ConstantData`.
         """
         self._live()
         if before is not None:
@@ -195,6 +197,13 @@ class Graph(GraphTree):
         """Return a new node. With a dialect its overload, defaults and the shapes of its outputs
         are worked out now.
 
+        Args:
+            op_type: the operator, `"aten::add"` or with its overload, `"aten::add.Tensor"`.
+            arguments: by position: values of this graph, or what the operator takes of the host.
+            keywords: arguments by name.
+            before: the node that it stands before; the graph's output by default.
+            output_count: how many outputs, where the operator does not say.
+
         Raises `SchemaError` when the arguments do not fit the operator and `PassError` when its
         shape inference refuses them.
         """
@@ -218,9 +227,11 @@ class Graph(GraphTree):
         output_count: int | None = None,
         instead_of: Value | None = None,
     ) -> Node:
-        """Return the same for an operator already looked up, all arguments in schema order.
+        """Return the same as `insert` for an `operator` already looked up, all `arguments` in
+        schema order.
 
-        `instead_of` is a value that the only output will stand for and that then goes.
+        `keywords`, `before` and `output_count` are those of `insert`. `instead_of` is a value that
+        the only output will stand for and that then goes.
         """
         if before is None:
             before = self.output_node
@@ -244,9 +255,10 @@ class Graph(GraphTree):
         metas: tuple[object, ...],
         name: str,
     ) -> Node:
-        """Return a new last node, as a file has it: nothing is checked or inferred.
+        """Return a new last node called `name`, as a file has it: nothing is checked or inferred.
 
-        `metas` has the description of every output, None where there is none.
+        `operator` is called with `arguments`, all of its parameters; `metas` has the description of
+        every output, None where there is none.
         """
         node = self._core.draft(operator, name, arguments, MappingProxyType({}))
         self._core.place(node, self._core.output_node(), metas)

@@ -258,7 +258,16 @@ def as_called(node: Node) -> tuple[tuple[object, ...], dict[str, object]]:
 
 @dataclass(frozen=True)
 class InAnchor:
-    """Input number `index` of a node, counted over the values that it reads."""
+    """Input number `index` of a node, counted over the values that it reads.
+
+    Examples:
+        >>> from bringup import ir
+        >>> builder = ir.GraphBuilder()
+        >>> neg = builder.op("aten::neg", builder.op("aten::relu", builder.create_input()))
+        >>> anchor = neg.value.node.get_all_in_anchors()[0]
+        >>> isinstance(anchor, ir.InAnchor), anchor.index, anchor.peer.node.op_type
+        (True, 0, 'aten::relu')
+    """
 
     node: Node
     index: int
@@ -276,7 +285,16 @@ class InAnchor:
 
 @dataclass(frozen=True)
 class OutAnchor:
-    """Output number `index` of a node."""
+    """Output number `index` of a node.
+
+    Examples:
+        >>> from bringup import ir
+        >>> builder = ir.GraphBuilder()
+        >>> x = builder.create_input()
+        >>> neg = builder.op("aten::neg", x)
+        >>> ir.OutAnchor(x.value.node, 0).peers == (ir.InAnchor(neg.value.node, 0),)
+        True
+    """
 
     node: Node
     index: int

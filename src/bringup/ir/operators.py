@@ -7,7 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of an operator's schema: its name and its type as the schema writes it."""
+    """One parameter of an operator's schema: its name and its type as the schema writes it.
+
+    Examples:
+        >>> from bringup import ir
+        >>> operator, _ = ir.AtenSchemas().bind("aten::add", (1, 2), {})
+        >>> operator.parameters[2] == ir.Parameter("alpha", "number", keyword_only=True)
+        True
+    """
 
     name: str
     type: str
@@ -54,7 +61,9 @@ class Operator:
         return not (self.mutates or self.random or self.kept or self.opaque)
 
     def index_of(self, name: str) -> int:
-        """Return the position of a parameter; `KeyError` lists the names when there is none."""
+        """Return the position of the parameter `name`; `KeyError` lists the names when there is
+        none.
+        """
         for index, parameter in enumerate(self.parameters):
             if parameter.name == name:
                 return index

@@ -103,7 +103,17 @@ class _Overload:
 
 
 class AtenOperators(Dialect):
-    """What ATen's operators are, by any source of schemas."""
+    """What ATen's operators are, by any source of schemas.
+
+    Examples:
+        >>> from bringup import ir
+        >>> dialect = ir.AtenSchemas()
+        >>> builder = ir.GraphBuilder(dialect=dialect)
+        >>> x = builder.create_input()
+        >>> scaled = builder.aten.add(x, x, alpha=2)
+        >>> isinstance(dialect, ir.AtenOperators), dialect.commutes(scaled.value.node)
+        (True, False)
+    """
 
     def commutes(self, node: Node) -> bool:
         """See `Dialect.commutes`. A scaled addition (`alpha`) does not commute."""
@@ -121,6 +131,12 @@ class AtenSchemas(AtenOperators):
 
     A graph that was built with it is bound again by a dialect that knows more, when it meets one.
     Operators of other namespaces are taken as they come.
+
+    Examples:
+        >>> from bringup import ir
+        >>> operator, arguments = ir.AtenSchemas().bind("aten::add", (1, 2), {"alpha": 3})
+        >>> operator.type, arguments
+        ('aten::add.Tensor', (1, 2, 3))
     """
 
     name = "ATen's schemas"

@@ -41,6 +41,16 @@ class SymbolicDim:
     The same goes for `int`, `float` and arithmetic with floats (`size * 0.5`, `size / 2`, `size **
     -0.5`), which need the size itself. Use `same_size` to ask whether
     two sizes are known to be equal without refusing anything.
+
+    Args:
+        terms: the factor of each product of sizes. Use `named` for a new size, then arithmetic.
+
+    Examples:
+        >>> from bringup import ir
+        >>> batch = ir.SymbolicDim.named("batch", least=1, most=8)
+        >>> size = 2 * batch + 1
+        >>> size, size.bounds, size > 2, size.evaluate(lambda name: 4)
+        (2*batch + 1, (3.0, 17.0), True, 9)
     """
 
     __slots__ = ("_terms", "_text")
@@ -271,7 +281,14 @@ def same_size(left: object, right: object) -> bool:
 
 
 def sizes_in(argument: object) -> Iterator[SymbolicDim]:
-    """Return every symbolic size in an argument of a node, which may be nested."""
+    """Return every symbolic size in an argument of a node, which may be nested.
+
+    Examples:
+        >>> from bringup import ir
+        >>> rows = ir.SymbolicDim.named("rows")
+        >>> list(ir.sizes_in((1, (rows, rows + 1))))
+        [rows, rows + 1]
+    """
     if isinstance(argument, SymbolicDim):
         yield argument
     elif isinstance(argument, (tuple, list)):

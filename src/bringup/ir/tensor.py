@@ -138,7 +138,16 @@ class TensorDesc:
 
 @dataclass(frozen=True)
 class ConstantData:
-    """What a constant holds, by value: `data` are the elements in row-major order, no gaps."""
+    """What a constant holds, by value: `data` are the elements in row-major order, no gaps.
+
+    Examples:
+        >>> from array import array
+        >>> from bringup import ir
+        >>> graph = ir.Graph()
+        >>> data = ir.ConstantData("float32", (2,), array("f", [1, 2]).tobytes())
+        >>> print(graph.add_constant(data).desc)
+        float32[2]
+    """
 
     dtype: str
     shape: tuple[int, ...]
