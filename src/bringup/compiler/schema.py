@@ -27,6 +27,7 @@ class SchemaParameter:
     has_default: bool
     default: object
     is_float: bool
+    is_tensor: bool
     list_size: int
     """How often a single number given for a list is repeated; 0 when this is not a list."""
 
@@ -59,6 +60,7 @@ def _slot(argument: Any) -> SchemaParameter:
         has_default=argument.has_default_value(),
         default=None,
         is_float=isinstance(kind, torch.FloatType),
+        is_tensor=isinstance(kind, torch.TensorType),
         list_size=(argument.N or 1) if isinstance(kind, torch.ListType) else 0,
     )
     return dataclasses.replace(slot, default=slot.canonical(argument.default_value))
@@ -122,7 +124,8 @@ def resolve(op_type: str, arguments: Sequence[object], keywords: Mapping[str, ob
             raise SchemaError(
                 f"no overload of {op_type} takes {len(arguments)} arguments and {sorted(keywords)}"
             )
-        return getattr(packet, fitting[0])
+        overloads = [getattr(packet, name) for name in fitting]
+        return min(overloads, key=lambda one: _values_as_numbers(one, arguments, keywords))
     try:
         name = _resolved(op_type, arguments, keywords, 1.0)
     except RuntimeError as error:
@@ -155,6 +158,19 @@ def _takes(overload: Any, positional: int, keywords: Mapping[str, object]) -> bo
     by_position = sum(not slot.kwarg_only for slot in signature)
     names = {slot.name for slot in signature}
     return positional <= by_position and needed <= keywords.keys() <= names
+
+
+def _values_as_numbers(
+    overload: Any, arguments: Sequence[object], keywords: Mapping[str, object]
+) -> int:
+    """Return how many values of a graph the overload takes for what is no tensor.
+
+    TorchScript's operators on numbers are overloads as well (`aten::mul`, of two scalars).
+    """
+    signature = signature_of(overload)
+    named = [(slot, keywords[slot.name]) for slot in signature if slot.name in keywords]
+    given = [*zip(signature, arguments, strict=False), *named]
+    return sum(isinstance(item, ir.Value) and not slot.is_tensor for slot, item in given)
 
 
 @cache

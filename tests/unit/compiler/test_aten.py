@@ -46,6 +46,15 @@ def test_open_arguments_do_not_hinder_the_choice_of_the_overload():
     assert (view.value.node.op_type, mean.value.node.op_type) == ("aten::view", "aten::mean.dim")
 
 
+@pytest.mark.parametrize("name", ["add", "copysign", "eq", "mul", "remainder", "sub"])
+def test_a_tensor_beside_an_open_argument_takes_no_overload_on_numbers(name):
+    (x,) = ir.GraphBuilder(dialect=DIALECT).create_inputs(1)
+    given = x.value, passes.any_value("other")
+    operator, _ = DIALECT.bind(f"aten::{name}", given, {})
+    shipped, _ = ir.aten_schemas().bind(f"aten::{name}", given, {})
+    assert operator.type == shipped.type == f"aten::{name}.Tensor"
+
+
 def test_arguments_are_brought_into_one_form():
     builder, (x,) = graph_over(torch.ones(2, 3))
     left = builder.op("aten::sum", x, -1, keepdim=True, dtype="float64").value.node
