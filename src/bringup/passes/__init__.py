@@ -80,10 +80,6 @@ from bringup.passes.run.controls import Rewrite, RewriteLimit, limit_rewrites
 from bringup.passes.run.events import EventKind, PassEvent, profile_with, subscribe
 from bringup.passes.run.executor import run_passes
 
-TYPE_CHECKING = False  # `typing` is imported by none of this
-if TYPE_CHECKING:
-    from bringup.passes.mining.mining import Mined, Repeat, mine
-
 TYPE_CHECKING = False  # `typing` is not imported for it
 if TYPE_CHECKING:
     from bringup.passes.mining.mining import Mined, Repeat, mine

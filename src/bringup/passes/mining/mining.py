@@ -25,6 +25,22 @@ class Repeat:
         pattern: a `@passes.pattern` method that finds it.
         near_miss: the place that comes closest and differs; None when there is none.
         places: the names of the nodes of every occurrence that was counted.
+
+    Examples:
+        >>> from bringup import compiler, ir, passes
+        >>> builder = ir.GraphBuilder(dialect=compiler.AtenDialect())
+        >>> x = builder.create_input()
+        >>> for _ in range(2):
+        ...     x = builder.aten.relu(builder.aten.neg(x))
+        >>> repeat: passes.Repeat
+        >>> (repeat,) = passes.mine(builder.build_and_reset(x)).repeats
+        >>> print(repeat.pattern)
+        @passes.pattern
+        def repeat_1(self, inputs):
+            op = inputs[0].builder.op
+            neg = op("aten::neg", inputs[0])
+            relu = op("aten::relu", neg)
+            return relu
     """
 
     op_types: tuple[str, ...]
@@ -62,6 +78,12 @@ class Mined:
         is_complete: whether every part that repeats was considered. Of more than a thousand
             operators some stretches are searched, and of all kinds those that promise most
             followed; counts are of the whole graph nevertheless.
+
+    Examples:
+        >>> from bringup import ir, passes
+        >>> mined: passes.Mined = passes.mine(ir.Graph("empty"))
+        >>> print(mined)
+        empty: 0 operators that passes may replace; nothing repeats
     """
 
     graph: str
@@ -110,6 +132,16 @@ def mine(
         overlapping: whether parts are given too whose nodes belong to parts that save more.
 
     Raises `ValueError` for a number that is out of bounds, `TypeError` for anything but a graph.
+
+    Examples:
+        >>> from bringup import compiler, ir, passes
+        >>> builder = ir.GraphBuilder(dialect=compiler.AtenDialect())
+        >>> x = builder.create_input()
+        >>> for _ in range(3):
+        ...     x = builder.aten.relu(builder.aten.neg(x))
+        >>> mined = passes.mine(builder.build_and_reset(x), max_nodes=2)
+        >>> [(repeat.count, repeat.op_types) for repeat in mined.repeats]
+        [(3, ('aten::neg', 'aten::relu'))]
     """
     if not isinstance(graph, ir.Graph):
         raise TypeError(f"mine takes an ir.Graph, got {type(graph).__name__}")

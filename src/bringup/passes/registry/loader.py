@@ -93,7 +93,7 @@ _loader = plugins.PluginLoader(
 
 
 def load_pass_plugins(*places: str | os.PathLike[str], library: bool = True) -> PluginReport:
-    """Bring the registry in line with the shipped library, the pass path and the entry points;
+    r"""Bring the registry in line with the shipped library, the pass path and the entry points;
     return what became of each plugin.
 
     The shipped library (`bringup.kernels.patterns`) comes first, unless `BRINGUP_PASS_LIBRARY` is
@@ -109,6 +109,17 @@ def load_pass_plugins(*places: str | os.PathLike[str], library: bool = True) -> 
     is unloaded. `places` are more files, folders and packages; they come first and stay until
     `unload_pass_plugins`. A plugin that raises registers nothing and becomes an error in the
     report; the others load. Shared libraries (`.so`) with passes in C or C++ are plugins too.
+
+    Examples:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from bringup import passes
+        >>> file = Path(tempfile.mkdtemp()) / "looking.py"
+        >>> _ = file.write_text("raise ValueError('no scale')")
+        >>> report: passes.PluginReport = passes.load_pass_plugins(file, library=False)
+        >>> str(file) in report.loaded, [type(error).__name__ for error in report.errors]
+        (False, ['PluginError'])
+        >>> passes.unload_pass_plugins()
     """
     if registry.take_cleared():
         _loader.load_again()
@@ -124,6 +135,13 @@ def unload_pass_plugins(*, keep_libraries: bool = False) -> None:
 
 
 def shutdown() -> None:
-    """Forget all passes, those of plugins with their modules. Harmless when called again."""
+    """Forget all passes, those of plugins with their modules. Harmless when called again.
+
+    Examples:
+        >>> from bringup import passes
+        >>> passes.shutdown()
+        >>> passes.get_registered_passes()
+        ()
+    """
     unload_pass_plugins()
     registry.clear_registered_passes()

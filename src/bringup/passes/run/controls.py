@@ -16,6 +16,11 @@ from bringup.passes.run.dump import prepare
 class Rewrite:
     """One rewrite: a pass, the name of the graph, and those of the nodes that were matched (none
     for a graph pass).
+
+    Examples:
+        >>> from bringup import passes
+        >>> print(passes.Rewrite("Fuse", "graph", ("mul", "add")))
+        Fuse on graph at mul, add
     """
 
     pass_name: str
@@ -35,6 +40,14 @@ class RewriteLimit:
         most: how many may happen; None for all.
         rewrites: every rewrite that happened. A graph pass counts as one where it changed
             something.
+
+    Examples:
+        >>> from bringup import passes
+        >>> limit = passes.RewriteLimit(most=1)
+        >>> limit.take("Fuse", "graph", ["mul", "add"]), limit.take("Fuse", "graph", ["mul_1"])
+        (True, False)
+        >>> limit.rewrites == [passes.Rewrite("Fuse", "graph", ("mul", "add"))]
+        True
     """
 
     most: int | None
