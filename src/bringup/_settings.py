@@ -25,6 +25,14 @@ NativeChoice: TypeAlias = Literal["auto", "required", "none"]
 class Setting(Generic[T]):
     """One environment variable: its name, meaning, default in words, and parser. `default` is for
     words that the parser does not take.
+
+    Examples:
+        >>> import os
+        >>> from bringup import settings
+        >>> os.environ["BRINGUP_JIT_TIMEOUT"] = "7"
+        >>> isinstance(settings.jit_timeout, settings.Setting), settings.jit_timeout()
+        (True, 7.0)
+        >>> del os.environ["BRINGUP_JIT_TIMEOUT"]
     """
 
     variable: str

@@ -71,6 +71,8 @@ class CompileError(BringupError, RuntimeError):
         diagnostic: the compiler's first error, with its source line.
         log: everything the compiler printed.
         status: the compiler's exit status, negative for a signal; None when it did not run.
+
+    `str(error)` is `message`.
     """
 
     def __init__(
@@ -105,6 +107,8 @@ class MissingKernelError(BringupError, RuntimeError):
     Attributes:
         spec: the `jit.Spec` of the kernel.
         command: a command line that builds it into the cache.
+
+    `str(error)` is `message`.
     """
 
     def __init__(self, message: str, *, spec: object = None, command: str = "") -> None:
