@@ -73,7 +73,7 @@ void device_props(int32_t device, bringup_device_props* props) {
   all.supports_float64 = 1;
   all.supports_int64 = 1;
   all.host_visible_memory = memory.isolated() ? 0 : 1;
-  all.runs_host_code = 1;
+  all.runs_host_code = Simulator::instance().runs_host_code() ? 1 : 0;
   all.alignment = DeviceMemory::kAlignment;
   std::memcpy(all.uuid, "bringup-sim-npu", sizeof(all.uuid));
   all.uuid[sizeof(all.uuid) - 1] = static_cast<uint8_t>(device);

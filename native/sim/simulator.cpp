@@ -29,12 +29,12 @@ size_t memory_setting() {
                      "': expected a number of bytes from 1 to 16384G, such as 512M or 4G");
 }
 
-bool isolated_setting() {
-  const char* text = std::getenv("BRINGUP_SIM_ISOLATED");
+bool switch_setting(const char* name, bool by_default) {
+  const char* text = std::getenv(name);
   const std::string value = text != nullptr ? text : "";
-  if (value.empty() || value == "0") return false;
-  if (value == "1") return true;
-  throw SimError(BRINGUP_INVALID, "BRINGUP_SIM_ISOLATED='" + value + "': expected 1 or 0");
+  if (value.empty()) return by_default;
+  if (value == "0" || value == "1") return value == "1";
+  throw SimError(BRINGUP_INVALID, std::string(name) + "='" + value + "': expected 1 or 0");
 }
 
 std::string faults_setting() {
@@ -99,6 +99,7 @@ ErrorDetail& last_error_detail() {
 Simulator::Simulator(const SimSettings& settings) {
   const FaultPlan faults = read_faults(settings.faults);
   const auto archs = read_archs(settings.archs);
+  runs_host_code_ = settings.host_code;
   for (int32_t index = 0; index < kDeviceCount; ++index) {
     auto device = std::make_unique<Device>(settings);
     device->arch = archs[static_cast<size_t>(index)];
@@ -114,7 +115,8 @@ Simulator::Simulator(const SimSettings& settings) {
 // process the workers are joined and later calls are refused.
 Simulator& Simulator::start() {
   static auto* simulator = new Simulator(
-      {memory_setting(), isolated_setting(), faults_setting(), records_setting(), archs_setting()});
+      {memory_setting(), switch_setting("BRINGUP_SIM_ISOLATED", false), faults_setting(),
+       records_setting(), archs_setting(), switch_setting("BRINGUP_SIM_HOST_CODE", true)});
   static const bool ends = [] {
     pthread_atfork(nullptr, nullptr, [] { g_forked = true; });
     std::atexit([] { start().shut_down(); });

@@ -23,6 +23,7 @@ struct SimSettings {
   std::string faults;   // BRINGUP_SIM_FAULTS: docs/devices/faults.md
   size_t records;       // BRINGUP_SIM_RECORDS: that a device keeps for the profiler
   std::string archs;    // BRINGUP_SIM_ARCHS: what compilers call each device; sim-1 by default
+  bool host_code;       // BRINGUP_SIM_HOST_CODE: whether it says that it runs the host's code
 };
 
 class Simulator {
@@ -34,6 +35,7 @@ class Simulator {
   DeviceMemory& memory(int32_t device);
   // What compilers call the device.
   const std::string& arch(int32_t device) { return this->device(device).arch; }
+  bool runs_host_code() const { return runs_host_code_; }
   WorkLog& work_log(int32_t device);
   // The device's default stream for null.
   std::shared_ptr<Stream> stream(int32_t device, bringup_stream handle);
@@ -67,6 +69,7 @@ class Simulator {
   std::vector<std::shared_ptr<Stream>> streams_of(int32_t index);
 
   std::array<std::unique_ptr<Device>, kDeviceCount> devices_;
+  bool runs_host_code_ = true;
   std::mutex mutex_;  // guards the stream lists
   int next_stream_number_ = 1;
 };

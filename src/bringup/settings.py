@@ -304,6 +304,13 @@ sim_isolated = Setting(
     "0",
     parse.switch,
 )
+sim_host_code = Setting(
+    "BRINGUP_SIM_HOST_CODE",
+    "0: simulated devices say that they do not run the host's code, as most hardware: kernels of "
+    "operators then get plain values (read by the driver)",
+    "1",
+    parse.switch,
+)
 sim_records = Setting(
     "BRINGUP_SIM_RECORDS",
     "how many records of its work a simulated device keeps for the profiler; further ones are "

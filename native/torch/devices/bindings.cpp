@@ -34,6 +34,7 @@ nb::dict facts_dict(const DriverFacts& facts) {
   dict["driver_version"] = facts.driver_version;
   dict["device_count"] = facts.device_count;
   dict["host_visible"] = facts.host_visible;
+  dict["takes_plain_values"] = facts.takes_plain_values;
   return dict;
 }
 

@@ -53,10 +53,12 @@ DriverFacts facts_of(const std::string& path, const bringup_driver& table,
   facts.device_count = static_cast<int32_t>(described.devices.size());
   facts.host_visible = table.host_view != nullptr;
   facts.runs_host_code = table.launch != nullptr;
+  facts.takes_plain_values = table.launch_values != nullptr;
   for (size_t device = 0; device < described.devices.size(); ++device) {
     const bringup_device_props& props = described.devices[device];
     facts.host_visible = facts.host_visible && props.host_visible_memory != 0;
     facts.runs_host_code = facts.runs_host_code && props.runs_host_code != 0;
+    facts.takes_plain_values = facts.takes_plain_values && props.runs_host_code == 0;
     if (device == 0) facts.driver_version = props.driver_version;
     facts.absent_dtypes[device] = absent_dtypes(props);
     facts.alignment = std::max<size_t>(facts.alignment, props.alignment);

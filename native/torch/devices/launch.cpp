@@ -221,7 +221,11 @@ void launch_kernel(const LastingKernel& lasting, runtime::LaunchBlock block, int
                    c10::DeviceIndex device) {
   if (launched_by_driver(*lasting.kernel)) {
     const ProfiledWork work(lasting.name, current_stream(device));
-    launch_device_code(lasting, std::move(block), grid, device);
+    if (lasting.kernel->values != nullptr) {
+      launch_with_values(lasting, block.args(), device);
+    } else {
+      launch_device_code(lasting, std::move(block), grid, device);
+    }
   } else {
     const ProfiledWork work(ProfiledHostEntry{lasting.name}, current_stream(device));
     call_host_entry(*lasting.kernel, block, device, lasting.name);

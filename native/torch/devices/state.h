@@ -38,8 +38,9 @@ struct DriverFacts {
   std::string description;
   std::string driver_version;  // of its first device, or ""
   int32_t device_count = 0;
-  bool host_visible = false;    // every device lets the host read and write its memory
-  bool runs_host_code = false;  // every device runs kernels that were built for the host
+  bool host_visible = false;        // every device lets the host read and write its memory
+  bool runs_host_code = false;      // every device runs kernels that were built for the host
+  bool takes_plain_values = false;  // none does, and launches have addresses and numbers
   std::array<DtypeSet, kMaxDevices> absent_dtypes{};  // of which a device can have no tensors
   size_t alignment = 64;                              // of what mem_alloc gives, on every device
   std::array<PriorityRange, kMaxDevices> priorities{};

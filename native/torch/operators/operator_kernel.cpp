@@ -153,7 +153,7 @@ void run_operator(const OperatorKernel& kernel, const c10::OperatorHandle& op,
   if (!launch) return fall_back(op, keys, stack);
   kernel.record.native_calls.fetch_add(1, std::memory_order_relaxed);
   if (!launch->empty) {
-    launch_kernel(*launch->variant, std::move(launch->block), launch->grid, launch->device);
+    launch_kernel(launch->entry(), std::move(launch->block), launch->grid, launch->device);
   }
   torch::jit::drop(*stack, count);
   for (at::Tensor& result : launch->results) stack->emplace_back(std::move(result));
@@ -242,6 +242,12 @@ std::unique_ptr<Variant> ask(const OperatorKernel& kernel, c10::ArrayRef<c10::IV
   variant->kernel = runtime::KernelTable::instance().get(nb::cast<runtime::KernelId>(answer[1]));
   const nb::object computed = answer[2];
   variant->computed = reinterpret_cast<THPDtype*>(computed.ptr())->scalar_type;
+  if (const auto dense = nb::cast<runtime::KernelId>(answer[3]); dense != 0) {
+    variant->dense = std::make_unique<LastingKernel>();
+    variant->dense->kernel = runtime::KernelTable::instance().get(dense);
+    variant->dense->name = variant->name;
+    variant->dense->flags = variant->flags;
+  }
   return variant;
 }
 
@@ -274,7 +280,7 @@ std::optional<OperatorLaunch> prepare(const OperatorKernel& kernel,
           : std::optional(c10::Device(kDriverDevice, launch->device)));
   switch (kernel.kind) {
     case OperatorKernelKind::kPointwise:
-      prepare_pointwise(kernel, arguments, results, *launch);
+      if (!prepare_pointwise(kernel, arguments, results, *launch)) return std::nullopt;
       break;
     case OperatorKernelKind::kReduction:
       if (!prepare_reduction(kernel, arguments, results, *launch)) return std::nullopt;
@@ -302,7 +308,7 @@ std::optional<PackedCall> OperatorKernel::pack(c10::ArrayRef<c10::IValue> inputs
   }
   auto launch = prepare(*this, inputs, outputs, true);
   if (!launch || launch->empty || !launch->held.empty()) return std::nullopt;
-  return PackedCall{launch->variant->kernel, std::move(launch->block), launch->grid};
+  return PackedCall{launch->entry().kernel, std::move(launch->block), launch->grid};
 }
 
 void OperatorKernel::check_captured(c10::ArrayRef<c10::IValue> inputs,

@@ -22,6 +22,10 @@ namespace bringup::torch_ext {
 
 constexpr int64_t kBlockElements = int64_t{1} << 16;  // that a block of a grid is worth
 constexpr int64_t kMostBlocks = 64;
+// Dimensions of what kernels with plain values get: of pointwise ones, and of reductions those of
+// the results and as many that are reduced. jit's writers have the same (writer.py).
+constexpr size_t kPlainRank = 6;
+constexpr size_t kPlainKept = 4;
 
 enum class OperatorKernelKind : uint8_t { kPointwise, kReduction, kRaw };
 
@@ -38,10 +42,16 @@ struct OperatorLaunch {
   runtime::LaunchBlock block;
   int64_t grid = 1;
   bool empty = false;  // nothing to compute: not launched
+  bool dense = false;  // the variant's dense entry runs
   bool fixed = false;  // results have their sizes already, and nothing may resize them
   c10::DeviceIndex device = 0;
   c10::SmallVector<at::Tensor, 2> results;
   std::vector<at::Tensor> held;  // copies that it reads: given back when it was launched
+
+  const LastingKernel& entry() const {
+    const LastingKernel& usual = *variant;
+    return dense ? *variant->dense : usual;
+  }
 };
 
 // The kernel of one overload.
@@ -84,11 +94,11 @@ bool leaves_to_cpu(const OperatorKernel& kernel);
 std::optional<OperatorLaunch> prepare_launch(const OperatorKernel& kernel,
                                              c10::ArrayRef<c10::IValue> arguments);
 
-// One for each kind.
-void prepare_pointwise(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
+// One for each kind. False where the kernel does not take the call: there are too many dimensions
+// for plain values, or a result may lie on top of an operand, and the CPU's kernel knows what is to
+// come of that.
+bool prepare_pointwise(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
                        c10::ArrayRef<at::Tensor> results, OperatorLaunch& launch);
-// False where a result may lie on top of an operand: what is to come of that the CPU's kernel
-// knows.
 bool prepare_reduction(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
                        c10::ArrayRef<at::Tensor> results, OperatorLaunch& launch);
 bool prepare_raw(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,

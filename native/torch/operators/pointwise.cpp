@@ -15,10 +15,17 @@
 namespace bringup::torch_ext {
 namespace {
 
-// Operand number `operand` as the iterator walks through it, its innermost dimension last.
-void add_operand(runtime::LaunchBlock& block, const at::TensorIterator& iterator, int operand) {
+// Operand number `operand` as the iterator walks through it, its innermost dimension last, with
+// dimensions of size 1 before the others up to `rank`.
+void add_operand(runtime::LaunchBlock& block, const at::TensorIterator& iterator, int operand,
+                 size_t rank) {
+  const auto own = static_cast<size_t>(iterator.ndim());
   c10::SmallVector<int64_t, 6> sizes;
   c10::SmallVector<int64_t, 6> strides;
+  for (size_t dim = own; dim < rank; ++dim) {
+    sizes.push_back(1);
+    strides.push_back(0);
+  }
   const auto width = static_cast<int64_t>(iterator.element_size(operand));
   for (int dim = iterator.ndim() - 1; dim >= 0; --dim) {
     sizes.push_back(iterator.shape()[dim]);
@@ -46,6 +53,15 @@ void add_number(const OperatorKernel& kernel, const c10::IValue& value, Argument
 
 int64_t grid_of(int64_t elements) {
   return std::clamp<int64_t>(elements / kBlockElements, 1, kMostBlocks);
+}
+
+// Whether every operand has its elements one behind another.
+bool is_dense(const at::TensorIterator& iterator) {
+  if (iterator.ndim() > 1) return false;
+  for (int i = 0; iterator.ndim() == 1 && i < iterator.ntensors(); ++i) {
+    if (iterator.strides(i)[0] != static_cast<int64_t>(iterator.element_size(i))) return false;
+  }
+  return true;
 }
 
 // The operands' first where all are contiguous, of one shape, on the call's device; else null.
@@ -92,6 +108,7 @@ void prepare_alike(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> argu
   }
   launch.block.add_tensor(describe(result, sizes, strides));
   launch.grid = grid_of(elements);
+  launch.dense = launch.variant->dense != nullptr;
 }
 
 // The arguments, those operands copied that `result` overlaps now; empty where none does.
@@ -109,11 +126,14 @@ std::vector<c10::IValue> apart_from(const at::Tensor& result, const OperatorKern
 
 }  // namespace
 
-void prepare_pointwise(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
+bool prepare_pointwise(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
                        c10::ArrayRef<at::Tensor> results, OperatorLaunch& launch) {
   if (results.empty() && kernel.out < 0 && !launch.fixed) {
     const at::Tensor* first = first_of_alike(kernel, arguments, launch.device);
-    if (first != nullptr) return prepare_alike(kernel, arguments, *first, launch);
+    if (first != nullptr) {
+      prepare_alike(kernel, arguments, *first, launch);
+      return true;
+    }
   }
   at::Tensor result = !results.empty()  ? results.front()
                       : kernel.out >= 0 ? arguments[static_cast<size_t>(kernel.out)].toTensor()
@@ -137,18 +157,23 @@ void prepare_pointwise(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> 
   if (!result.defined()) result = iterator.output();
   launch.results.push_back(std::move(result));
   launch.empty = iterator.numel() == 0;
-  if (launch.empty) return;
+  if (launch.empty) return true;
+  const bool plain = launch.variant->kernel->values != nullptr;
+  launch.dense = launch.variant->dense != nullptr && is_dense(iterator);
+  const size_t rank = plain && !launch.dense ? kPlainRank : 0;
+  if (rank != 0 && static_cast<size_t>(iterator.ndim()) > rank) return false;
   int operand = 1;
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (kernel.arguments[i].is_out) continue;
     if (is_operand(kernel, arguments, i)) {
-      add_operand(launch.block, iterator, operand++);
+      add_operand(launch.block, iterator, operand++, rank);
     } else {
       add_number(kernel, arguments[i], kernel.arguments[i].kind, launch);
     }
   }
-  add_operand(launch.block, iterator, 0);
+  add_operand(launch.block, iterator, 0, rank);
   launch.grid = grid_of(iterator.numel());
+  return true;
 }
 
 }  // namespace bringup::torch_ext

@@ -222,7 +222,9 @@ class Packer {
               : at::empty_strided(shape.sizes, shape.strides,
                                   at::TensorOptions().dtype(shape.dtype).device(device_));
       if (launch_.fixed) check_fits(kernel_, result, shape.sizes);
-      if (fresh || !kernel_.in_place) add(result, true);
+      // Plain values are chosen by name, and a result has one in every form.
+      const bool named = launch_.variant->kernel->values != nullptr;
+      if (fresh || named || !kernel_.in_place) add(result, true);
       launch_.results.push_back(std::move(result));
     }
   }

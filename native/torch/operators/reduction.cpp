@@ -113,6 +113,17 @@ std::pair<Group, Group> groups_of(const at::Tensor& input, const Mask& reduced, 
   return groups;
 }
 
+// With as many dimensions as plain values have, the first ones of size 1. False for too many.
+bool pad(Group& group, size_t results) {
+  if (group.sizes.size() > kPlainKept) return false;
+  const size_t missing = kPlainKept - group.sizes.size();
+  group.sizes.insert(group.sizes.begin(), missing, 1);
+  group.input.insert(group.input.begin(), missing, 0);
+  group.results.resize(results);
+  for (Numbers& strides : group.results) strides.insert(strides.begin(), missing, 0);
+  return true;
+}
+
 void pack(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments, const Group& kept,
           const Group& inner, OperatorLaunch& launch) {
   Numbers sizes(kept.sizes);
@@ -151,7 +162,9 @@ bool prepare_reduction(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> 
   const int64_t results = c10::multiply_integers(sizes);
   launch.empty = results == 0;
   if (launch.empty) return true;
-  const auto [kept, inner] = groups_of(input, reduced, keeps, launch.results);
+  auto [kept, inner] = groups_of(input, reduced, keeps, launch.results);
+  const bool plain = launch.variant->kernel->values != nullptr;
+  if (plain && !(pad(kept, launch.results.size()) && pad(inner, 0))) return false;
   pack(kernel, arguments, kept, inner, launch);
   launch.grid =
       std::clamp<int64_t>(std::min(results, input.numel() / kBlockElements), 1, kMostBlocks);

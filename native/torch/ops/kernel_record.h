@@ -36,6 +36,8 @@ struct Variant : LastingKernel {
   // and the one that chose the binary.
   c10::SmallVector<at::ScalarType, 2> results;
   at::ScalarType computed = at::ScalarType::Undefined;
+  // Of a pointwise kernel with plain values: the entry for operands that are dense. Null: none.
+  std::unique_ptr<LastingKernel> dense;
 };
 
 // Lives until the process ends: calls, variants and graphs refer to it.

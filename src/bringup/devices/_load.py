@@ -42,6 +42,8 @@ class DriverInfo:
         device_count: number of devices.
         host_visible: whether the host reaches device memory; the fallback copies nothing then.
         downcast_float64: what becomes of float64 tensors where a device has none.
+        takes_plain_values: whether its code is not the host's, and gets addresses and numbers: the
+            form of the kernels that `devices.kernel` writes entries for.
     """
 
     device_name: str
@@ -50,6 +52,7 @@ class DriverInfo:
     device_count: int
     host_visible: bool
     downcast_float64: Float64Policy
+    takes_plain_values: bool = False
 
 
 _loaded: DriverInfo | None = None
@@ -150,6 +153,7 @@ def _open(
         device_count=facts["device_count"],
         host_visible=facts["host_visible"],
         downcast_float64=policy,
+        takes_plain_values=facts["takes_plain_values"],
     )
 
 

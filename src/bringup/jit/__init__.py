@@ -42,6 +42,7 @@ from bringup.jit.source.argument_check import Declared
 from bringup.jit.source.source import Source
 from bringup.jit.store.cache import Cache, Entry
 from bringup.jit.target.ascend import AscendTarget
+from bringup.jit.target.compiler_process import Finished
 from bringup.jit.target.debug import Debug
 from bringup.jit.target.flags import Macro
 from bringup.jit.target.target import Job, Target, register_target, target_of_arch, targets
@@ -57,6 +58,8 @@ if TYPE_CHECKING:
     from bringup.jit.lookup.difference import differences
     from bringup.jit.lookup.spec import Recording, Spec, load_specs, record, save_specs
     from bringup.jit.lookup.warmup import end_warmup
+    from bringup.jit.source.element import ElementExpression
+    from bringup.jit.source.writer import Element, Operand, Writer, Written
     from bringup.jit.template.params import Field, Params, params
     from bringup.jit.template.template import BoundTemplate, Template
 
@@ -70,13 +73,17 @@ __all__ = [
     "CudaTarget",
     "Debug",
     "Declared",
+    "Element",
+    "ElementExpression",
     "Entry",
     "Field",
+    "Finished",
     "GnuTarget",
     "Job",
     "Layout",
     "Macro",
     "Memo",
+    "Operand",
     "Params",
     "PrebuildReport",
     "Recording",
@@ -87,6 +94,8 @@ __all__ = [
     "Toolchain",
     "ToolchainInfo",
     "TritonTarget",
+    "Writer",
+    "Written",
     "cache",
     "compile",
     "differences",
@@ -123,6 +132,8 @@ if not TYPE_CHECKING:
             "lookup.difference": "differences",
             "lookup.spec": "Recording Spec load_specs record save_specs",
             "lookup.warmup": "end_warmup",
+            "source.element": "ElementExpression",
+            "source.writer": "Element Operand Writer Written",
             "template.params": "Field Params params",
             "template.template": "BoundTemplate Template",
         },

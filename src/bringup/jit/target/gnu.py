@@ -14,6 +14,7 @@ import shlex
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bringup import settings
 from bringup.errors import MissingCompilerError, TargetError
@@ -93,6 +94,10 @@ _ATTEMPT = r"(?m)^attempt to open (/.+) failed$"
 _CHOOSES_PROGRAMS = r"(-fuse-ld=.+|--ld-path=.+|-flto.*|-fno-integrated-as)\Z"
 
 
+if TYPE_CHECKING:
+    from bringup.jit.source.writer import Writer
+
+
 class GnuTarget(Target):
     """A target whose compiler is called like GCC.
 
@@ -126,6 +131,13 @@ class GnuTarget(Target):
         self._runs_here = runs_here
         self.known_toolchain = KnownToolchain()
         self._folders: dict[tuple[object, ...], tuple[str, ...]] = {}
+
+    @property
+    def writer(self) -> Writer:
+        """Return the writer of entries in C++."""
+        from bringup.jit.source.cpp_writer import CppWriter  # not every kernel has one written
+
+        return CppWriter()
 
     def variant(self, text: str) -> Target:
         """Return the same compiler with another `-march`.

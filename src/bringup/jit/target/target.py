@@ -15,16 +15,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from bringup.errors import TargetError
 from bringup.jit.files.elf import machine_of, this_machine
 from bringup.jit.source.argument_check import Declared
-from bringup.jit.source.declaration import after_position, check_returns_nothing, declared_in
+from bringup.jit.source.declaration import (
+    after_position,
+    as_declared,
+    check_returns_nothing,
+    declared_in,
+)
 from bringup.jit.source.languages import add_languages, broken_packages, import_packages
 from bringup.jit.source.source import Kind, Source
 from bringup.jit.target.compiler_process import Finished, run
 from bringup.jit.target.debug import Debug
 from bringup.jit.target.toolchain import Memo, Toolchain, compiler_environment
+
+if TYPE_CHECKING:
+    from bringup._language.c_call import CParameter
+    from bringup._language.signature import Argument
+    from bringup.jit.source.writer import Writer
 
 
 @dataclass(frozen=True)
@@ -86,6 +97,13 @@ class Target(abc.ABC):
     takes_position: bool = True
     host_library: bool = True
     models: bool = False
+
+    @property
+    def writer(self) -> Writer | None:
+        """Return what writes entries around an author's function for one element; None: this target
+        builds kernels that are whole.
+        """
+        return None
 
     @property
     def main_language(self) -> str:
@@ -325,3 +343,16 @@ def target_of_arch(arch: str) -> str:
 def target_of_language(language: str) -> Target:
     """Return the first target that builds this language, which says how declarations are read."""
     return next(one for one in _registry.named.values() if language in one.languages.values())
+
+
+def called_as_declared(
+    source: Source, parameters: Sequence[CParameter], where: str, signature: Sequence[Argument]
+) -> tuple[CParameter, ...]:
+    """Return what a function is called with, in the types that its source declares; `signature` is
+    the operator's. Raises `ValueError` that starts with `where` for what does not fit.
+    """
+    try:
+        declared = target_of_language(source.language).declaration(source, source.entry)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
+    return as_declared(source, declared, parameters, where, signature)

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from bringup._language.c_call import CParameter, ValueKind
 from bringup._language.expression import Expression, Instruction, Opcode, double_of
+from bringup.jit.source.generated import c_text
 
 _LEAVES: Mapping[Opcode, str] = {
     Opcode.INT: "bringup_glue_int({arg})",
@@ -146,12 +147,6 @@ def _leaf(value: Expression, step: Instruction) -> str:
     if step.opcode is Opcode.CONSTANT:
         return f"({double_of(step.value)!r})" if value.is_real else _number(step.value)
     return _LEAVES[step.opcode].format(arg=f"args[{step.argument}]", value=step.value)
-
-
-def c_text(text: str) -> str:
-    """Return a text for C, with what it cannot show replaced."""
-    escaped = text.encode("ascii", "replace").decode().replace("\\", "/").replace('"', "'")
-    return f'"{escaped}"'
 
 
 def _number(number: int) -> str:

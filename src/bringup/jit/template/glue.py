@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bringup._language.c_call import CParameter
+from bringup.jit.source.generated import ENTRY, c_text, included
 from bringup.jit.source.source import Source
-from bringup.jit.template.c_code import c_text, refusals, value_code
+from bringup.jit.template.c_code import refusals, value_code
 
-ENTRY = "bringup_run"
 Form = Literal["params", "ascendc"]
 
 
@@ -73,15 +73,6 @@ def _glued(
     stem, suffix = os.path.splitext(source.file_name)
     glued = Source(text=text, name=f"{stem}.entry{suffix}", entry=ENTRY, kind=source.kind)
     return Glued(glued, (f"-iquote{source.directory}",) if source.path is not None else ())
-
-
-def included(source: Source) -> str:
-    """Return the lines that bring a source into a generated one: its text, or an include of its
-    file.
-    """
-    if source.path is not None:
-        return f'#include "{source.file_name}"'
-    return f'#line 1 "{source.name}"\n{source.text}\n#line 1 "{source.name} (its entry)"'
 
 
 def _parameters(entry: str, items: Sequence[CParameter], blocks: str) -> str:

@@ -32,11 +32,10 @@ from bringup.jit.load.binary import Binary, RemovedError
 from bringup.jit.load.prebuilt import check_symbol
 from bringup.jit.lookup.compilation import compile as compile_source
 from bringup.jit.lookup.spec import Spec
-from bringup.jit.source.declaration import as_declared
 from bringup.jit.source.param_struct import check_args_text, check_text
 from bringup.jit.source.source import Abi, Kind, Source
 from bringup.jit.target.flags import Macro, render_flags, render_macros
-from bringup.jit.target.target import target_of_language
+from bringup.jit.target.target import called_as_declared
 from bringup.jit.template.c_code import value_code
 from bringup.jit.template.glue import Form, Glued, glue, glue_function
 
@@ -391,11 +390,7 @@ class BoundTemplate:
             plain_values(parameters, where)
         elif tvm_ffi or source.is_library:
             return parameters
-        try:
-            declared = target_of_language(source.language).declaration(source, source.entry)
-        except ValueError as error:
-            raise ValueError(f"{where}: {error}") from None
-        return as_declared(source, declared, parameters, where, self.signature)
+        return called_as_declared(source, parameters, where, self.signature)
 
     def _index(self, where: str, name: object, types: Sequence[str]) -> int:
         for index, argument in enumerate(self.signature):

@@ -16,13 +16,14 @@ from typing import Any, Literal
 import torch
 
 from bringup import devices, jit
+from bringup._language.c_call import Extent
 from bringup._language.signature import C_TYPES
 from bringup._native import torch_library
 from bringup.errors import DeviceError, SchemaError
 from bringup.ops.kernel.kernel_source import locate
 from bringup.ops.operators.contract import check_declared
 from bringup.ops.operators.family import Kind, Overload, family_of
-from bringup.ops.operators.planning import Declaration, Planner
+from bringup.ops.operators.planning import Declaration, PlainLaunch, Planner
 
 _GROUPS: Mapping[str, tuple[torch.dtype, ...]] = {
     "floating": (torch.float16, torch.bfloat16, torch.float32, torch.float64),
@@ -103,13 +104,18 @@ class OperatorKernel:
 def kernel(
     operator: str,
     *,
-    source: str | os.PathLike[str] | jit.Source,
-    kind: Kind,
+    source: str | os.PathLike[str] | jit.Source | None = None,
+    expression: str | None = None,
+    kind: Kind = "pointwise",
     entry: str | None = None,
     supports: Iterable[torch.dtype | Literal["floating", "integral", "bool"]] = ("floating",),
     dtypes: Mapping[str, str] | None = None,
     strided: Iterable[str] = (),
     flags: Iterable[str] = (),
+    args: str | None = None,
+    grid: Extent = 1,
+    block: Extent = 1,
+    shared: int | str = 0,
 ) -> OperatorKernel:
     """Give an operator of torch a kernel on the device of the loaded driver.
 
@@ -120,8 +126,12 @@ def kernel(
 
     Args:
         operator: "aten::add" for the family of its usual overload, or "aten::add.Tensor".
-        source: device code in C++: a path (looked up beside the calling file, then in the current
-            folder), or a `jit.Source`.
+        source: device code: a path (looked up beside the calling file, then in the current folder),
+            or a `jit.Source`. Its language is one of the device's target.
+        expression: instead of a source what a pointwise kernel computes for one element, for every
+            target: `"self + value * tensor1 * tensor2"`, with the names of the operator's arguments
+            (the first tensors are `x`, `a`, `b` and `c`, too). `jit.ElementExpression` says what it
+            may have.
         kind: `"pointwise"`: a function template `T entry(T, ...)` that gives one element of the
             result; the kit does broadcasting, promotion, layouts and empty tensors. Arguments come
             in schema order: tensors and Scalars as T, optional ones as `const T*`, strings as
@@ -142,6 +152,13 @@ def kernel(
         strided: of a raw kernel, the arguments that it takes in any layout; others are copied to
             rows where they are not contiguous.
         flags: more compiler options.
+        args: of a raw kernel, what its function gets as plain values, as in `ops.kernel_op`:
+            `"ptr(self), ptr(out), numel(out)"`; the results are `out`, or `out0`, `out1`, ... By
+            default it has kernel.h's form.
+        grid: with `args`, the blocks: a number, an expression such as `"(numel(out) + 63) // 64"`,
+            or up to three of them.
+        block: likewise, the threads of a block.
+        shared: likewise, the bytes of a block's shared memory.
 
     Returns:
         The handle with which the kernel is disabled or closed.
@@ -161,13 +178,18 @@ def kernel(
     family = family_of(operator, kind)
     for one in family:
         check_declared(one, kind)
+    launch = None if args is None else PlainLaunch(args, grid, block, shared)
+    _check_options(operator, kind, source, expression, launch, (grid, block, shared))
+    supported = _supported(operator, supports)
     declaration = Declaration(
         kind,
-        _source(operator, source, kind, caller),
+        None if source is None else _source(operator, source, kind, launch is not None, caller),
         entry or ("run" if kind == "raw" else operator.partition("::")[2].partition(".")[0]),
-        _supported(operator, supports),
+        supported,
         _macros(operator, kind, family[0], dtypes),
         tuple(flags),
+        None if expression is None else _expression(operator, expression, family[0], supported),
+        launch,
     )
     where = f"{caller.f_code.co_filename}:{caller.f_lineno}"
     names = strided if isinstance(strided, str) else tuple(strided)
@@ -183,8 +205,11 @@ def _register(
 ) -> OperatorKernel:
     """Return all overloads or, where one is refused, none."""
     native = torch_library("devices.kernel").operators
-    device_name = _device_name(operator)
-    planners = [(one, Planner(one, declaration, device_name)) for one in family]
+    driver = _driver(operator)
+    planners = [
+        (one, Planner(one, declaration, driver.device_name, driver.takes_plain_values))
+        for one in family
+    ]
     places = [_strided(operator, one, declaration.kind, strided) for one in family]
     handles: dict[str, Any] = {}
     with _lock:
@@ -222,8 +247,50 @@ def _replace(operator: str, names: Sequence[str], where: str) -> None:
         known._take_out(names)
 
 
+def _check_options(
+    operator: str,
+    kind: Kind,
+    source: object,
+    expression: str | None,
+    launch: PlainLaunch | None,
+    sizes: tuple[Extent, Extent, int | str],
+) -> None:
+    where = f"devices.kernel({operator!r})"
+    if (source is None) == (expression is None):
+        raise SchemaError(f"{where}: expected source= or expression=, one of them")
+    if expression is not None and kind != "pointwise":
+        raise SchemaError(f"{where}: expression= is of one element: kind='pointwise', not {kind!r}")
+    if launch is not None and kind != "raw":
+        raise SchemaError(f"{where}: args= belongs to kind='raw'; the kit starts a {kind} kernel")
+    if launch is None and sizes != (1, 1, 0):
+        raise SchemaError(f"{where}: grid=, block= and shared= belong to args=")
+
+
+def _expression(
+    operator: str, text: str, primary: Overload, supported: frozenset[torch.dtype]
+) -> jit.ElementExpression:
+    operands = [primary.parameters[i] for i in primary.operands]
+    made = jit.ElementExpression(
+        text,
+        tuple(p.name for p in operands),
+        tuple(p.name for p in operands if p.role == "tensor"),
+        f"devices.kernel({operator!r}): expression=",
+    )
+    whole = sorted(str(dtype) for dtype in supported if not dtype.is_floating_point)
+    if whole and made.floating_only:
+        raise made.error(
+            f"it divides, or has a fraction or a function of such, and supports= has {whole[0]}: "
+            "declare floating point dtypes only"
+        )
+    return made
+
+
 def _source(
-    operator: str, source: str | os.PathLike[str] | jit.Source, kind: Kind, caller: FrameType
+    operator: str,
+    source: str | os.PathLike[str] | jit.Source,
+    kind: Kind,
+    has_plain_values: bool,
+    caller: FrameType,
 ) -> jit.Source:
     if not isinstance(source, jit.Source):
         source = jit.Source(locate(f"devices.kernel({operator!r})", Path(source), caller))
@@ -236,7 +303,12 @@ def _source(
         raise SchemaError(
             f"devices.kernel({operator!r}): source has abi={source.abi!r}, expected 'args'"
         )
-    return replace(source, kind="device", entry=source.entry if kind == "raw" else "run")
+    return replace(
+        source,
+        kind="device",
+        entry=source.entry if kind == "raw" else "run",
+        abi="values" if has_plain_values else "args",
+    )
 
 
 def _supported(operator: str, supports: Iterable[Any]) -> frozenset[torch.dtype]:
@@ -279,10 +351,10 @@ def _strided(operator: str, overload: Overload, kind: Kind, strided: Sequence[st
     return [names.index(name) for name in strided]
 
 
-def _device_name(operator: str) -> str:
+def _driver(operator: str) -> devices.DriverInfo:
     loaded = devices.loaded()
     if loaded is None:
         raise DeviceError(
             f"devices.kernel({operator!r}): no driver is loaded; call devices.load_driver() first"
         )
-    return loaded.device_name
+    return loaded

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,17 +17,48 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dty
 from torch.utils._python_dispatch import _disable_current_modes
 
 from bringup import jit
-from bringup._language.signature import C_TYPES, dtype_name
+from bringup._language.c_call import Binding, Extent, parse_call, parse_size
+from bringup._language.c_call import plain_values as plain_values_only
+from bringup._language.signature import C_TYPES, Argument, dtype_name
 from bringup.errors import MissingKernelError, SchemaError
 from bringup.jit.builder.diagnose import compiling_for
+from bringup.jit.target.target import called_as_declared
 from bringup.ops.operators.contract import is_number, refusal
-from bringup.ops.operators.entry import Operand, pointwise_entry, reduction_entry
 from bringup.ops.operators.family import Kind, Overload, functional_form
 
-# Dtypes of the results, number of the kernel, the dtype that chose it.
-Plan = tuple[tuple[torch.dtype, ...], int, torch.dtype]
+# Dtypes of the results, number of the kernel, the dtype that chose it; of the kernel for operands
+# that are dense, or 0.
+Plan = tuple[tuple[torch.dtype, ...], int, torch.dtype, int]
 
 _WIDENED = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+
+
+@dataclass(frozen=True)
+class PlainLaunch:
+    """How a raw kernel with plain values is started; the arguments of `ops.kernel_op`.
+
+    Attributes:
+        args: what its function gets.
+        grid: the blocks, by default one.
+        block: the threads of a block.
+        shared: the bytes of a block's shared memory.
+    """
+
+    args: str
+    grid: Extent = 1
+    block: Extent = 1
+    shared: int | str = 0
+
+    def binding(self, source: jit.Source, signature: Sequence[Argument], where: str) -> Binding:
+        """Return the same for these arguments. Raises `SchemaError` for what does not fit."""
+        try:
+            parameters = parse_call(self.args, signature, where)
+            plain_values_only(parameters, where)
+            size = parse_size(self.grid, self.block, self.shared, signature, where)
+            called = called_as_declared(source, parameters, where, signature)
+            return Binding("values", called, size)
+        except ValueError as error:
+            raise SchemaError(str(error)) from None
 
 
 @dataclass(frozen=True)
@@ -36,20 +67,24 @@ class Declaration:
 
     Attributes:
         kind: as of `devices.kernel`.
-        source: the kernel's source.
+        source: the kernel's source; None for an expression.
         entry: the function, or "run" for one of kernel.h's form.
         supports: the dtypes that it computes in.
         dtypes: of a raw kernel, macro -> the argument or result ("out", "out0", ...) whose C type
             it is.
         flags: more compiler options.
+        expression: what a pointwise kernel computes, where it has no source.
+        launch: of a raw kernel with plain values, how its entry is called.
     """
 
     kind: Kind
-    source: jit.Source
+    source: jit.Source | None
     entry: str
     supports: frozenset[torch.dtype]
     dtypes: Mapping[str, str] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
+    expression: jit.ElementExpression | None = None
+    launch: PlainLaunch | None = None
 
     @property
     def takes_views(self) -> bool:
@@ -65,14 +100,21 @@ class Planner:
         overload: Overload,
         declaration: Declaration,
         device_name: str,
+        plain_values: bool,
     ) -> None:
-        """`device_name`: the type of the devices that it plans for. Raises `SchemaError` for a
-        macro that no argument has.
+        """`device_name`: the type of the devices that it plans for; `plain_values`: what they get.
+        Raises `SchemaError` for a macro that no argument has, and for what they cannot run.
         """
         self._overload = overload
         self._functional = functional_form(overload, declaration.kind)
         self._declaration = declaration
         self._device_name = device_name
+        self._plain_values = plain_values
+        if plain_values and declaration.takes_views:
+            raise self._error(
+                "the device's code is not the host's, so there are no views of kernel.h for "
+                "entry='run'; write a function of one element, or a raw kernel"
+            )
         self._check_macros()
 
     def _check_macros(self) -> None:
@@ -125,8 +167,8 @@ class Planner:
             )
         if refused is not None:
             return refused
-        kernel = self._compile(values, inputs, decided, written)
-        return None if kernel is None else (written, kernel, decided)
+        kernels = self._compile(values, inputs, decided, written)
+        return None if kernels is None else (written, kernels[0], decided, kernels[1])
 
     def _properties(self, values: Sequence[Any]) -> Any:
         """Return the properties of a call's device: that of its first tensor there."""
@@ -255,68 +297,132 @@ class Planner:
         inputs: Sequence[Any],
         decided: torch.dtype,
         results: Sequence[torch.dtype],
-    ) -> int | None:
-        declared, name = self._declaration, self._overload.qualified_name
-        macros: dict[str, jit.Macro] = {}
-        flags: tuple[str, ...] = declared.flags
-        if declared.takes_views:
-            tensors = [v for v in inputs if isinstance(v, torch.Tensor) and v.device.type != "cpu"]
-            if any(tensor.dtype is not decided for tensor in tensors) or self._has_number(inputs):
-                return None  # such a kernel converts nothing, and has no view of a number
-            source = declared.source
-            macros = {"T": _c_type(decided), "OUT": _c_type(results[0])}
-        elif declared.kind == "raw":
-            source, macros = declared.source, self._macros(values, results)
-        else:
-            computed = _c_type(_WIDENED.get(decided, decided))
-            operands = self._operands(inputs, decided)
-            if declared.kind == "pointwise":
-                source, more = pointwise_entry(
-                    declared.source, declared.entry, operands, computed, _c_type(results[0])
-                )
-            else:
-                source, more = reduction_entry(
-                    declared.source, declared.entry, operands, computed, [*map(_c_type, results)]
-                )
-            flags = (*more, *flags)
+    ) -> tuple[int, int] | None:
+        """Return the numbers of the kernel and of the one for dense operands, which may be 0; None
+        where it takes no such call.
+        """
+        name, properties = self._overload.qualified_name, self._properties(values)
+        target = jit.target_of_arch(properties.arch)
+        writer = jit.targets()[target.partition(":")[0]].writer
+        written = self._written_by(writer, inputs, decided, results, properties)
+        if written is None:
+            return None
+        macros = {
+            macro: writer.c_type(c_type) if writer is not None else c_type
+            for macro, c_type in self._macros(values, decided, results).items()
+        }
+        flags = (*written.flags, *self._declaration.flags)
         try:
             with compiling_for(name):
-                target = jit.target_of_arch(self._properties(values).arch)
-                binary = jit.compile(source, macros=macros, target=target, flags=flags)
-                return binary.kernel_id
+                binary = jit.compile(written.source, macros=macros, target=target, flags=flags)
+                kernel = replace(binary, binding=written.binding).kernel_id
+                if written.dense is None:
+                    return kernel, 0
+                entry, binding = written.dense
+                return kernel, replace(binary, entry=entry, binding=binding).kernel_id
         except MissingKernelError as error:
             raise MissingKernelError(
                 f"{name}: {error}", spec=error.spec, command=error.command
             ) from None
 
-    def _operands(self, inputs: Sequence[Any], decided: torch.dtype) -> list[Operand]:
+    def _written_by(
+        self,
+        writer: jit.Writer | None,
+        inputs: Sequence[Any],
+        decided: torch.dtype,
+        results: Sequence[torch.dtype],
+        properties: Any,
+    ) -> jit.Written | None:
+        """Return what is compiled; None where it takes no such call."""
+        declared = self._declaration
+        if declared.kind == "raw" and declared.source is not None:
+            is_floating = decided.is_floating_point or results[0].is_floating_point
+            return jit.Written(declared.source, binding=self._binding(is_floating))
+        if declared.takes_views and declared.source is not None:
+            tensors = [v for v in inputs if isinstance(v, torch.Tensor) and v.device.type != "cpu"]
+            if any(tensor.dtype is not decided for tensor in tensors) or self._has_number(inputs):
+                return None  # such a kernel converts nothing, and has no view of a number
+            return jit.Written(declared.source)
+        if writer is None:
+            raise self._error(
+                f"the target of {properties.arch!r} writes no entries around a {declared.kind} "
+                "function; use kind='raw'"
+            )
+        operands, computed = (
+            self._operands(inputs, decided),
+            _c_type(_WIDENED.get(decided, decided)),
+        )
+        source = declared.source
+        if declared.expression is not None:
+            source = writer.expression(declared.entry, declared.expression, operands, computed)
+        if source is None:
+            raise self._error("it has neither a source nor an expression")
+        element = jit.Element(
+            source,
+            declared.entry,
+            tuple(operands),
+            computed,
+            tuple(map(_c_type, results)),
+            properties.supports_float64,
+        )
+        write = writer.pointwise if declared.kind == "pointwise" else writer.reduction
+        return write(element, values=self._plain_values)
+
+    def _error(self, reason: str) -> SchemaError:
+        return SchemaError(f"{self._overload.qualified_name}: {reason}")
+
+    def _binding(self, is_floating: bool) -> Binding | None:
+        """Return how a raw kernel is called: the operator's arguments by name, then its results."""
+        launch, source = self._declaration.launch, self._declaration.source
+        if launch is None or source is None:
+            return None
+        scalar = "float" if is_floating else "int"
+        types = {**_RAW_TYPES, "scalar": scalar}
+        signature = [
+            Argument(p.name, types.get(p.role, p.type), p.optional)
+            for p in (self._overload.parameters[i] for i in self._overload.operands)
+        ]
+        count = self._overload.results
+        names = ["out"] if count == 1 else [f"out{i}" for i in range(count)]
+        signature += [Argument(name, "Tensor", optional=True) for name in names]
+        return launch.binding(source, signature, self._overload.qualified_name)
+
+    def _operands(self, inputs: Sequence[Any], decided: torch.dtype) -> list[jit.Operand]:
         operands = []
         for value, i in zip(inputs, self._overload.operands, strict=True):
             parameter = self._overload.parameters[i]
             if self._declaration.kind == "reduction" and parameter.role in _NOT_GIVEN:
                 continue
-            optional = parameter.optional
+            # In an expression every argument that is given is a number.
+            as_number = self._declaration.expression is not None
+            optional = parameter.optional and not as_number
             if isinstance(value, torch.Tensor) and not is_number(value):
                 rounded = _c_type(decided) if _rounds(value.dtype, decided) else ""
-                operands.append(Operand("tensor", _c_type(value.dtype), optional, rounded=rounded))
+                operands.append(
+                    jit.Operand("tensor", _c_type(value.dtype), optional, rounded=rounded)
+                )
             elif value is None:
-                operands.append(Operand("none", _NUMBERS.get(parameter.type, "")))
+                c_type = _NUMBERS.get(parameter.type, "")
+                operands.append(jit.Operand("none", c_type, given=not as_number))
             elif isinstance(value, str):
-                operands.append(Operand("string", text=value))
+                operands.append(jit.Operand("string", text=value, given=not as_number))
             elif parameter.role == "number":
-                operands.append(Operand("number", _NUMBERS[parameter.type], optional))
+                operands.append(jit.Operand("number", _NUMBERS[parameter.type], optional))
             else:
                 number = value.item() if isinstance(value, torch.Tensor) else value
                 form = "float" if isinstance(number, float) else "integer"
-                operands.append(Operand(form, optional=optional))  # type: ignore[arg-type]
+                operands.append(jit.Operand(form, optional=optional))  # type: ignore[arg-type]
         return operands
 
     def _macros(
-        self, values: Sequence[Any], results: Sequence[torch.dtype]
-    ) -> dict[str, jit.Macro]:
+        self, values: Sequence[Any], decided: torch.dtype, results: Sequence[torch.dtype]
+    ) -> dict[str, str]:
+        """Return the C types that the source asks for by macros."""
+        if self._declaration.takes_views:
+            return {"T": _c_type(decided), "OUT": _c_type(results[0])}
         names = [p.name for p in self._overload.parameters]
         given, places = dict(zip(names, values, strict=True)), {n: i for i, n in enumerate(names)}
-        macros: dict[str, jit.Macro] = {}
+        macros: dict[str, str] = {}
         for macro, name in self._declaration.dtypes.items():
             dtype = self._dtype_in(places[name], given[name]) if name in given else None
             if dtype is not None:
@@ -328,6 +434,7 @@ class Planner:
         return macros
 
 
+_RAW_TYPES = {"tensor": "Tensor", "tensor_list": "Tensor[]", "string": "str", "dtype": "int"}
 _NOT_GIVEN = {"dim", "keepdim", "dtype"}
 _NUMBERS = {"int": "int64_t", "SymInt": "int64_t", "bool": "bool", "float": "double"}
 

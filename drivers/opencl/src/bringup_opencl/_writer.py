@@ -1,0 +1,314 @@
+"""Entries in OpenCL C around an author's function for one element.
+
+`T` is a macro for the type computed in. Half precision is read and written by `vload_half` and
+`vstore_half`, which every device has, and computed with as float.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from bringup import jit
+
+__all__ = ["OpenCLWriter"]
+
+_RANK, _KEPT = jit.Writer.RANK, jit.Writer.KEPT
+_TYPES: Mapping[str, str] = MappingProxyType(
+    {
+        "int64_t": "long",
+        "int32_t": "int",
+        "int16_t": "short",
+        "int8_t": "char",
+        "uint8_t": "uchar",
+        "bool": "uchar",
+        "bringup::half": "half",
+        "bringup::bfloat16": "ushort",
+    }
+)
+
+
+class OpenCLWriter(jit.Writer):
+    """Writes device code with plain values; there is no code of kernel.h's form for OpenCL."""
+
+    threads = 256
+    elements = 1024
+    lanes = 64
+
+    def c_type(self, c_type: str) -> str:
+        """Return what OpenCL calls the elements: those of bool are uchar, of bfloat16 ushort."""
+        return _TYPES.get(c_type, c_type)
+
+    def expression(
+        self,
+        name: str,
+        expression: jit.ElementExpression,
+        operands: Sequence[jit.Operand],
+        computed: str,
+    ) -> jit.Source:
+        """Return a function of numbers of the type computed in."""
+        given, known = self.parameters(expression, operands)
+        c_type = self.c_type(computed)
+        parameters = ", ".join(f"{c_type} {one}" for one in given)
+        body = expression.code(c_type, known)
+        text = (
+            f"{c_type} bringup_{name}({parameters}) {{\n{body}}}\n#define {name} bringup_{name}\n"
+        )
+        return jit.Source(text=text, name=f"{name}.cl", kind="device")
+
+    def pointwise(self, element: jit.Element, *, values: bool) -> jit.Written:
+        """Return an entry with a thread for each element, and one for dense operands."""
+        self._need_values(values)
+        parameters = _Parameters(self, element)
+        for i in range(len(element.operands)):
+            parameters.operand(i, _RANK)
+        parameters.tensor("out", element.results[0], _RANK)
+        dense = _Parameters(self, element)
+        for i in range(len(element.operands)):
+            dense.operand(i, 0)
+        dense.tensor("out", element.results[0], 0)
+        body = _constants(self, element)
+        tensors = [f"a{i}" for i, one in enumerate(element.operands) if one.form == "tensor"]
+        text = _POINTWISE.format(
+            strided=", ".join([*parameters.texts, *(f"long z{d}" for d in range(_RANK))]),
+            dense=", ".join(dense.texts),
+            sizes=" * ".join(f"z{d}" for d in range(_RANK)),
+            constants=body,
+            small=_offsets("uint", [*tensors, "out"], _RANK),
+            large=_offsets("ulong", [*tensors, "out"], _RANK),
+            stored=_stored(element, "at_out", lambda i: f"at_a{i}"),
+            dense_stored=_stored(element, "i", lambda i: "i"),
+        )
+        source = self._source(element, text)
+        strided, flat = (element.pointwise_values(self, dense=one) for one in (False, True))
+        return jit.Written(source, _folder_of(element), strided, ("bringup_dense", flat))
+
+    def reduction(self, element: jit.Element, *, values: bool) -> jit.Written:
+        """Return an entry in which `shared` threads of a block, 1 or all, make one result."""
+        self._need_values(values)
+        operands, results = element.operands, element.results
+        parameters = _Parameters(self, element)
+        parameters.tensor("a0", operands[0].c_type, 2 * _KEPT, constant=True)
+        for i in range(1, len(operands)):
+            parameters.operand(i, 0)
+        outs = [f"out{r}" for r in range(len(results))]
+        for out, c_type in zip(outs, results, strict=True):
+            parameters.tensor(out, c_type, _KEPT)
+        given = [_value(i, one) for i, one in enumerate(operands) if i and one.given]
+        values_of = "".join(f", &value_{r}" for r in range(len(results)))
+        text = _REDUCTION.format(
+            name=element.function,
+            parameters=", ".join([*parameters.texts, *(f"long z{d}" for d in range(2 * _KEPT))]),
+            lanes=self.lanes,
+            kept=" * ".join(f"z{d}" for d in range(_KEPT)),
+            count=" * ".join(f"z{d}" for d in range(_KEPT, 2 * _KEPT)),
+            constants=_constants(self, element),
+            given="".join(f", {one}" for one in given),
+            offsets=_offsets("ulong", ["a0", *outs], _KEPT),
+            inner=_offsets("ulong", ["a0"], _KEPT, first=_KEPT, prefix="in"),
+            element=_loaded("a0", operands[0], "at_a0 + in_a0"),
+            declared="".join(
+                f"      {'T' if r == 0 else self.c_type(c)} value_{r};\n"
+                for r, c in enumerate(results)
+            ),
+            values=values_of,
+            stores="".join(
+                f"      {_store(f'out{r}', c, f'at_out{r}', f'value_{r}')}\n"
+                for r, c in enumerate(results)
+            ),
+        )
+        source = self._source(element, text)
+        return jit.Written(source, _folder_of(element), element.reduction_values(self))
+
+    def _need_values(self, values: bool) -> None:
+        if not values:
+            raise ValueError("an OpenCL kernel gets plain values, from a driver with launch_values")
+
+    def _source(self, element: jit.Element, entry: str) -> jit.Source:
+        source = element.source
+        wide = "double" in (element.computed, *element.results) or any(
+            one.c_type == "double" and one.form == "tensor" for one in element.operands
+        )
+        text = _TEXT.format(
+            wide="#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" if wide else "",
+            computed=self.c_type(element.computed),
+            name=source.file_name,
+            source=source.content().decode(),
+            entry=entry,
+        )
+        name = f"{source.file_name.rpartition('.')[0]}.entry.cl"
+        return jit.Source(text=text, name=name, entry="bringup_run", abi="values", kind="device")
+
+
+def _folder_of(element: jit.Element) -> tuple[str, ...]:
+    return (f"-I{element.source.directory}",) if element.source.path is not None else ()
+
+
+class _Parameters:
+    """The parameters of an entry, in the order of what it is called with."""
+
+    def __init__(self, writer: jit.Writer, element: jit.Element) -> None:
+        self._writer = writer
+        self._element = element
+        self.texts: list[str] = []
+
+    def tensor(self, name: str, c_type: str, strides: int, constant: bool = False) -> None:
+        kind = f"global {'const ' if constant else ''}{self._writer.c_type(c_type)}*"
+        self.texts += [f"{kind} {name}", *(f"long {name}_{d}" for d in range(strides))]
+        if strides == 0 and name == "out":
+            self.texts.append("long n")
+
+    def operand(self, i: int, strides: int) -> None:
+        operand = self._element.operands[i]
+        if operand.form == "tensor":
+            self.tensor(f"a{i}", operand.c_type, strides, constant=True)
+        elif operand.form == "float" or (operand.form == "number" and operand.c_type == "double"):
+            self.texts.append(f"{'double' if self._element.float64 else 'float'} a{i}")
+        elif operand.form in ("integer", "number"):
+            self.texts.append(f"long a{i}")
+
+
+def _constants(writer: jit.Writer, element: jit.Element) -> str:
+    """Return what is computed once for all elements: the numbers."""
+    lines = ""
+    for i, operand in enumerate(element.operands):
+        if operand.form in ("integer", "float"):
+            lines += f"  const T value_{i} = (T)a{i};\n"
+        elif operand.form == "number":
+            c_type = "T" if operand.c_type == "double" else writer.c_type(operand.c_type)
+            lines += f"  const {c_type} value_{i} = ({c_type})a{i};\n"
+    return lines
+
+
+def _offsets(
+    number: str, tensors: Sequence[str], rank: int, first: int = 0, prefix: str = "at"
+) -> str:
+    """Return lines that take `index` apart, the last dimension first; those of size 1 cost a
+    comparison.
+    """
+    lines = "".join(f"long {prefix}_{one} = 0; " for one in tensors)
+    lines += f"{{ {number} rest = ({number})index; {number} here; "
+    for d in reversed(range(rank)):
+        size = f"({number})z{first + d}"
+        moved = "".join(f"{prefix}_{one} += (long)here * {one}_{first + d}; " for one in tensors)
+        lines += f"if (z{first + d} != 1) {{ here = rest % {size}; rest /= {size}; {moved}}} "
+    return lines + "}"
+
+
+def _loaded(name: str, operand: jit.Operand, index: str) -> str:
+    element = {
+        "bringup::half": f"vload_half({index}, {name})",
+        "bringup::bfloat16": f"bringup_from_bfloat16({name}[{index}])",
+    }.get(operand.c_type, f"{name}[{index}]")
+    if operand.rounded:
+        to = "half" if operand.rounded == "bringup::half" else "bfloat16"
+        element = f"bringup_round_{to}((float){element})"
+    return f"(T){element}"
+
+
+def _store(name: str, c_type: str, index: str, value: str) -> str:
+    if c_type == "bringup::half":
+        return f"vstore_half({value}, {index}, {name});"
+    if c_type == "bringup::bfloat16":
+        return f"{name}[{index}] = bringup_to_bfloat16((float){value});"
+    if c_type == "bool":
+        return f"{name}[{index}] = ({value}) != 0;"
+    return f"{name}[{index}] = ({_TYPES.get(c_type, c_type)})({value});"
+
+
+def _value(i: int, operand: jit.Operand) -> str:
+    if operand.form == "string":
+        return '"' + operand.text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if operand.form == "none":
+        return "0"
+    return f"&value_{i}" if operand.optional else f"value_{i}"
+
+
+def _stored(element: jit.Element, out: str, place: Callable[[int], str]) -> str:
+    """Return lines that load the operands of one element, call the function and store."""
+    lines = ""
+    for i, operand in enumerate(element.operands):
+        if operand.form == "tensor":
+            lines += f"const T value_{i} = {_loaded(f'a{i}', operand, place(i))}; "
+    given = ", ".join(_value(i, one) for i, one in enumerate(element.operands) if one.given)
+    return lines + _store("out", element.results[0], out, f"{element.function}({given})")
+
+
+_TEXT = """\
+{wide}#pragma OPENCL FP_CONTRACT OFF
+#define T {computed}
+T bringup_min(T a, T b) {{ return a != a || a < b ? a : b; }}
+T bringup_max(T a, T b) {{ return a != a || a > b ? a : b; }}
+float bringup_from_bfloat16(ushort bits) {{ return as_float((uint)bits << 16); }}
+ushort bringup_to_bfloat16(float value) {{
+  const uint bits = as_uint(value);
+  if (isnan(value)) return 0x7fc0;
+  return (ushort)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}}
+float bringup_round_bfloat16(float value) {{
+  return bringup_from_bfloat16(bringup_to_bfloat16(value));
+}}
+float bringup_round_half(float value) {{
+  ushort bits;
+  vstore_half(value, 0, (half*)&bits);
+  return vload_half(0, (const half*)&bits);
+}}
+#line 1 "{name}"
+{source}
+#line 1 "{name} (its entry)"
+{entry}"""
+_POINTWISE = """\
+kernel void bringup_run({strided}) {{
+  const long n = {sizes};
+{constants}  if (n <= UINT_MAX) {{
+    for (ulong index = get_global_id(0); index < n; index += get_global_size(0)) {{
+      {small}
+      {stored}
+    }}
+  }} else {{
+    for (ulong index = get_global_id(0); index < n; index += get_global_size(0)) {{
+      {large}
+      {stored}
+    }}
+  }}
+}}
+kernel void bringup_dense({dense}) {{
+{constants}  for (long i = get_global_id(0); i < n; i += get_global_size(0)) {{
+    {dense_stored}
+  }}
+}}
+"""
+_REDUCTION = """\
+kernel void bringup_run({parameters}, long shared) {{
+  local {name}_state states[{lanes}];
+  const long kept = {kept}, count = {count};
+  const int thread = get_local_id(0), lane = thread % (int)shared, each = {lanes} / (int)shared;
+  const long first_of_next = get_num_groups(0) * each;
+{constants}  for (long first = get_group_id(0) * each; first < kept; first += first_of_next) {{
+    const long result = first + thread / (int)shared;
+    {name}_state state;
+    {name}_start(&state{given});
+    ulong index = result;
+    {offsets}
+    for (long i = lane; result < kept && i < count; i += shared) {{
+      index = i;
+      {inner}
+      {name}_add(&state, {element}, i);
+    }}
+    states[thread] = state;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int step = (int)shared / 2; step > 0; step /= 2) {{
+      if (lane < step) {{
+        const {name}_state other = states[thread + step];
+        {name}_merge(&state, &other);
+        states[thread] = state;
+      }}
+      barrier(CLK_LOCAL_MEM_FENCE);
+    }}
+    if (result < kept && lane == 0) {{
+{declared}      {name}_result(&state, count{values});
+{stores}    }}
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }}
+}}
+"""

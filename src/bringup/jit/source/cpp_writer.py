@@ -1,0 +1,306 @@
+"""Entries in C++: of kernel.h's form, and around these with plain values.
+
+What their pieces mean is in include/bringup/element.h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bringup.jit.source.element import ElementExpression
+from bringup.jit.source.generated import ENTRY, c_text, included
+from bringup.jit.source.source import Source
+from bringup.jit.source.writer import (
+    KEPT,
+    RANK,
+    Element,
+    Operand,
+    Writer,
+    Written,
+)
+
+_VALUES, _DENSE = "bringup_values", "bringup_dense"
+
+
+class CppWriter(Writer):
+    """Writes entries in C++, for targets whose code is built like the host's."""
+
+    def expression(
+        self, name: str, expression: ElementExpression, operands: Sequence[Operand], computed: str
+    ) -> Source:
+        """Return a function template; its numbers are all of the type computed in."""
+        given, known = self.parameters(expression, operands)
+        parameters = ", ".join(f"T {one}" for one in given)
+        body = expression.code(computed, known, "std::")
+        text = f"{_PRELUDE}template <class T>\nstatic T {name}({parameters}) {{\n{body}}}\n"
+        return Source(text=text, name=f"{name}.cpp", kind="device")
+
+    def pointwise(self, element: Element, *, values: bool) -> Written:
+        """Return an entry that walks through rows; with `values` one that calls it."""
+        tensors = [i for i, operand in enumerate(element.operands) if operand.form == "tensor"]
+        text = _pointwise_body(element, tensors)
+        if not values:
+            return _entry(element, text)
+        binding = element.pointwise_values(self, dense=False)
+        dense = element.pointwise_values(self, dense=True)
+        more = _values_entry(_VALUES, element, RANK) + _values_entry(_DENSE, element, 0)
+        made = _entry(element, text, more, _VALUES)
+        return Written(made.source, made.flags, binding, (_DENSE, dense))
+
+    def reduction(self, element: Element, *, values: bool) -> Written:
+        """Return an entry that gives the elements behind each result to an object of the author's
+        class; with `values` one that calls it.
+        """
+        text = _reduction_body(element)
+        if not values:
+            return _entry(element, text)
+        made = _entry(element, text, _reduction_values(element), _VALUES)
+        return Written(made.source, made.flags, element.reduction_values(self))
+
+
+def _pointwise_body(element: Element, tensors: Sequence[int]) -> str:
+    operands = element.operands
+    places = {i: place for place, i in enumerate(tensors)}
+    lines = [_constant(i, operand) for i, operand in enumerate(operands)]
+    lines += [
+        f"const auto* const data_{i} = static_cast<const {operands[i].c_type}*>"
+        f"(bringup::tensor(args[{i}]).data);"
+        for i in tensors
+    ]
+    out = len(operands)
+    return _POINTWISE.format(
+        constants="".join(f"  {line}\n" for line in lines if line),
+        tensors=", ".join(f"&bringup::tensor(args[{i}])" for i in [*tensors, out]),
+        rows="".join(
+            f"    const {operands[i].c_type}* const row_{i} = data_{i} + offsets[{places[i]}];\n"
+            for i in tensors
+        ),
+        last=len(tensors),
+        count=len(tensors) + 1,
+        out=out,
+        dense="".join(_loaded(i, operands[i], "[i]") for i in tensors),
+        strided="".join(_loaded(i, operands[i], f"[i * strides[{places[i]}]]") for i in tensors),
+        call=_call(element),
+    )
+
+
+def _reduction_body(element: Element) -> str:
+    operands, results = element.operands, element.results
+    rest = list(enumerate(operands))[1:]
+    kept = len(operands)
+    given = ", ".join(_value(i, operand) for i, operand in rest if operand.given)
+    places = [kept + 1 + r for r in range(len(results))]
+    if len(results) == 1:
+        store = "data_0[at[0]] = static_cast<bringup_result_0>(state.result(count));"
+    else:
+        values = ", ".join(f"value_{r}" for r in range(len(results)))
+        store = (
+            "bringup_computed value_0{}; bringup_result_1 value_1{};\n"
+            f"    state.result(count, {values});\n    "
+            "data_0[at[0]] = static_cast<bringup_result_0>(value_0);\n    "
+            "data_1[at[1]] = value_1;"
+        )
+    return _REDUCTION.format(
+        constants="".join(f"  {_constant(i, o)}\n" for i, o in rest if _constant(i, o)),
+        element=operands[0].c_type,
+        kept=kept,
+        count=len(results),
+        tensors=", ".join(f"&bringup::tensor(args[{place}])" for place in places),
+        data="".join(
+            f"  auto* const data_{r} = static_cast<bringup_result_{r}*>"
+            f"(bringup::tensor(args[{place}]).data);\n"
+            for r, place in enumerate(places)
+        ),
+        function=element.function,
+        given=f"({given})" if given else "{}",
+        store=store,
+    )
+
+
+def _entry(element: Element, body: str, more: str = "", entry: str = ENTRY) -> Written:
+    source = element.source
+    types = f"using bringup_computed = {element.computed};\n" + "".join(
+        f"using bringup_result_{r} = {c_type};\n" for r, c_type in enumerate(element.results)
+    )
+    name = Path(source.file_name)
+    text = _TEXT.format(source=included(source), types=types, body=body) + more
+    glued = Source(
+        text=text,
+        name=f"{name.stem}.entry{name.suffix}",
+        entry=entry,
+        abi="values" if more else "args",
+        kind="device",
+    )
+    return Written(glued, (f"-iquote{source.directory}",) if source.path is not None else ())
+
+
+class _Values:
+    """The parameters of an entry with plain values, and kernel.h's arguments made of them."""
+
+    def __init__(self, element: Element) -> None:
+        self._element = element
+        self._parameters: list[str] = []
+        self._lines: list[str] = []
+        self._args: list[str] = []
+
+    def tensor(self, name: str, strides: int, rank: int, shape: str) -> None:
+        """Add a tensor; one without strides of its own is dense."""
+        own = [f"{name}_{d}" for d in range(strides)]
+        self._parameters += [f"void* {name}", *(f"int64_t {one}" for one in own)]
+        self._lines += [
+            f"int64_t strides_{name}[] = {{{', '.join(own) or '1'}}};",
+            f"DLTensor tensor_{name} = {{{name}, {{12, 0}}, {rank}, {{0, 0, 1}}, {shape}, "
+            f"strides_{name}, 0}};",
+        ]
+        self._args.append(f"&tensor_{name}")
+
+    def operand(self, i: int, strides: int, rank: int) -> None:
+        operand = self._element.operands[i]
+        if operand.form == "tensor":
+            return self.tensor(f"a{i}", strides, rank, "shape")
+        if operand.form in ("none", "string"):
+            return self._args.append("nullptr")
+        is_real = operand.form == "float" or operand.c_type == "double"
+        wide = "double" if is_real else "int64_t"
+        passed = "float" if is_real and not self._element.float64 else wide
+        self._parameters.append(f"{passed} a{i}")
+        return self.constant(f"number_{i}", wide, f"a{i}")
+
+    def constant(self, name: str, c_type: str, value: str) -> None:
+        self._lines.append(f"{c_type} {name} = {value};")
+        self._args.append(f"&{name}")
+
+    def text(self, name: str, sizes: Sequence[str], last: Sequence[str] = ()) -> str:
+        parameters = [*self._parameters, *(f"int64_t {one}" for one in (*sizes, *last))]
+        return _VALUES_ENTRY.format(
+            name=name,
+            parameters=", ".join(parameters),
+            sizes=", ".join(sizes),
+            lines="".join(f"  {line}\n" for line in self._lines),
+            args=", ".join(self._args),
+            count=len(self._args),
+        )
+
+
+def _values_entry(name: str, element: Element, strides: int) -> str:
+    written, rank = _Values(element), strides or 1
+    for i in range(len(element.operands)):
+        written.operand(i, strides, rank)
+    written.tensor("out", strides, rank, "shape")
+    return written.text(name, [f"z{d}" for d in range(rank)])
+
+
+def _reduction_values(element: Element) -> str:
+    written, rank = _Values(element), 2 * KEPT
+    written.operand(0, rank, rank)
+    for i in range(1, len(element.operands)):
+        written.operand(i, 0, 0)
+    written.constant("kept", "int64_t", str(KEPT))
+    for r in range(len(element.results)):
+        written.tensor(f"out{r}", KEPT, KEPT, "shape")
+    return written.text(_VALUES, [f"z{d}" for d in range(rank)], ["bringup_shared"])
+
+
+def _constant(i: int, operand: Operand) -> str:
+    """Return what is read once for all elements."""
+    if operand.form in {"integer", "float"}:
+        is_float = str(operand.form == "float").lower()
+        read = f"bringup::element::number<bringup_computed, {is_float}>(args[{i}])"
+        return f"const bringup_computed value_{i} = {read};"
+    if operand.form == "number":
+        kind = operand.c_type
+        c_type = "bringup_computed" if kind == "double" else kind
+        return (
+            f"const {c_type} value_{i} = static_cast<{c_type}>(bringup::scalar<{kind}>(args[{i}]));"
+        )
+    return ""
+
+
+def _loaded(i: int, operand: Operand, index: str) -> str:
+    element = f"row_{i}{index}"
+    if operand.rounded:
+        element = f"static_cast<{operand.rounded}>(static_cast<float>({element}))"
+    read = f"static_cast<bringup_computed>({element})"
+    return f"        const bringup_computed value_{i} = {read};\n"
+
+
+def _value(i: int, operand: Operand) -> str:
+    if operand.form == "string":
+        return c_text(operand.text)
+    if operand.form == "none":
+        return f"static_cast<const {operand.c_type or 'bringup_computed'}*>(nullptr)"
+    return f"&value_{i}" if operand.optional else f"value_{i}"
+
+
+def _call(element: Element) -> str:
+    given = ", ".join(_value(i, one) for i, one in enumerate(element.operands) if one.given)
+    return f"static_cast<bringup_result_0>({element.function}<bringup_computed>({given}))"
+
+
+_PRELUDE = """\
+#include <cmath>
+template <class T>
+static T bringup_min(T a, T b) {
+  return a != a || a < b ? a : b;
+}
+template <class T>
+static T bringup_max(T a, T b) {
+  return a != a || a > b ? a : b;
+}
+"""
+_VALUES_ENTRY = """
+BRINGUP_EXPORT void {name}(const bringup_position* at, {parameters}) {{
+  int64_t shape[] = {{{sizes}}};
+{lines}  void* args[] = {{{args}}};
+  bringup_ctx ctx{{}};
+  ctx.struct_size = sizeof ctx;
+  ctx.block_index = at->block_idx.x;
+  ctx.block_count = at->grid_dim.x;
+  bringup_run(args, {count}, &ctx);
+}}
+"""
+_TEXT = """\
+#include "bringup/element.h"
+#include "bringup/device.h"
+{source}
+
+{types}
+BRINGUP_EXPORT int32_t bringup_run(void** args, int32_t, const bringup_ctx* ctx) {{
+{body}  return 0;
+}}
+"""
+_POINTWISE = """\
+{constants}  const DLTensor& out = bringup::tensor(args[{out}]);
+  auto* const data_out = static_cast<bringup_result_0*>(out.data);
+  const DLTensor* const tensors[{count}] = {{{tensors}}};
+  const bool dense = bringup::element::has_unit_strides(tensors);
+  int64_t strides[{count}];
+  for (int t = 0; t < {count}; ++t) strides[t] = bringup::element::inner_stride(*tensors[t]);
+  const auto range = bringup::element::block_range(ctx, bringup::numel(*tensors[0]));
+  bringup::element::for_each_row(tensors, range, [&](const int64_t* offsets, int64_t n) {{
+{rows}    bringup_result_0* const row_out = data_out + offsets[{last}];
+    if (dense) {{
+#pragma GCC ivdep
+      for (int64_t i = 0; i < n; ++i) {{
+{dense}        row_out[i] = {call};
+      }}
+    }} else {{
+      for (int64_t i = 0; i < n; ++i) {{
+{strided}        row_out[i * strides[{last}]] = {call};
+      }}
+    }}
+  }});
+"""
+_REDUCTION = """\
+{constants}  const DLTensor& input = bringup::tensor(args[0]);
+  const auto* const elements = static_cast<const {element}*>(input.data);
+  const int32_t kept = bringup::scalar<int32_t>(args[{kept}]);
+{data}  const DLTensor* const results[{count}] = {{{tensors}}};
+  namespace element = bringup::element;
+  element::for_each_result(ctx, input, kept, results, [&](int64_t from, const int64_t* at) {{
+    {function}<bringup_computed> state{given};
+    const int64_t count = element::feed<bringup_computed>(state, elements + from, input, kept);
+    {store}
+  }});
+"""

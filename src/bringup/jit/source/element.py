@@ -1,0 +1,269 @@
+"""What an operator computes for one element, as a text that every target's language can say:
+`"self + value * tensor1 * tensor2"`.
+
+The text is Python's: numbers, `+ - * / **`, comparisons, `and or not`, `a if condition else b`,
+functions, names of arguments, and before the result lines that name a part of it
+(`t = tanh(self); grad * (1 - t * t)`). What is asked of an argument that is None or a text
+(`min is None`, `approximate == "tanh"`) is answered when the code is written.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from bringup.errors import SchemaError
+
+_FLOATING = frozenset(("float", "double"))
+# As C calls them, of floating point numbers.
+_UNARY = (
+    "exp exp2 expm1 log log1p log2 log10 sqrt sin cos tan asin acos atan sinh cosh tanh asinh "
+    "acosh atanh erf erfc floor ceil trunc rint"
+)
+_BINARY = "pow atan2 fmod copysign"
+_FUNCTIONS = {**dict.fromkeys(_UNARY.split(), 1), **dict.fromkeys(_BINARY.split(), 2)}
+_OWN = {"abs": 1, "min": 2, "max": 2, "isnan": 1}
+_OPERATORS: Mapping[type[ast.operator], str] = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"
+}  # fmt: skip
+_COMPARISONS: Mapping[type[ast.cmpop], str] = {
+    ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!="
+}  # fmt: skip
+_CONSTANTS = {"inf": "INFINITY", "nan": "NAN"}
+_NICKNAMES = "xabc"  # of the first tensors, where no argument is called so
+
+
+@dataclass(frozen=True)
+class ElementExpression:
+    """An expression over the arguments of an operator.
+
+    Attributes:
+        text: as its author wrote it.
+        names: what it may name, in the order of the operator's arguments.
+        tensors: those that are tensors: they can also be called x, a, b and c, in order.
+        where: what errors start with.
+    """
+
+    text: str
+    names: tuple[str, ...]
+    tensors: tuple[str, ...] = ()
+    where: str = "expression="
+    _parts: tuple[tuple[str, ast.expr], ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_parts", self._read())
+        for computed in ("float", "int64_t"):  # an argument of every kind has its words
+            if computed == "float" or not self.floating_only:
+                self.code(computed, dict.fromkeys(self.names, "0"))
+
+    def error(self, reason: str) -> SchemaError:
+        """Return what is wrong with the text."""
+        return SchemaError(f"{self.where}: {self.text!r}: {reason}")
+
+    def _read(self) -> tuple[tuple[str, ast.expr], ...]:
+        try:
+            body = ast.parse(self.text.strip()).body
+        except (SyntaxError, ValueError, RecursionError) as error:
+            raise self.error(f"it cannot be read: {getattr(error, 'msg', error)}") from error
+        if not body or not isinstance(body[-1], ast.Expr):
+            raise self.error("it ends in no result: the last line is the result's expression")
+        parts: list[tuple[str, ast.expr]] = []
+        for line in body[:-1]:
+            target = line.targets[0] if isinstance(line, ast.Assign) else None
+            if not isinstance(line, ast.Assign) or not isinstance(target, ast.Name):
+                raise self.error("a line before the result is name = expression")
+            if target.id in self._known() or any(target.id == name for name, _ in parts):
+                raise self.error(f"{target.id} has a meaning already")
+            parts.append((target.id, line.value))
+        parts.append(("", body[-1].value))
+        self._check_names(parts)
+        return tuple(parts)
+
+    def _check_names(self, parts: Sequence[tuple[str, ast.expr]]) -> None:
+        known = {*self._known(), *_CONSTANTS, *_FUNCTIONS, *_OWN}
+        for name, part in parts:
+            for node in ast.walk(part):
+                if isinstance(node, ast.Name) and node.id not in known:
+                    raise self.error(f"{node.id} is no argument ({', '.join(self._known())})")
+            known.add(name)
+
+    def _known(self) -> dict[str, str]:
+        nicknames = zip(_NICKNAMES, self.tensors, strict=False)
+        return {**dict(nicknames), **{name: name for name in self.names}}
+
+    @property
+    def floating_only(self) -> bool:
+        """Return whether it divides, has a fraction or a function that whole numbers lack."""
+        return any(_needs_floating(node) for _, part in self._parts for node in ast.walk(part))
+
+    def code(self, computed: str, given: Mapping[str, str | None], prefix: str = "") -> str:
+        """Return the body of a C function that computes it and returns it.
+
+        Args:
+            computed: the C type computed in.
+            given: by name, the C of an argument of that type, None, or a text in double quotes.
+            prefix: what stands before the names of C's functions of numbers, such as `std::`.
+        """
+        known = {name: given[meant] for name, meant in self._known().items()}
+        writer = _Writer(self, computed, known, prefix)
+        lines = ""
+        for name, part in self._parts:
+            value = writer.value(part)
+            lines += f"  const {computed} {name}_ = {value};\n" if name else f"  return {value};\n"
+            known[name] = f"{name}_"
+        return lines
+
+
+def _needs_floating(node: ast.AST) -> bool:
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, float)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return node.func.id not in ("abs", "min", "max")
+    return isinstance(node, (ast.Div, ast.Pow)) or (
+        isinstance(node, ast.Name) and node.id in _CONSTANTS
+    )
+
+
+class _Writer:
+    """Writes an expression in C. What is known now is a bool of Python, not a text."""
+
+    def __init__(
+        self,
+        expression: ElementExpression,
+        computed: str,
+        known: Mapping[str, str | None],
+        prefix: str,
+    ) -> None:
+        self._error = expression.error
+        self._computed = computed
+        self._known = known
+        self._prefix = prefix
+
+    def value(self, node: ast.expr) -> str:
+        """Return a number of the type computed in."""
+        if isinstance(node, ast.Constant):
+            return self._constant(node)
+        if isinstance(node, ast.Name):
+            return self._name(node)
+        if isinstance(node, ast.BinOp):
+            return self._operation(node)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            return f"(-{self.value(node.operand)})"
+        if isinstance(node, ast.IfExp):
+            return self._choice(node)
+        if isinstance(node, ast.Call):
+            return self._call(node)
+        return self._as_number(self.condition(node))
+
+    def condition(self, node: ast.expr) -> str | bool:
+        """Return something true or false."""
+        if isinstance(node, ast.Compare):
+            return self._comparison(node)
+        if isinstance(node, ast.BoolOp):
+            return self._joined(node)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            condition = self.condition(node.operand)
+            return not condition if isinstance(condition, bool) else f"(!{condition})"
+        if isinstance(node, ast.Call) and self._called(node) == "isnan":
+            value = self.value(node.args[0])
+            return f"({value} != {value})"
+        if isinstance(node, (ast.Constant, ast.Name, ast.BinOp, ast.UnaryOp, ast.IfExp, ast.Call)):
+            return f"({self.value(node)} != 0)"
+        raise self._error(f"{ast.unparse(node)} is nothing that can be computed for an element")
+
+    def _constant(self, node: ast.Constant) -> str:
+        number = node.value
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or number == inf:
+            raise self._error(f"{number!r} is no number")
+        if self._computed not in _FLOATING:
+            return f"(({self._computed}){number})"
+        return f"{float(number)!r}{'f' if self._computed == 'float' else ''}"
+
+    def _name(self, node: ast.Name) -> str:
+        if node.id in self._known:
+            given = self._known[node.id]
+            if given is None or given.startswith('"'):
+                what = "None" if given is None else given
+                raise self._error(f"{node.id} is {what} here: ask for it before it is used")
+            return given
+        if node.id in _CONSTANTS:
+            return f"(({self._computed}){_CONSTANTS[node.id]})"
+        raise self._error(f"{node.id} is no argument ({', '.join(self._known)})")
+
+    def _operation(self, node: ast.BinOp) -> str:
+        left, right = self.value(node.left), self.value(node.right)
+        if isinstance(node.op, ast.Pow):
+            return f"{self._prefix}pow({left}, {right})"
+        if type(node.op) not in _OPERATORS:
+            raise self._error(f"{ast.unparse(node)}: expected + - * / or **")
+        made = f"({left} {_OPERATORS[type(node.op)]} {right})"
+        # C computes with whole numbers that are narrower than int as with int.
+        return made if self._computed in _FLOATING else f"(({self._computed}){made})"
+
+    def _choice(self, node: ast.IfExp) -> str:
+        condition = self.condition(node.test)
+        if isinstance(condition, bool):
+            return self.value(node.body if condition else node.orelse)
+        return f"({condition} ? {self.value(node.body)} : {self.value(node.orelse)})"
+
+    def _called(self, node: ast.Call) -> str:
+        name = node.func.id if isinstance(node.func, ast.Name) else ""
+        count = {**_FUNCTIONS, **_OWN}.get(name)
+        if count is None or node.keywords:
+            known = ", ".join((*_FUNCTIONS, *_OWN))
+            raise self._error(f"{ast.unparse(node.func)}() is no function of numbers ({known})")
+        if len(node.args) != count:
+            raise self._error(f"{name}() takes {count} numbers, got {len(node.args)}")
+        return name
+
+    def _call(self, node: ast.Call) -> str:
+        name = self._called(node)
+        if name == "isnan":
+            return self._as_number(self.condition(node))
+        given = [self.value(argument) for argument in node.args]
+        if name == "abs":
+            value = given[0]
+            if self._computed in _FLOATING:
+                return f"{self._prefix}fabs({value})"
+            return f"({value} < 0 ? ({self._computed})(-{value}) : {value})"
+        if name in _OWN:  # NaN wins
+            return f"bringup_{name}({', '.join(given)})"
+        return f"{self._prefix}{name}({', '.join(given)})"
+
+    def _as_number(self, condition: str | bool) -> str:
+        if isinstance(condition, bool):
+            return self._constant(ast.Constant(int(condition)))
+        return f"(({self._computed}){condition})"
+
+    def _comparison(self, node: ast.Compare) -> str | bool:
+        if len(node.ops) > 1:
+            raise self._error(f"{ast.unparse(node)}: compare two things, and join with and")
+        (operator,), (right,) = node.ops, node.comparators
+        if isinstance(right, ast.Constant) and (right.value is None or type(right.value) is str):
+            return self._known_comparison(node, operator, right)
+        if type(operator) not in _COMPARISONS:
+            raise self._error(f"{ast.unparse(node)}: expected < <= > >= == or !=")
+        return f"({self.value(node.left)} {_COMPARISONS[type(operator)]} {self.value(right)})"
+
+    def _known_comparison(
+        self, node: ast.Compare, operator: ast.cmpop, right: ast.Constant
+    ) -> bool:
+        expected = (ast.Is, ast.IsNot) if right.value is None else (ast.Eq, ast.NotEq)
+        name = node.left.id if isinstance(node.left, ast.Name) else ""
+        if name not in self._known or not isinstance(operator, expected):
+            raise self._error(f"{ast.unparse(node)}: an argument is None, or == a text")
+        is_so = self._known[name] == (None if right.value is None else f'"{right.value!s}"')
+        return is_so == isinstance(operator, (ast.Is, ast.Eq))
+
+    def _joined(self, node: ast.BoolOp) -> str | bool:
+        is_and = isinstance(node.op, ast.And)
+        asked: list[str] = []
+        for value in node.values:  # in order: what is known to be so may guard what follows
+            condition = self.condition(value)
+            if condition is (not is_and):
+                return not is_and
+            if isinstance(condition, str):
+                asked.append(condition)
+        return f"({(' && ' if is_and else ' || ').join(asked)})" if asked else is_and

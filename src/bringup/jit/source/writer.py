@@ -1,0 +1,222 @@
+"""The code around an author's function for one element: what a target's writer is asked for, and
+what the kernels that it writes are called with.
+
+A kernel of a device that runs the host's code has kernel.h's form and gets tensors as they are. One
+of any other device gets plain values, in an order that is stated here once for all targets: what
+belongs to each argument, then to each result, then the sizes. Dimensions are merged as far as
+possible, and there are `RANK` of them: the first ones may have size 1.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from bringup._language.c_call import Binding, parse_call, parse_size
+from bringup._language.signature import Argument
+from bringup.jit.source.element import ElementExpression
+from bringup.jit.source.source import Source
+
+RANK = 6  # of pointwise kernels with plain values; native/torch/operators/operator_kernel.h, too
+KEPT = 4  # of reductions: as many dimensions of the results, then as many that are reduced
+_MOST_BLOCKS = 1 << 16
+
+Form = Literal["tensor", "integer", "float", "number", "none", "string"]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """What the kernel gets for one argument.
+
+    Attributes:
+        form: a tensor of the device; an integer or a float of the host that is converted to the
+            type computed in; a number of its schema type; None; a string.
+        c_type: of a tensor, its elements; of a number, its own.
+        optional: whether the function takes a pointer, which may be null.
+        text: of a string.
+        rounded: of a tensor, the half precision that its elements have before they are widened to
+            the type computed in: torch promotes operands first.
+        given: whether the function has a parameter for it.
+    """
+
+    form: Form
+    c_type: str = ""
+    optional: bool = False
+    text: str = ""
+    rounded: str = ""
+    given: bool = True
+
+
+@dataclass(frozen=True)
+class Element:
+    """What an author's function is called with.
+
+    Attributes:
+        source: what defines it.
+        function: its name.
+        operands: the operator's arguments in order; a reduction's first one is its input.
+        computed: the C type computed in, as kernel.h names it.
+        results: the C types of the results' elements.
+        float64: whether the device has numbers of 64 bits.
+    """
+
+    source: Source
+    function: str
+    operands: tuple[Operand, ...]
+    computed: str
+    results: tuple[str, ...]
+    float64: bool = True
+
+    def pointwise_values(self, writer: Writer, *, dense: bool) -> Binding:
+        """Return what a pointwise kernel gets: of a tensor the address and, unless all are dense,
+        its `RANK` strides in elements; of a number its value; of the result as of a tensor; then
+        the number of elements, or their `RANK` sizes.
+        """
+        signature = [*_arguments(self.operands), Argument("out", "Tensor")]
+        items = _items(self, signature, 0 if dense else RANK)
+        sizes = ["numel(out)"] if dense else [f"size(out, {d})" for d in range(RANK)]
+        blocks = _at_most(
+            f"((numel(out) + {writer.elements - 1}) // {writer.elements})", _MOST_BLOCKS
+        )
+        return _binding(signature, [*items, *sizes], blocks, writer.threads)
+
+    def reduction_values(self, writer: Writer) -> Binding:
+        """Return what a reduction gets: of its input the address and 2 * `KEPT` strides, those of
+        the reduced dimensions last; of the other operands numbers; of each result the address and
+        `KEPT` strides; then the sizes of the input, and how many threads share one result.
+        """
+        operands, count = self.operands, len(self.results)
+        results = [Argument(f"out{r}", "Tensor") for r in range(count)]
+        signature = [*_arguments(operands), Argument("kept", "int"), *results]
+        items = ["ptr(a0)", *(f"stride(a0, {d})" for d in range(2 * KEPT))]
+        items += [one for i in range(1, len(operands)) for one in _number(self, i)]
+        for r in range(count):
+            items += [f"ptr(out{r})", *(f"stride(out{r}, {d})" for d in range(KEPT))]
+        items += [f"size(a0, {d})" for d in range(2 * KEPT)]
+        # One result a thread where results lie side by side, or have little to add.
+        inner = " * ".join(f"size(a0, {d})" for d in range(KEPT, 2 * KEPT))
+        few = f"(({inner}) < 32 or (numel(out0) >= 64 and stride(a0, {2 * KEPT - 1}) != 1))"
+        shared = f"({writer.lanes} - {writer.lanes - 1} * {few})"
+        blocks = _at_most(
+            f"((numel(out0) * {shared} + {writer.lanes - 1}) // {writer.lanes})", _MOST_BLOCKS
+        )
+        return _binding(signature, [*items, shared], blocks, writer.lanes)
+
+
+@dataclass(frozen=True)
+class Written:
+    """A source with an entry around the author's function.
+
+    Attributes:
+        source: what is compiled; its entry takes tensors of any layout.
+        flags: what the compiler needs besides.
+        binding: how the entry is called; None in kernel.h's form.
+        dense: of a pointwise kernel with plain values, the entry for tensors whose elements lie
+            one behind another, and how that one is called.
+    """
+
+    source: Source
+    flags: tuple[str, ...] = ()
+    binding: Binding | None = None
+    dense: tuple[str, Binding] | None = None
+
+
+class Writer(abc.ABC):
+    """Writes entries in the language of a target.
+
+    Attributes:
+        RANK: how many dimensions a pointwise kernel with plain values gets.
+        KEPT: how many a result of a reduction has there; as many are reduced.
+        threads: of a block of a pointwise kernel with plain values.
+        elements: of a block, likewise.
+        lanes: the threads of a block of a reduction with plain values.
+    """
+
+    RANK: ClassVar[int] = RANK
+    KEPT: ClassVar[int] = KEPT
+    threads: int = 1
+    elements: int = 1 << 14
+    lanes: int = 1
+
+    def c_type(self, c_type: str) -> str:
+        """Return what the language calls the elements that kernel.h calls `c_type`."""
+        return c_type
+
+    @abc.abstractmethod
+    def expression(
+        self, name: str, expression: ElementExpression, operands: Sequence[Operand], computed: str
+    ) -> Source:
+        """Return a function of this name that computes an expression of the operands that are
+        given, in order.
+        """
+
+    def parameters(
+        self, expression: ElementExpression, operands: Sequence[Operand]
+    ) -> tuple[list[str], dict[str, str | None]]:
+        """Return the parameters of a function that computes an expression, and what each argument
+        is for `ElementExpression.code`.
+        """
+        given: list[str] = []
+        known: dict[str, str | None] = {}
+        for name, operand in zip(expression.names, operands, strict=True):
+            known[name] = f'"{operand.text}"' if operand.form == "string" else None
+            if operand.given:
+                given.append(f"{name}_given")
+                known[name] = given[-1]
+        return given, known
+
+    @abc.abstractmethod
+    def pointwise(self, element: Element, *, values: bool) -> Written:
+        """Return an entry that calls the function for each element of the result. With `values` it
+        is device code with plain values, which `Element.pointwise_values` says, else of kernel.h's
+        form.
+        """
+
+    @abc.abstractmethod
+    def reduction(self, element: Element, *, values: bool) -> Written:
+        """Return an entry that gives the elements behind each result to the author's code; with
+        `values` called as `Element.reduction_values` says.
+        """
+
+
+def _arguments(operands: Sequence[Operand]) -> list[Argument]:
+    types = {"tensor": "Tensor", "integer": "int", "float": "float", "string": "str"}
+    found = []
+    for i, one in enumerate(operands):
+        number = "float" if one.c_type == "double" else "int"
+        found.append(Argument(f"a{i}", types.get(one.form, number), optional=one.form == "none"))
+    return found
+
+
+def _number(element: Element, i: int) -> list[str]:
+    operand = element.operands[i]
+    if operand.form in ("none", "string"):
+        return []
+    if operand.form == "float" or operand.c_type == "double":
+        return [f"a{i}" if element.float64 else f"f32(a{i})"]
+    return [f"a{i}"]
+
+
+def _items(element: Element, signature: Sequence[Argument], strides: int) -> list[str]:
+    items: list[str] = []
+    for i, argument in enumerate(signature):
+        if argument.type != "Tensor":
+            items += _number(element, i)
+            continue
+        items += [f"ptr({argument.name})"]
+        items += [f"stride({argument.name}, {d})" for d in range(strides)]
+    return items
+
+
+def _at_most(blocks: str, limit: int) -> str:
+    return f"{blocks} * ({blocks} <= {limit}) + {limit} * ({blocks} > {limit})"
+
+
+def _binding(
+    signature: Sequence[Argument], items: Sequence[str], blocks: str, threads: int
+) -> Binding:
+    parameters = parse_call(", ".join(items), signature, "a written entry")
+    size = parse_size(blocks, threads, 0, signature, "a written entry")
+    return Binding("values", parameters, size)
