@@ -65,6 +65,7 @@ WRONG = {
     "BRINGUP_SIM_RECORDS": ["banana", "-1", "1.5"],
     "BRINGUP_SIM_FAULTS": [],
     "BRINGUP_SIM_ARCHS": [],
+    "BRINGUP_SIM_HOST_CODE": ["banana", "2"],
 }
 CASES = [(name, text) for name in NAMES for text in WRONG.get(name, ["banana"])]
 

@@ -44,6 +44,15 @@ class ElementExpression:
         names: what it may name, in the order of the operator's arguments.
         tensors: those that are tensors: they can also be called x, a, b and c, in order.
         where: what errors start with.
+
+    Raises:
+        SchemaError: the text cannot be read, or names what is not there.
+
+    Examples:
+        >>> from bringup import jit
+        >>> mixed = jit.ElementExpression("self + weight * (end - self)", ("self", "end", "weight"))
+        >>> print(mixed.code("float", {"self": "s", "end": "e", "weight": "w"}), end="")
+          return (s + (w * (e - s)));
     """
 
     text: str
@@ -59,7 +68,7 @@ class ElementExpression:
                 self.code(computed, dict.fromkeys(self.names, "0"))
 
     def error(self, reason: str) -> SchemaError:
-        """Return what is wrong with the text."""
+        """Return what is wrong with the text, for this `reason`."""
         return SchemaError(f"{self.where}: {self.text!r}: {reason}")
 
     def _read(self) -> tuple[tuple[str, ast.expr], ...]:
@@ -266,4 +275,6 @@ class _Writer:
                 return not is_and
             if isinstance(condition, str):
                 asked.append(condition)
-        return f"({(' && ' if is_and else ' || ').join(asked)})" if asked else is_and
+        if len(asked) < 2:
+            return asked[0] if asked else is_and
+        return f"({(' && ' if is_and else ' || ').join(asked)})"

@@ -39,6 +39,11 @@ class Operand:
         rounded: of a tensor, the half precision that its elements have before they are widened to
             the type computed in: torch promotes operands first.
         given: whether the function has a parameter for it.
+
+    Examples:
+        >>> from bringup import jit
+        >>> jit.Operand("tensor", "float").given
+        True
     """
 
     form: Form
@@ -60,6 +65,13 @@ class Element:
         computed: the C type computed in, as kernel.h names it.
         results: the C types of the results' elements.
         float64: whether the device has numbers of 64 bits.
+
+    Examples:
+        >>> from bringup import jit
+        >>> add = jit.Source(name="add.cpp", text="template <class T> T add(T a, T b);")
+        >>> tensor = jit.Operand("tensor", "float")
+        >>> jit.Element(add, "add", (tensor, tensor), "float", ("float",)).float64
+        True
     """
 
     source: Source
@@ -70,9 +82,9 @@ class Element:
     float64: bool = True
 
     def pointwise_values(self, writer: Writer, *, dense: bool) -> Binding:
-        """Return what a pointwise kernel gets: of a tensor the address and, unless all are dense,
-        its `RANK` strides in elements; of a number its value; of the result as of a tensor; then
-        the number of elements, or their `RANK` sizes.
+        """Return what a pointwise kernel of `writer` gets: of a tensor the address and, unless all
+        are `dense`, its `RANK` strides in elements; of a number its value; of the result as of a
+        tensor; then the number of elements, or their `RANK` sizes.
         """
         signature = [*_arguments(self.operands), Argument("out", "Tensor")]
         items = _items(self, signature, 0 if dense else RANK)
@@ -83,9 +95,10 @@ class Element:
         return _binding(signature, [*items, *sizes], blocks, writer.threads)
 
     def reduction_values(self, writer: Writer) -> Binding:
-        """Return what a reduction gets: of its input the address and 2 * `KEPT` strides, those of
-        the reduced dimensions last; of the other operands numbers; of each result the address and
-        `KEPT` strides; then the sizes of the input, and how many threads share one result.
+        """Return what a reduction of `writer` gets: of its input the address and 2 * `KEPT`
+        strides, those of the reduced dimensions last; of the other operands numbers; of each result
+        the address and `KEPT` strides; then the sizes of the input, and how many threads share one
+        result.
         """
         operands, count = self.operands, len(self.results)
         results = [Argument(f"out{r}", "Tensor") for r in range(count)]
@@ -115,6 +128,12 @@ class Written:
         binding: how the entry is called; None in kernel.h's form.
         dense: of a pointwise kernel with plain values, the entry for tensors whose elements lie
             one behind another, and how that one is called.
+
+    Examples:
+        >>> from bringup import jit
+        >>> whole = jit.Source(name="run.cpp", text="...")
+        >>> jit.Written(whole).binding is None
+        True
     """
 
     source: Source
@@ -124,7 +143,7 @@ class Written:
 
 
 class Writer(abc.ABC):
-    """Writes entries in the language of a target.
+    """Writes entries in the language of a target. A vendor's target returns one as its `writer`.
 
     Attributes:
         RANK: how many dimensions a pointwise kernel with plain values gets.
@@ -132,6 +151,11 @@ class Writer(abc.ABC):
         threads: of a block of a pointwise kernel with plain values.
         elements: of a block, likewise.
         lanes: the threads of a block of a reduction with plain values.
+
+    Examples:
+        >>> from bringup import jit
+        >>> isinstance(jit.targets()["sim"].writer, jit.Writer)
+        True
     """
 
     RANK: ClassVar[int] = RANK
@@ -141,22 +165,22 @@ class Writer(abc.ABC):
     lanes: int = 1
 
     def c_type(self, c_type: str) -> str:
-        """Return what the language calls the elements that kernel.h calls `c_type`."""
+        """Return what the language calls elements of the type that kernel.h calls `c_type`."""
         return c_type
 
     @abc.abstractmethod
     def expression(
         self, name: str, expression: ElementExpression, operands: Sequence[Operand], computed: str
     ) -> Source:
-        """Return a function of this name that computes an expression of the operands that are
-        given, in order.
+        """Return a function `name` of an `expression`; its parameters are the given `operands`, in
+        order: numbers of the C type `computed`.
         """
 
     def parameters(
         self, expression: ElementExpression, operands: Sequence[Operand]
     ) -> tuple[list[str], dict[str, str | None]]:
-        """Return the parameters of a function that computes an expression, and what each argument
-        is for `ElementExpression.code`.
+        """Return the parameters of a function that computes an `expression` of `operands`, and what
+        each argument is for `ElementExpression.code`.
         """
         given: list[str] = []
         known: dict[str, str | None] = {}
@@ -169,14 +193,14 @@ class Writer(abc.ABC):
 
     @abc.abstractmethod
     def pointwise(self, element: Element, *, values: bool) -> Written:
-        """Return an entry that calls the function for each element of the result. With `values` it
+        """Return an entry that calls `element` for each element of the result. With `values` it
         is device code with plain values, which `Element.pointwise_values` says, else of kernel.h's
         form.
         """
 
     @abc.abstractmethod
     def reduction(self, element: Element, *, values: bool) -> Written:
-        """Return an entry that gives the elements behind each result to the author's code; with
+        """Return an entry that gives what is behind each result to the author's `element`; with
         `values` called as `Element.reduction_values` says.
         """
 

@@ -32,8 +32,13 @@ class Stop(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """What came of a run: exit status (negative: a signal), what was printed, the command that ran,
-    and why it was stopped if it was.
+    """What came of a compiler's run, which `Target.run` returns: exit status (negative: a signal),
+    what was printed, the command that ran, and why it was stopped if it was.
+
+    Examples:
+        >>> from bringup import jit
+        >>> jit.Finished(0, "", ("cc", "kernel.c")).status
+        0
     """
 
     status: int

@@ -1,0 +1,177 @@
+"""Kernels of a device that runs no host code: the same numbers, from addresses and plain values."""
+
+from __future__ import annotations
+
+import pytest
+from tests.forked_python import output_of
+
+# What a run of all forms prints: digests of results, and what was native.
+PROGRAM = """
+import hashlib, random, torch
+from bringup import devices, jit
+driver = devices.load_driver("sim")
+assert driver.takes_plain_values == (NATIVE_FORM == "values")
+numbers = ("floating", "integral")
+devices.kernel("aten::add", expression="self + alpha * other", supports=numbers)
+devices.kernel("aten::lt", expression="self < other", supports=numbers)
+devices.kernel("aten::addcmul", expression="x + value * a * b")
+devices.kernel("aten::clamp", expression="self if isnan(self) else "
+               "min if min is not None and self < min else "
+               "max if max is not None and self > max else self")
+devices.kernel("aten::gelu", expression="0.5 * self * (1 + (tanh(0.797884 * (self + 0.044715 * "
+               "self * self * self)) if approximate == 'tanh' else erf(self * 0.707106)))")
+two = jit.Source(name="two.cpp", text='''
+template <class T> struct total {
+  T scale;
+  double sum = 0;
+  total() : scale(1) {}
+  void add(T value, int64_t) { sum += value; }
+  T result(int64_t count) const { return static_cast<T>(sum * scale); }
+};
+template <class T> struct largest {
+  T best{};
+  int64_t place = -1;
+  void add(T value, int64_t index) { if (place < 0 || value > best) best = value, place = index; }
+  void result(int64_t, T& value, int64_t& index) const { value = best, index = place; }
+};
+template <class T> struct norm {
+  T power; double sum = 0;
+  explicit norm(T p) : power(p) {}
+  void add(T value, int64_t) { sum += value * value; }
+  T result(int64_t) const { return static_cast<T>(__builtin_sqrt(sum) * power); }
+};
+''')
+devices.kernel("aten::sum.dim_IntList", source=two, kind="reduction", entry="total")
+devices.kernel("aten::max.dim", source=two, kind="reduction", entry="largest")
+devices.kernel("aten::linalg_vector_norm", source=two, kind="reduction", entry="norm")
+digest, draw = hashlib.sha256(), random.Random(7)
+torch.manual_seed(0)
+
+def note(result):
+    for one in result if isinstance(result, tuple) else (result,):
+        one = one.cpu()
+        digest.update(f"{one.dtype} {tuple(one.shape)} {one.stride()}".encode())
+        digest.update(one.reshape(-1).view(torch.uint8).numpy().tobytes())
+
+def laid_out(shape, dtype):
+    larger = [n + draw.choice((0, 0, 2)) for n in shape]
+    order = draw.sample(range(len(shape)), len(shape))
+    made = (torch.randn([larger[d] for d in order]) * 8).to(dtype).to("npu")
+    made = made.permute([order.index(d) for d in range(len(shape))])
+    return made[tuple(slice(0, n) for n in shape)]
+
+for dtype in (torch.float32, torch.bfloat16, torch.int32):
+    for rank in (0, 1, 2, 3, 4, 6):
+        shape = [draw.randint(1, 4) for _ in range(rank)]
+        x = laid_out(shape, dtype)
+        y = laid_out([n if draw.random() < 0.7 else 1 for n in shape], dtype)
+        note(x + y); note(x + 3); note(torch.add(x, y, alpha=2))
+        note(torch.add(x, y, out=laid_out(shape, dtype)))
+        z = laid_out(shape, dtype); z += y; note(z)
+        if dtype is torch.float32:
+            note(x < y); note(x < 1)
+            note(torch.addcmul(x, y, z, value=0.5)); note(x.clamp(max=1)); note(x.clamp(-1, 2))
+            note(torch.nn.functional.gelu(x)); note(x + y.float())
+            note(torch.nn.functional.gelu(x, approximate="tanh"))
+        if dtype in (torch.float32, torch.int32) and rank:
+            dims = draw.sample(range(rank), draw.randint(1, rank))
+            note(x.sum(dims, keepdim=draw.random() < 0.5)); note(x.max(dims[0]))
+            if dtype is torch.float32: note(torch.linalg.vector_norm(x, 3, dims))
+x = torch.randn([2] * 8, device="npu").permute(7, 5, 3, 1, 6, 4, 2, 0)[::2]
+note(x + torch.randn([2, 1] * 4, device="npu")[:1])
+note(torch.empty(0, 3, device="npu") + 1)
+report = devices.fallback_report()
+print(digest.hexdigest())
+print(*sorted(f"{row.operator} {row.calls}" for row in report.native), sep="; ")
+print(*sorted(f"{row.operator} {row.calls}" for row in report.rows), sep="; ")
+"""
+
+
+def run(form: str) -> list[str]:
+    host_code = "1" if form == "host" else "0"
+    program = f"NATIVE_FORM = {form!r}\n{PROGRAM}"
+    return output_of(program, BRINGUP_SIM_HOST_CODE=host_code).splitlines()
+
+
+def test_plain_values_give_the_bits_of_the_hosts_form() -> None:
+    by_host, by_values = run("host"), run("values")
+    assert by_values[0] == by_host[0]
+    # Of eight dimensions that nothing merges plain values have no room.
+    assert by_host[1].count("aten::") == by_values[1].count("aten::") == 11
+    assert "aten::add.Tensor 1" in by_values[2].split("; ")
+    assert "aten::add.Tensor" not in by_host[2]
+
+
+RAW = """
+import torch
+from bringup import devices, jit
+devices.load_driver("sim")
+rows = jit.Source(name="rows.cpp", entry="rows", text='''
+#include "bringup/device.h"
+BRINGUP_EXPORT void rows(const bringup_position* at, const T* x, T* out, int64_t n, int64_t step,
+                         double alpha, int32_t keep, OUT* more) {
+  for (int64_t i = at->thread_idx.x; i < n; i += at->block_dim.x)
+    out[at->block_idx.x * n + i] = x[at->block_idx.x * step + i] * alpha + keep;
+  if (more) more[at->block_idx.x] = 1;
+}
+''')
+kernel = devices.kernel("aten::_log_softmax", source=rows, kind="raw", strided=("self",),
+    args="ptr(self), ptr(out), size(self, 1), stride(self, 0), f64(2.5), i32(dim), None",
+    dtypes={"T": "self", "OUT": "out"}, grid="size(self, 0)", block=2, supports=(torch.float32,))
+x = torch.arange(12.0, device="npu").reshape(3, 4)[:, :3]
+print(torch._log_softmax(x, 1, False).tolist())
+graph = torch.zeros(2)
+try:
+    devices.kernel("aten::_softmax", source=rows, kind="raw", args="ptr(self), size(self, 1)",
+                   dtypes={"T": "self", "OUT": "out"})
+    torch._softmax(x, 1, False)
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize("host_code", ["0", "1"])
+def test_a_raw_kernel_gets_what_args_lists(host_code: str) -> None:
+    said = output_of(RAW, BRINGUP_SIM_HOST_CODE=host_code).splitlines()
+    assert said[0] == "[[1.0, 3.5, 6.0], [11.0, 13.5, 16.0], [21.0, 23.5, 26.0]]"
+    assert said[1].startswith("SchemaError aten::_softmax: rows(const T* x, T* out, ")
+    assert "takes 7 parameters, args= has 2" in said[1]
+
+
+REFUSED = """
+import torch
+from bringup import devices, jit
+devices.load_driver("sim")
+function = jit.Source(name="f.cpp", text="template <class T> T add(T a, T b, T c) { return a; }")
+for options in (
+    {}, {"source": function, "expression": "self"}, {"expression": "self", "kind": "raw"},
+    {"source": function, "args": "ptr(self)"}, {"source": function, "kind": "raw", "block": 8},
+    {"expression": "self / other", "supports": ("integral",)}, {"expression": "self + missing"},
+    {"source": function, "entry": "run"},
+):
+    try:
+        devices.kernel("aten::add", **options)
+        print("taken")
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_declarations_that_do_not_fit_are_refused() -> None:
+    said = output_of(REFUSED, BRINGUP_SIM_HOST_CODE="0").splitlines()
+    for line, words in zip(
+        said,
+        [
+            "expected source= or expression=, one of them",
+            "expected source= or expression=, one of them",
+            "expression= is of one element: kind='pointwise', not 'raw'",
+            "args= belongs to kind='raw'; the kit starts a pointwise kernel",
+            "grid=, block= and shared= belong to args=",
+            "declare floating point dtypes only",
+            "missing is no argument (x, a, self, other, alpha)",
+            "there are no views of kernel.h for entry='run'",
+        ],
+        strict=True,
+    ):
+        assert line.startswith("SchemaError ")
+        assert words in line
