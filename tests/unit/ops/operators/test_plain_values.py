@@ -77,8 +77,8 @@ for dtype in (torch.float32, torch.bfloat16, torch.int32):
             dims = draw.sample(range(rank), draw.randint(1, rank))
             note(x.sum(dims, keepdim=draw.random() < 0.5)); note(x.max(dims[0]))
             if dtype is torch.float32: note(torch.linalg.vector_norm(x, 3, dims))
-x = torch.randn([2] * 8, device="npu").permute(7, 5, 3, 1, 6, 4, 2, 0)[::2]
-note(x + torch.randn([2, 1] * 4, device="npu")[:1])
+x = torch.randn([3] * 8, device="npu")[(slice(0, 2),) * 8]
+note(x + x)
 note(torch.empty(0, 3, device="npu") + 1)
 report = devices.fallback_report()
 print(digest.hexdigest())
