@@ -100,7 +100,7 @@ def bench(
 
     Exit code 0: it was timed; 1: a result is wrong, a size is slower than in the file of --compare
     beyond the noise, or it cannot be timed; 2: the command line cannot be understood, or the file
-    of --compare is another machine's.
+    of --compare is another machine's; 130: interrupted, with the sizes that were timed until then.
     """
     require_torch()
     import torch
@@ -133,22 +133,24 @@ def bench(
         except OtherRunError as error:
             raise typer.BadParameter(str(error), param_hint="--compare") from error
         rows: list[Row] = []
-        for shape in wanted:
-            try:
-                row = measure(subject, shape, Limits(seconds))
-            except MemoryError as error:
-                if not rows:
-                    raise
-                subject.notes.append(f"{error}: no larger size")
-                break
-            rows.append(compared(row, before))
-            say(json_file, f"... {rows[-1].shape}: {rows[-1].gbs:.3g} GB/s")
+        is_interrupted = False
+        try:
+            for shape in wanted:
+                rows.append(compared(measure(subject, shape, Limits(seconds)), before))
+                say(json_file, f"... {rows[-1].shape}: {rows[-1].gbs:.3g} GB/s")
+        except (MemoryError, KeyboardInterrupt) as error:
+            if not rows:
+                raise
+            is_interrupted = isinstance(error, KeyboardInterrupt)
+            subject.notes.append(f"{'interrupted' if is_interrupted else error}: no larger size")
         product = product_gflops(rows[0].dtype) if any(row.flops for row in rows) else 0.0
-        run = Run(subject.name, rows, product, subject.notes)
+        run = Run(subject.name, rows, product, subject.notes, is_interrupted)
         console.print(f"\n{run.headline}", style="bold", markup=False, highlight=False)
         report.render(table(run), console)
         write_results(json_file, as_json(run), console)
         write_page(html_file, page(run), console)
+    if is_interrupted:
+        raise typer.Exit(ExitCode.INTERRUPTED)
     if compare is not None and not any(row.before for row in rows):
         raise typer.BadParameter(f"{compare} has none of these sizes", param_hint="--compare")
     if any(row.is_slower for row in rows):

@@ -17,6 +17,7 @@ from bringup import cli
 from bringup.cli._exit_codes import ExitCode
 from bringup.cli.bench import measure as measuring
 from bringup.cli.bench import subject as subject_module
+from bringup.cli.bench import tvm_ffi_peer
 from bringup.cli.bench.measure import Row, compared, measure, product_gflops
 from bringup.cli.bench.show import Run, page, size_text, table
 from bringup.cli.bench.subject import Subject, sizes_of_rank, sweep
@@ -49,6 +50,19 @@ outer = ops.kernel_op(
     args="ptr(out), numel(out)", outputs=ops.empty("numel(x)", "numel(x)", dtype="x"),
 )
 
+P = """#include <bringup/kernel.h>
+BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx* ctx) {
+  const bringup::View<const float, 1> x(args[0]);
+  const bringup::View<float, 1> y(args[1]);
+  const auto copy = [=](int64_t i, int64_t end) { for (; i < end; ++i) y(i) = x(i); };
+  bringup::parallel_for(ctx, x.size(0), 8, copy);
+  return 0; }"""
+threaded = ops.kernel_op(
+    "bench_test::threaded(Tensor x) -> Tensor", source=jit.Source(name="threaded.cpp", text=P),
+    outputs=ops.empty_like("x"), checks=ops.rank("x", 1),
+)
+
+def integer(*sizes): return torch.ones(sizes), torch.ones(sizes), 2
 def reference(x, y, a): return torch.add(x, y, alpha=a)
 def wrong(x, y, a): return x + a * y + (x.numel() == 2048)
 def shapes_of(*sizes): return torch.ones(sizes), torch.ones(sizes), 2.0
@@ -179,6 +193,7 @@ def test_an_operator_is_found_by_its_name_too() -> None:
 def test_inductor_is_compiled_from_the_first_peer_or_left_out_with_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(tvm_ffi_peer, "is_installed", lambda: False)
     monkeypatch.setattr(torch, "compile", lambda call, *, dynamic: call)
     subject = Subject("bench_ops:axpy", ["bench_ops:reference"], inductor=True)
     assert set(measure(subject, (2048,), Limits(0)).against) == {"eager", "inductor"}
@@ -190,6 +205,53 @@ def test_inductor_is_compiled_from_the_first_peer_or_left_out_with_the_reason(
     subject = Subject("bench_ops:axpy", ["bench_ops:reference"], inductor=True)
     assert set(measure(subject, (2048,), Limits(0)).against) == {"eager"}
     assert subject.notes == ["Inductor failed: no compiler"]
+
+
+@pytest.mark.skipif(not tvm_ffi_peer.is_installed(), reason="pip install apache-tvm-ffi")
+def test_tvm_ffi_calls_the_same_kernel_where_it_is_installed() -> None:
+    subject = Subject("bench_ops:axpy", ["bench_ops:reference"])
+    for size in (2048, 64):
+        assert set(measure(subject, (size,), Limits(0)).against) == {"eager", "tvm-ffi"}
+    assert subject.notes == []
+    _, sample = Subject("bench_ops:scale_").case((64,))
+    call = tvm_ffi_peer.peer("bench_test::scale_", sample, [])
+    x, w = torch.ones(2, 32), torch.tensor([3.0])
+    assert call(x, w) is x
+    assert x.sum() == 3 * 64
+    subject = Subject("bench_ops:threaded")
+    assert set(measure(subject, (64,), Limits(0)).against) == set()
+    assert "tvm-ffi is left out: it asks for bringup's threads" in subject.notes[-1]
+
+
+def test_what_tvm_ffi_does_not_take_is_left_out_with_the_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tvm_ffi_peer, "is_installed", lambda: True)
+    subject = Subject("bench_ops:axpy", inputs="bench_ops:integer")
+    assert set(measure(subject, (8,), Limits(0)).against) == set()
+    assert set(measure(subject, (4,), Limits(0)).against) == set()
+    (note,) = (one for one in subject.notes if "tvm-ffi" in one)
+    assert "left out: a is float, given int; --against takes a wrapper" in note
+
+
+def test_an_interrupted_run_shows_and_writes_the_sizes_that_it_has(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Subject.case
+
+    def interrupted(self: Subject, shape: tuple[int, ...]) -> Any:
+        if shape != (2048,):
+            raise KeyboardInterrupt
+        return case(self, shape)
+
+    monkeypatch.setattr(Subject, "case", interrupted)
+    place = tmp_path / "bench.json"
+    assert bench("--shapes", "2048,4096", "--json", str(place)) == ExitCode.INTERRUPTED
+    assert "interrupted: no larger size" in capsys.readouterr().out
+    found = json.loads(place.read_text())
+    assert [row["shape"] for row in found["rows"]] == ["2x1024"]
+    assert found["interrupted"] is True
+    assert bench("--shapes", "4096") == ExitCode.INTERRUPTED
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,15 @@ _NOISY = 0.5  # of the median: an interval that goes further says nothing
 @dataclass(frozen=True)
 class Run:
     """All that was found of an operator: `rows` by size; `product` is the GFLOP/s of torch's matrix
-    product, 0 where it was not measured; `notes` are for the reader.
+    product, 0 where it was not measured; `notes` are for the reader; `interrupted` runs have fewer
+    sizes.
     """
 
     operator: str
     rows: Sequence[Row]
     product: float
     notes: Sequence[str]
+    interrupted: bool = False
 
     @property
     def headline(self) -> str:

@@ -15,8 +15,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from bringup import kernels, ops
+from bringup.cli.bench import tvm_ffi_peer
 from bringup.cli.trial.trial_model import SubjectError, find_callable
-from bringup.errors import SchemaError, first_line
+from bringup.errors import BringupError, SchemaError, first_line
 from bringup.ops.validation.basic_checks import Failed, compare, run
 from bringup.ops.validation.report import subject_of
 from bringup.ops.validation.samples import Form, Sample, generate, read
@@ -25,7 +26,7 @@ Call = Callable[..., Any]
 Shape = tuple[int, ...]
 """Sizes of the first tensor; a single number is how many elements it has."""
 
-_INDUCTOR = "inductor"
+_INDUCTOR, _TVM_FFI = "inductor", "tvm-ffi"
 _ROW = 1024  # elements, where only the number of all is given
 _TENSORS = 3  # of a call, where nothing is known yet: two are read, one is written
 _CACHES = 32 << 10, 32 << 20  # bytes, where the system does not tell
@@ -45,7 +46,8 @@ class Case:
 
 class Subject:
     """An operator to time: its `name`, the `call` of it, and `peers`, other ways to the same
-    results by name, of which the first says what is right. `notes` are for the reader.
+    results by name. The first that the user names says what is right; tvm-ffi, where it is
+    installed, calls the same kernel. `notes` are for the reader.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Subject:
         self._flops = None if flops is None else _number_or_function(flops)
         self._bytes = None if moved is None else function_at(moved)
         self._memory = memory
+        self._has_tvm_ffi = tvm_ffi_peer.is_installed()
         self._allowed = {} if tolerance is None else {"rtol": tolerance, "atol": tolerance}
 
     def case(self, shape: Shape) -> tuple[Case, Sample]:
@@ -95,11 +98,14 @@ class Subject:
             raise SubjectError(f"{self.name}: there is no tensor among what --inputs returns")
         first = sample.tensors()[0]
         results = run(self.call, self._operator, sample)
+        self.peers.pop(_TVM_FFI, None)  # of the size before
         flops = self._verify(sample, results, shape_text(first.shape)) if self.peers else 0.0
         written = results[len(results) - len(sample.written(self._operator.facts)) :]
         places = {one.data_ptr() for one in written}  # those may be returned, too
         fresh = [one for one in results if isinstance(one, torch.Tensor)]
         fresh = [one for one in fresh if one.data_ptr() not in places]
+        if self._has_tvm_ffi:
+            self._call_through_tvm_ffi(sample, results, fresh)
         if callable(self._flops):
             flops = self._flops(*sample.args, **sample.kwargs)
         elif self._flops is not None:
@@ -153,6 +159,21 @@ class Subject:
             except Failed as error:
                 raise SubjectError(f"{error} (--tolerance allows more)") from error
         return float(counter.get_total_flops())
+
+    def _call_through_tvm_ffi(
+        self, sample: Sample, results: list[Any], fresh: list[torch.Tensor]
+    ) -> None:
+        """Make it a peer at this size, or say once why not."""
+        try:
+            peer = tvm_ffi_peer.peer(self.name, sample, fresh)
+            compare(run(peer, self._operator, sample), results, "its results differ")
+        except (BringupError, Failed, RuntimeError) as error:
+            self._has_tvm_ffi = False
+            self.notes.append(
+                f"tvm-ffi is left out: {first_line(error)}; --against takes a wrapper."
+            )
+        else:
+            self.peers[_TVM_FFI] = peer
 
 
 def _registered(name: str) -> Call:

@@ -142,7 +142,7 @@ class _Work:
         self._shown = self._ended = False
         self._change = threading.Condition()
         if start <= time.monotonic():
-            self._show()
+            self._show(announces=total is not None)
         watch = threading.Thread(target=self._watch, name="bringup-jit-progress", daemon=True)
         watch.start()
 
@@ -179,11 +179,12 @@ class _Work:
         if self._line is not None:
             _terminal.update(self._line, self._text(), self._finished)
 
-    def _show(self) -> None:
+    def _show(self, *, announces: bool = True) -> None:
+        """Begin to show it; what follows others that are shown says a line when it is done."""
         self._shown = True
         if sys.stderr.isatty():
             self._line = _terminal.add(self._text(), self._total)
-        else:
+        elif announces:
             self._heartbeat()
 
     def _heartbeat(self) -> None:
