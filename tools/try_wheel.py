@@ -1,8 +1,8 @@
 """What `make test-wheels` runs in an environment that has nothing but a wheel and what it needs.
 
-python try_wheel.py none|TORCH_VERSION HOST.cpp
+python try_wheel.py none|TORCH_VERSION FOLDER
 
-HOST.cpp is a program that runs passes of Python through libbringup_engine.so.
+FOLDER has the sources of a program that runs passes of Python through libbringup_engine.so.
 """
 
 from __future__ import annotations
@@ -114,7 +114,8 @@ def run_outside_python(host: str) -> None:
     check(types == ["Gemm"], f"bringupc made {types}")
     Path("twice.py").write_text(_HOST_PASS)
     engine = native / "libbringup_engine.so"
-    compiler = [shutil.which("c++") or "c++", "-std=c++20", f"-I{_native.include_dir()}", host]
+    compiler = [shutil.which("c++") or "c++", "-std=c++20", f"-I{_native.include_dir()}"]
+    compiler += map(str, Path(host).glob("*.cpp"))
     _program(*compiler, "-o", "host", engine, f"-Wl,-rpath,{native}", "-pthread", "-ldl")
     said = _program(Path("host").absolute(), "once", BRINGUP_PASS_PATH="twice.py")
     check(f"runs in {sys.prefix}" in said, f"the C++ program took another Python:\n{said}")

@@ -239,8 +239,9 @@ def test() -> None:
 
 def tried(python: Path, torch: str) -> str:
     """What try_wheel.py says of the package that is installed there."""
-    host = _ROOT / "tests" / "host" / "host.cpp"
-    return run(python, _ROOT / "tools" / "try_wheel.py", torch, host).splitlines()[-1]
+    return run(
+        python, _ROOT / "tools" / "try_wheel.py", torch, _ROOT / "tests" / "host"
+    ).splitlines()[-1]
 
 
 def source_distribution() -> None:

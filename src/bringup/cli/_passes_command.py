@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bringup import passes
+from bringup import passes, settings
 from bringup.cli._exit_codes import ExitCode
 from bringup.cli._requirements import (
     HtmlFile,
@@ -98,6 +98,8 @@ def explain(
     failed or is wrong; 1: the model cannot be loaded or run, or there is no such pass.
     """
     require_torch()
+    from tempfile import TemporaryDirectory
+
     from bringup.cli.explain.model import load_model
     from bringup.cli.explain.run import explain as explain_model
     from bringup.cli.explain.show import (
@@ -108,13 +110,16 @@ def explain(
 
     _load(path, names)
     options: dict[str, object] = {"verify": verify}
-    if dump is not None:
-        options["dump_passes"] = str(dump)
-    found = explain_model(load_model(target), names, options)
-    console = console_for(json_file)
-    show_explanation(console, found, every=every)
-    write_results(json_file, explanation_as_json(found), console)
-    write_page(html_file, explanation_page(found), console)
+    with TemporaryDirectory() as scratch:
+        folder = dump or settings.pass_dump() or Path(scratch)
+        if dump is not None or html_file is not None:
+            options["dump_passes"] = str(folder)
+        found = explain_model(load_model(target), names, options)
+        console = console_for(json_file)
+        show_explanation(console, found, every=every)
+        write_results(json_file, explanation_as_json(found), console)
+        if html_file is not None:
+            write_page(html_file, explanation_page(found, folder), console)
     if found.has_failed:
         raise typer.Exit(ExitCode.PASS_FAILED)
     if not found.has_rewritten(every=names is not None):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from bringup.report._ratio import Ratio
 from bringup.report._template import drawn
 
+_ROW, _MARGIN, _SHOWN = 22, 60, 60  # of a graph: heights, how far arcs go out, nodes at most
 _COLOUR, _PEER = "#2c6fbb", "#8e8e8e"
 _COLOURS = (_COLOUR, "#e0a526", "#2a7d4f", "#c0392b", "#8e44ad")
 
@@ -117,6 +119,53 @@ def loglog(
     steps = [range(left, right + 1), range(low, high + 1)]
     ticks = [[(f"{10.0**n:g}", (n - of[0]) / (of[-1] - of[0])) for n in of] for of in steps]
     return drawn("loglog", f"{y} by {x}", placed[:count], placed[count:], ticks, _COLOURS)
+
+
+@dataclass(frozen=True)
+class GraphNode:
+    """A node of a graph that is drawn: its name, its operator, and the names that it reads."""
+
+    name: str
+    operator: str
+    reads: Collection[str]
+
+
+def rewrite(before: Sequence[GraphNode], after: Sequence[GraphNode]) -> str:
+    """Return two graphs beside each other, a node a line, with an arc to each that reads it. Nodes
+    that only one has are coloured; those that no such node reads or is read by are left out.
+    """
+    went, came = "var(--went, #c0392b)", "var(--came, #2a7d4f)"
+    graphs = {"before": (before, after, went), "after": (after, before, came)}
+    sides = [(title, *_lines_and_arcs(*graph)) for title, graph in graphs.items()]
+    return drawn("rewrite", sides, _ROW)
+
+
+def _lines_and_arcs(
+    nodes: Sequence[GraphNode], others: Sequence[GraphNode], colour: str
+) -> tuple[list[tuple[str, str]], list[tuple[int, int, int, str]]]:
+    """Return lines of text with their colours, and arcs: two heights, how far out, the colour."""
+    known = {(node.name, node.operator) for node in others}
+    new = {node.name for node in nodes if (node.name, node.operator) not in known}
+    near = new | {name for node in nodes if node.name in new for name in node.reads}
+    near |= {node.name for node in nodes if new.intersection(node.reads)}
+    shown = [node for node in nodes if node.name in near][:_SHOWN]
+    lines: list[tuple[str, str]] = []
+    places: dict[str, int] = {}
+    for is_shown, group in itertools.groupby(nodes, shown.__contains__):
+        ones = list(group)
+        for node in ones if is_shown else ():
+            places[node.name] = len(lines)
+            tone = colour if node.name in new else "currentColor"
+            lines.append((f"{node.operator}  {node.name}", tone))
+        if not is_shown:
+            lines.append((f"... {len(ones)} more", "var(--dim, #888)"))
+    arcs = [
+        (_ROW * start, _ROW * end, min(8 + 4 * (end - start), _MARGIN), lines[end][1])
+        for node in shown
+        for start, end in ((places.get(name), places[node.name]) for name in node.reads)
+        if start is not None
+    ]
+    return lines, arcs
 
 
 def _decades(values: Sequence[float]) -> tuple[int, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,27 @@ class Near(passes.PatternFusionPass):
     near, far = shown.index("  Near: near, 2 of 2"), shown.index("  Near: far, 1 of 3")
     assert near < far
     assert "expected 7, got 0" in shown
+
+
+def test_a_page_of_explain_has_the_graph_before_and_after(folder: Path) -> None:
+    assert run("explain", "explained_model:make", "--path", "mine.py", "--html", "page.html") == 0
+    before, after = re.findall(
+        '<svg width="360".*?</svg>', (folder / "page.html").read_text(), re.S
+    )
+    words = [re.findall(r'fill="([^"]+)">([^<]+)</text>', one) for one in (before, after)]
+    assert [(name, "went" in fill) for fill, name in words[0]] == [
+        ("aten::relu  relu", True),
+        ("aten::add.Tensor  add", False),
+        ("aten::relu  relu_1", True),
+        ("aten::tanh  tanh", False),
+        ("... 1 more", False),
+    ]
+    assert [name for fill, name in words[1] if "came" in fill] == [
+        "aten::clamp_min  clamp_min",
+        "aten::clamp_min  clamp_min_1",
+    ]
+    assert before.count("<path") == after.count("<path") == 3
+    assert not list(folder.glob("*.txt"))
 
 
 def test_explain_without_a_path_explains_the_shipped_library(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 
 from rich.console import Console
 
 from bringup import report
+from bringup.cli.explain.pictures import pictures
 from bringup.cli.explain.reports import page, reports_as_json, show_reports
 from bringup.cli.explain.run import Explanation
 from bringup.compiler.bisection import Bisection
@@ -22,9 +24,12 @@ def show_explanation(console: Console, found: Explanation, *, every: bool) -> No
         console.print(found.error, markup=False, style="red", soft_wrap=True)
 
 
-def explanation_page(found: Explanation) -> report.Page:
-    """Return the same as a page."""
+def explanation_page(found: Explanation, dumped: Path) -> report.Page:
+    """Return the same as a page, with pictures of the graphs that were dumped into a folder."""
     shown = page(found.model, found.reports, found.taken)
+    if figures := pictures(found.reports, dumped):
+        words = "Red nodes went, green ones came; with what they read, and what reads them."
+        shown.sections.insert(1, report.Section("The graphs", [words], figures=figures))
     shown.headline += [found.error] if found.error else []
     return shown
 

@@ -33,12 +33,17 @@ def dump(folder: Path, result: PassResult, before: str, graph: ir.Graph) -> None
     The number is that of the session, so that files sort in the order in which passes ran. Of a
     pass that failed there is no graph after it; its traceback is written as `.error.txt`.
     """
-    words = f"{result.instance_id:04}_{result.graph}_{result.name}"
-    stem = re.sub(r"[^\w.@-]+", "_", words)
-    stem = stem.encode()[:_LONGEST].decode(errors="ignore")
+    stem = file_stem(result)
     (folder / f"{stem}.before.txt").write_text(before + "\n")
     if result.traceback:
         (folder / f"{stem}.error.txt").write_text(result.traceback + "\n")
     else:
         (folder / f"{stem}.after.txt").write_text(f"{graph}\n")
         (folder / f"{stem}.after.dot").write_text(ir.to_dot(graph))
+
+
+def file_stem(result: PassResult) -> str:
+    """Return how the names of a pass's files begin."""
+    words = f"{result.instance_id:04}_{result.graph}_{result.name}"
+    stem = re.sub(r"[^\w.@-]+", "_", words)
+    return stem.encode()[:_LONGEST].decode(errors="ignore")
