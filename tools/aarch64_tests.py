@@ -1,9 +1,10 @@
 """Runs the tests of driver.h, the simulator and drivers on aarch64, under qemu's user emulation.
 
 Cross compiles with Debian's compiler, runs native tests, and checks a generated driver and the
-simulator with `bringup-driver-check`. Where compiler or emulator are missing and cannot be
-installed it says so in one line and succeeds. Usage: python tools/aarch64_tests.py [NAME...], the
-names of native tests; without one, those that concern drivers.
+simulator with `bringup-driver-check`; builds the bundle of shipped kernels that an aarch64 wheel
+brings, and calls one from a C++ program without torch. Where compiler or emulator are missing and
+cannot be installed it says so in one line and succeeds. Usage: python tools/aarch64_tests.py
+[NAME...], the names of native tests; without one, those that concern drivers, and the kernels.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import install_compilers
@@ -93,6 +95,20 @@ def check(library: Path) -> list[str]:
     return [f"{library.name}: {problem}" for problem in problems]
 
 
+def kernels() -> None:
+    """Calls a kernel of the bundle that tools/prebuild_kernels.py makes."""
+    run(sys.executable, "tools/prebuild_kernels.py", BUILD, "aarch64")
+    with zipfile.ZipFile(BUILD / "aarch64.bundle") as bundle:
+        found = [json.loads(bundle.read(name)) for name in bundle.namelist() if "meta" in name]
+        (key,) = (meta["key"] for meta in found if meta["name"] == "bias_gelu.cpp")
+        library = bundle.extract(f"{key}/kernel.so", BUILD)
+    caller = BUILD / "kernel_caller"
+    source = "tests/aarch64/kernel_caller.cpp"
+    strict = ("-std=c++17", "-Wall", "-Wextra", "-Werror", "-Iinclude")
+    run(COMPILER.replace("gcc", "g++"), *strict, source, "-o", caller, "-ldl")
+    run(*EMULATOR, caller, library, "run")
+
+
 def main(names: list[str]) -> int:
     """Builds and runs all of it; the exit code."""
     if missing():
@@ -105,6 +121,8 @@ def main(names: list[str]) -> int:
     run("ctest", "--test-dir", BUILD, "--output-on-failure", "--no-tests=error", "-R",
         f"^({'|'.join(tests)})$")  # fmt: skip
     (simulator,) = BUILD.rglob("libbringup_sim.so")
+    if not names:
+        kernels()
     problems = [line for library in (generated_driver(), simulator) for line in check(library)]
     print(*problems, sep="\n")
     return 1 if problems else 0

@@ -1,9 +1,11 @@
 """Compile what the shipped passes put into transformers' models, for the wheels.
 
-    python tools/prebuild_kernels.py FOLDER
+    python tools/prebuild_kernels.py FOLDER [MACHINE]
 
 writes FOLDER/x86_64.bundle (or aarch64.bundle), for the oldest processors that a wheel is for:
 `-DBRINGUP_PREBUILT_KERNELS=FOLDER` puts it into one. float32 and bfloat16, in "serve" and "max".
+With another MACHINE than this one what was asked for here is cross compiled. To try it, not to ship
+it: which features it needs can only be told there.
 """
 
 from __future__ import annotations
@@ -49,9 +51,20 @@ def serve(model: Any, given: str, mode: str) -> None:
                 served(torch.randn(rows, 3, 32, 32, dtype=next(model.parameters()).dtype))
 
 
+def compile_for(machine: str) -> None:
+    """Let "cpu" mean the oldest processors of a kind."""
+    from bringup import jit
+
+    is_here = machine == platform.machine()
+    compilers = ["c++", "g++"] if is_here else [f"{machine}-linux-gnu-g++"]
+    oldest = jit.GnuTarget("cpu", compilers, march=MARCH[machine], get="", runs_here=is_here)
+    jit.register_target(oldest, replace=True)
+
+
 def main() -> None:
     """Build into a cache of its own, and export all of it."""
-    target = Path(sys.argv[1]) / f"{platform.machine()}.bundle"
+    machine = sys.argv[2] if len(sys.argv) > 2 else platform.machine()
+    target = Path(sys.argv[1]) / f"{machine}.bundle"
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as cache:
         os.environ |= {"BRINGUP_CACHE_DIR": cache, "BRINGUP_JIT_AUTOTUNE": "0"}
@@ -59,18 +72,18 @@ def main() -> None:
 
         from bringup import jit, kernels
 
-        oldest = jit.GnuTarget(
-            "cpu", ["c++", "g++"], march=MARCH[platform.machine()], get="", runs_here=True
-        )
-        jit.register_target(oldest, replace=True)
-        for name in kernels.names():
-            kernels.build(name)
-        for model, given in models():
-            serve(model, given, "serve")
-            serve(model, given, "max")
-            serve(model.bfloat16(), given, "serve")
+        compile_for(platform.machine())
+        with jit.record() as asked:
+            for name in kernels.names():
+                kernels.build(name)
+            for model, given in models():
+                serve(model, given, "serve")
+                serve(model, given, "max")
+                serve(model.bfloat16(), given, "serve")
         torch._dynamo.reset()
-        exported = jit.cache().export_bundle(target)
+        compile_for(machine)
+        built = jit.prebuild(asked.specs).check()
+        exported = jit.cache().export_bundle(target, [one.key for one in built.outcomes])
     print(f"{target}: {len(exported)} kernels, {target.stat().st_size:,} bytes")
 
 
