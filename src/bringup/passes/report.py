@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,6 +13,9 @@ from bringup.errors import PluginError
 
 if TYPE_CHECKING:
     from bringup.report import Table
+
+
+_LONGEST = 200  # bytes; a file's name may have 255
 
 
 class PassStatus(Enum):
@@ -173,6 +177,12 @@ def result_table(results: Iterable[tuple[str, PassResult]]) -> Table:
         numbered = map(str, (one.matches, one.refused, one.verified))
         table.add(name, one.status.value, *numbered, f"{1000 * one.seconds:.2f}")
     return table
+
+
+def dump_stem(result: PassResult) -> str:
+    """Return how the names of the files begin that `dump_passes` writes of a pass."""
+    words = f"{result.instance_id:04}_{result.graph}_{result.name}"
+    return re.sub(r"[^\w.@-]+", "_", words).encode()[:_LONGEST].decode(errors="ignore")
 
 
 def match_bars(reports: Iterable[PassReport]) -> list[str]:

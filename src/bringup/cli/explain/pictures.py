@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bringup.passes import PassReport, PassResult, PassStatus
-from bringup.passes.run.dump import file_stem
+from bringup.passes.report import dump_stem
 from bringup.report._figures import GraphNode, rewrite
 
 # Of a value in the text of a graph.
@@ -25,7 +25,7 @@ def pictures(reports: Sequence[PassReport], folder: Path) -> list[str]:
     for report in reports:
         changed = [one for one in report.results if one.status is PassStatus.CHANGED]
         by_graph = itertools.groupby(sorted(changed, key=_graph), _graph)
-        for stems in ([file_stem(one) for one in ones] for _, ones in by_graph):
+        for stems in ([dump_stem(one) for one in ones] for _, ones in by_graph):
             texts = f"{stems[0]}.before.txt", f"{stems[-1]}.after.txt"
             found.append(rewrite(*(list(_nodes((folder / name).read_text())) for name in texts)))
     return found

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from bringup import ir
 from bringup.errors import BringupError
-from bringup.passes.report import PassResult
-
-_LONGEST = 200  # bytes; a file's name may have 255
+from bringup.passes.report import PassResult, dump_stem
 
 
 def prepare(folder: Path) -> None:
@@ -33,17 +30,10 @@ def dump(folder: Path, result: PassResult, before: str, graph: ir.Graph) -> None
     The number is that of the session, so that files sort in the order in which passes ran. Of a
     pass that failed there is no graph after it; its traceback is written as `.error.txt`.
     """
-    stem = file_stem(result)
+    stem = dump_stem(result)
     (folder / f"{stem}.before.txt").write_text(before + "\n")
     if result.traceback:
         (folder / f"{stem}.error.txt").write_text(result.traceback + "\n")
     else:
         (folder / f"{stem}.after.txt").write_text(f"{graph}\n")
         (folder / f"{stem}.after.dot").write_text(ir.to_dot(graph))
-
-
-def file_stem(result: PassResult) -> str:
-    """Return how the names of a pass's files begin."""
-    words = f"{result.instance_id:04}_{result.graph}_{result.name}"
-    stem = re.sub(r"[^\w.@-]+", "_", words)
-    return stem.encode()[:_LONGEST].decode(errors="ignore")
