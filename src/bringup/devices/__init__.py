@@ -6,8 +6,9 @@ here claims PrivateUse1 before that. `installed_drivers` says which drivers have
 can be written in Python first (`PythonDriver`).
 
 An operator without a kernel on the device runs on the host: `set_fallback_policy` and
-`fallback_policy` say which may, `fallback_report` what it cost. `kernel` gives an operator one
-(`bringup.ops` implements it, which is imported when it is first asked for).
+`fallback_policy` say which may, `fallback_report` what it cost. `kernel` gives an operator one,
+`pointwise_kernels` gives those of the table `POINTWISE` one (`bringup.ops` implements them, which
+is imported when they are first asked for).
 
 `replay_trace` makes the calls of a trace (`BRINGUP_DRIVER_TRACE`) on a driver, without torch.
 `sim.faults` makes the simulated NPU fail, for tests of what a program does then.
@@ -68,12 +69,21 @@ from bringup.devices._replay_process import ReplayDifference, ReplayReport, repl
 if TYPE_CHECKING:
     kernel: Any
     OperatorKernel: Any
+    POINTWISE: Any
+    PointwiseOperator: Any
+    pointwise_kernels: Any
 else:
     __getattr__ = lazily(
-        __name__, {"bringup.ops.operators.operator_kernel": "kernel OperatorKernel"}
+        __name__,
+        {
+            "bringup.ops.operators.operator_kernel": "kernel OperatorKernel",
+            "bringup.ops.operators.pointwise_table": "POINTWISE PointwiseOperator "
+            "pointwise_kernels",
+        },
     )
 
 __all__ = [
+    "POINTWISE",
     "CallExplanation",
     "CheckResult",
     "DeviceDescription",
@@ -94,6 +104,7 @@ __all__ = [
     "OperatorKernel",
     "PointerInfo",
     "PointerKind",
+    "PointwiseOperator",
     "PythonDriver",
     "Registration",
     "ReplayDifference",
@@ -116,6 +127,7 @@ __all__ = [
     "load_driver",
     "loaded",
     "pointer_info",
+    "pointwise_kernels",
     "register_host_memory",
     "register_module_attribute",
     "replay_trace",

@@ -62,8 +62,7 @@ def test_operators_that_the_device_has_already_leave_the_package_out_with_the_re
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (gelu,) = [one for one in bringup_sim_ops.OPERATORS if one.name.startswith("aten::gelu")][:1]
-    kernels = Path(bringup_sim_ops.__file__).parent / "kernels"
-    own = devices.kernel(gelu.name, source=kernels / gelu.file, kind=gelu.kind, entry=gelu.entry)
+    own = devices.kernel(gelu.name, expression=gelu.entry)
     try:
         assert cli.main(["coverage", "covered_model:make"]) == ExitCode.DONE
     finally:

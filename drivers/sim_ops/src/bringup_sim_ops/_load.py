@@ -53,6 +53,10 @@ def _close_all() -> None:
 
 
 def _register(operator: Operator) -> OperatorKernel:
+    if not operator.file:
+        return devices.kernel(
+            operator.name, expression=operator.entry, supports=operator.supports, flags=_FLAGS
+        )
     path = _KERNELS / operator.file
     raw = operator.kind == "raw"
     return devices.kernel(

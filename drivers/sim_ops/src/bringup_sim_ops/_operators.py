@@ -8,6 +8,8 @@ from typing import Literal, TypeAlias
 
 import torch
 
+from bringup import devices
+
 __all__ = ["OPERATORS", "Operator"]
 
 Supported: TypeAlias = torch.dtype | Literal["floating", "integral", "bool"]
@@ -24,9 +26,9 @@ class Operator:
 
     Attributes:
         name: "aten::add", for the family of its usual overload, or with the overload.
-        file: in the folder `kernels`.
+        file: in the folder `kernels`; "" for one of the kit's expressions.
         kind: as of `devices.kernel`.
-        entry: the function or class in the file.
+        entry: the function or class in the file; the expression.
         supports: the dtypes that it computes in; others fall back.
         dtypes: of a raw kernel, macro -> argument whose C type it is.
         strided: of a raw kernel, the arguments that it takes in any layout.
@@ -41,13 +43,6 @@ class Operator:
     dtypes: Mapping[str, str] | None = None
     strided: tuple[str, ...] = field(default=())
     flags: tuple[str, ...] = field(default=())
-
-
-def _pointwise(names: str, supports: tuple[Supported, ...]) -> list[Operator]:
-    return [
-        Operator(f"aten::{name}", "pointwise.cpp", "pointwise", name.partition(".")[0], supports)
-        for name in names.split()
-    ]
 
 
 def _reduction(name: str, entry: str, supports: tuple[Supported, ...]) -> Operator:
@@ -72,17 +67,16 @@ _PRODUCTS = ("-ffp-contract=fast",)
 _INDEXED = {"T": "self", "I": "index"}
 _TARGETS = {"T": "self", "I": "target"}
 
+# Of integers, too, but for a number as exponent: torch refuses a negative one, as the host does.
+_POWERS = ("aten::pow.Tensor_Tensor", "aten::pow.Scalar")
+
 OPERATORS: tuple[Operator, ...] = (
-    *_pointwise("add sub mul neg addcmul where.self clamp relu pow.Tensor_Tensor", _NUMBERS),
-    *_pointwise("pow.Scalar", _NUMBERS),
-    # Of integers torch refuses a negative exponent by its value, which the host does.
-    Operator("aten::pow.Tensor_Scalar", "pointwise.cpp", "pointwise", "pow_of_number", _FLOATING),
-    *_pointwise("div reciprocal addcdiv lerp sqrt rsqrt exp log tanh sigmoid silu gelu", _FLOATING),
-    *_pointwise(
-        "gelu_backward silu_backward threshold_backward tanh_backward sigmoid_backward "
-        "native_dropout_backward",
-        _FLOATING,
+    *(
+        Operator(row.name, "", "pointwise", row.expression, row.supports)
+        for row in devices.POINTWISE
+        if row.name not in _POWERS
     ),
+    *(Operator(name, "pow.cpp", "pointwise", "pow", _NUMBERS) for name in _POWERS),
     _reduction("sum.dim_IntList", "sum", _NUMBERS),
     _reduction("mean.dim", "mean", _FLOATING),
     _reduction("amax", "amax", _NUMBERS),

@@ -129,7 +129,7 @@ def _needs_floating(node: ast.AST) -> bool:
     if isinstance(node, ast.Constant):
         return isinstance(node.value, float)
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        return node.func.id not in ("abs", "min", "max")
+        return node.func.id not in _OWN
     return isinstance(node, (ast.Div, ast.Pow)) or (
         isinstance(node, ast.Name) and node.id in _CONSTANTS
     )

@@ -1,0 +1,182 @@
+"""Pointwise operators of torch as expressions: one table for every device.
+
+NaN goes through as torch has it. What is a product or root in torch is one here, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Literal, NamedTuple, TypeAlias
+
+from bringup.errors import SchemaError
+from bringup.ops.operators.operator_kernel import OperatorKernel, kernel
+
+Group: TypeAlias = Literal["floating", "integral", "bool"]
+
+_FLOATING: tuple[Group, ...] = ("floating",)
+_NUMBERS: tuple[Group, ...] = ("floating", "integral")
+_EVERYTHING: tuple[Group, ...] = ("floating", "integral", "bool")
+
+# Gelu (Hendrycks and Gimpel, arXiv:1606.08415): by the error function, or by tanh.
+_CDF = "0.5 * (1 + erf(self * 0.70710678118654752))"
+_INNER = "0.79788456080286536 * (self + 0.044715 * self * self * self)"
+_GELU = f'0.5 * self * (1 + tanh({_INNER})) if approximate == "tanh" else self * ({_CDF})'
+_GELU_BACKWARD = f"""
+t = tanh({_INNER}) if approximate == "tanh" else {_CDF}
+slope = 0.79788456080286536 * (1 + 0.134145 * self * self)
+by_tanh = 0.5 * (1 + t) + 0.5 * self * (1 - t * t) * slope
+by_erf = t + self * 0.39894228040143268 * exp(-0.5 * self * self)
+grad_output * (by_tanh if approximate == "tanh" else by_erf)
+"""
+# A bound that is NaN makes everything NaN, whatever the other one is.
+_CLAMP = """
+low = self if min is None else (min if self < min else self)
+both = low if max is None else (max if low > max else low)
+bounded = both if max is None or not isnan(max) else max
+self if isnan(self) else (min if min is not None and isnan(min) else bounded)
+"""
+_POW = """
+usual = self * self * self if exponent == 3 else self ** exponent
+self * self if exponent == 2 else usual
+"""
+# Roots for a number as exponent: of -inf and -0 they are not those of pow.
+_POW_OF_NUMBER = """
+usual = self * self * self if exponent == 3 else self ** exponent
+root = sqrt(self) if exponent == 0.5 else (1 / sqrt(self) if exponent == -0.5 else usual)
+self * self if exponent == 2 else root
+"""
+
+
+class PointwiseOperator(NamedTuple):
+    """An operator of the table.
+
+    Attributes:
+        name: "aten::add", for the family of its usual overload, or with the overload.
+        expression: what it computes for one element.
+        supports: the dtypes that it computes in.
+
+    Examples:
+        >>> from bringup import devices
+        >>> next(row.expression for row in devices.POINTWISE if row.name == "aten::add")
+        'self + alpha * other'
+    """
+
+    name: str
+    expression: str
+    supports: tuple[Group, ...]
+
+
+def _rows(supports: tuple[Group, ...], **expressions: str) -> list[PointwiseOperator]:
+    return [
+        PointwiseOperator(f"aten::{name.replace('__', '.')}", text, supports)
+        for name, text in expressions.items()
+    ]
+
+
+POINTWISE: tuple[PointwiseOperator, ...] = (
+    *_rows(
+        _NUMBERS,
+        add="self + alpha * other",
+        sub="self - alpha * other",
+        mul="self * other",
+        neg="-self",
+        abs="abs(self)",
+        addcmul="self + value * tensor1 * tensor2",
+        where__self="self if condition else other",
+        clamp=_CLAMP,
+        relu="0 if self < 0 else self",
+        maximum="max(self, other)",
+        minimum="min(self, other)",
+        eq__Tensor="self == other",
+        ne__Tensor="self != other",
+        lt__Tensor="self < other",
+        le__Tensor="self <= other",
+        gt__Tensor="self > other",
+        ge__Tensor="self >= other",
+        eq__Scalar="self == other",
+        ne__Scalar="self != other",
+        lt__Scalar="self < other",
+        le__Scalar="self <= other",
+        gt__Scalar="self > other",
+        ge__Scalar="self >= other",
+    ),
+    *_rows(
+        _FLOATING,
+        pow__Tensor_Tensor=_POW,
+        pow__Scalar=_POW,
+        pow__Tensor_Scalar=_POW_OF_NUMBER,
+        div="self / other",
+        reciprocal="1 / self",
+        addcdiv="self + value * tensor1 / tensor2",
+        # From the nearer end, so that a weight of 1 gives `end` itself.
+        lerp="self + weight * (end - self) if abs(weight) < 0.5 else "
+        "end - (end - self) * (1 - weight)",
+        sqrt="sqrt(self)",
+        rsqrt="1 / sqrt(self)",
+        exp="exp(self)",
+        exp2="exp2(self)",
+        expm1="expm1(self)",
+        log="log(self)",
+        log1p="log1p(self)",
+        log2="log2(self)",
+        log10="log10(self)",
+        sin="sin(self)",
+        cos="cos(self)",
+        erf="erf(self)",
+        floor="floor(self)",
+        ceil="ceil(self)",
+        trunc="trunc(self)",
+        tanh="tanh(self)",
+        sigmoid="1 / (1 + exp(-self))",
+        silu="self / (1 + exp(-self))",
+        gelu=_GELU,
+        leaky_relu="self if self > 0 else self * negative_slope",
+        gelu_backward=_GELU_BACKWARD,
+        silu_backward="s = 1 / (1 + exp(-self)); grad_output * s * (1 + self * (1 - s))",
+        threshold_backward="0 if self <= threshold else grad_output",
+        tanh_backward="grad_output * (1 - output * output)",
+        sigmoid_backward="grad_output * (1 - output) * output",
+        leaky_relu_backward="grad_output if self > 0 else grad_output * negative_slope",
+        native_dropout_backward="grad_output * (mask * scale)",
+    ),
+)
+
+
+def pointwise_kernels(without: Collection[str] = ()) -> dict[str, OperatorKernel]:
+    """Give the loaded driver's device kernels for the pointwise operators of torch that the kit has
+    expressions for: arithmetic, comparisons, functions, activations and their gradients. Each is
+    compiled at its first call, by the device's target, which needs a writer.
+
+    Args:
+        without: operators of the table that get none, "aten::gelu".
+
+    Returns:
+        The handle of each, by its name in the table.
+
+    Raises:
+        DeviceError: no driver is loaded, or other code has a kernel for one of them.
+        SchemaError: `without` names an operator that the table does not have.
+
+    Examples:
+        >>> import torch
+        >>> from bringup import devices
+        >>> _ = devices.load_driver("sim")
+        >>> handles = devices.pointwise_kernels(without=("aten::gelu",))
+        >>> torch.addcmul(*torch.ones(3, 2, device="npu")).tolist()
+        [2.0, 2.0]
+        >>> for handle in handles.values():
+        ...     handle.close()
+    """
+    names = {row.name for row in POINTWISE}
+    if unknown := sorted(set(without) - names):
+        raise SchemaError(f"devices.pointwise_kernels: without={unknown[0]!r}: no such operator")
+    made: dict[str, OperatorKernel] = {}
+    try:
+        for row in POINTWISE:
+            if row.name not in without:
+                made[row.name] = kernel(row.name, expression=row.expression, supports=row.supports)
+    except BaseException:
+        for one in made.values():
+            one.close()
+        raise
+    return made
