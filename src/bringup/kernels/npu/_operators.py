@@ -63,6 +63,19 @@ class NpuOperator:
         out, out_overload: what runs the kernel, into results that are there: by their names in the
             schema, or all of them as `out`.
         default: the overload that allocates.
+
+    Args:
+        signature: its name, arguments and results.
+        results: makes the results of a call, not yet written, from its arguments by name.
+        elements: how many elements the workspace has, from the arguments by name.
+
+    Examples:
+        >>> from bringup.kernels import npu
+        >>> operator: npu.NpuOperator = npu.npu_fused_infer_attention_score
+        >>> query, key = torch.ones(2, 1, 64), torch.ones(2, 16, 64)
+        >>> result, _ = operator.infer_output(query, key, key, num_heads=4, input_layout="BSH")
+        >>> result.shape
+        torch.Size([2, 1, 64])
     """
 
     def __init__(self, signature: Signature, results: Results, elements: Results | Any) -> None:
@@ -94,11 +107,17 @@ class NpuOperator:
         return self.default(*args, **kwargs)
 
     def bound(self, args: Sequence[Any], kwargs: Arguments) -> Arguments:
-        """Return every argument by its name, defaults too."""
+        """Return every argument by its name, defaults too.
+
+        `args` are those of a call by position, `kwargs` those by name.
+        """
         return {**self._defaults, **dict(zip(self._names, args, strict=False)), **kwargs}
 
     def results(self, args: Sequence[Any], kwargs: Arguments) -> dict[str, Tensor]:
-        """Return unwritten tensors for the results of a call, by name."""
+        """Return unwritten tensors for the results of a call, by name.
+
+        `args` are its arguments by position, `kwargs` those by name.
+        """
         found = self._results(self.bound(args, kwargs))
         return dict(zip(self.signature.results, found, strict=True))
 

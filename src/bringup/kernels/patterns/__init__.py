@@ -58,5 +58,10 @@ def register_patterns(names: Sequence[str] | None = None) -> tuple[str, ...]:
             is free.
 
     Raises `ValueError` for a name that the library does not have, or that another pass has taken.
+
+    Examples:
+        >>> from bringup import kernels
+        >>> kernels.register_patterns(["RmsNorm"])
+        ('LibraryRmsNorm',)
     """
     return register_in_order(LIBRARY, names, prefix="Library", owner="the pass library")

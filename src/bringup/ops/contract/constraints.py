@@ -40,6 +40,12 @@ Size = int | str
 class InputConstraint:
     """One item of an operator's input contract. Made by the functions below; arguments that are
     None are left out.
+
+    Examples:
+        >>> from bringup import ops
+        >>> columns: ops.InputConstraint = ops.shape("by", "x.shape[1]")
+        >>> columns.names, columns.sizes
+        (('by',), ('x.shape[1]',))
     """
 
     kind: CheckKind
@@ -48,7 +54,9 @@ class InputConstraint:
     dtypes: tuple[torch.dtype, ...] = ()
 
     def bind(self, schema: Schema, where: str) -> BoundConstraint:
-        """Return the check over indices. Raises `SchemaError` starting with `where`."""
+        """Return the check over the indices of `schema`'s arguments. Raises `SchemaError` that
+        begins with `where`.
+        """
         return BoundConstraint(
             self.kind,
             tuple(self._index(schema, name, where) for name in self.names),

@@ -96,6 +96,12 @@ class OutputRule:
 
     Made by `empty_like` and `empty`. Serves the allocation before the kernel runs, fake tensors and
     meta tensors.
+
+    Examples:
+        >>> from bringup import ops
+        >>> rule: ops.OutputRule = ops.empty("x.shape[0]", dtype=torch.float32)
+        >>> rule.sizes, rule.dtype
+        (('x.shape[0]',), torch.float32)
     """
 
     like: str | None
@@ -105,7 +111,7 @@ class OutputRule:
     when: str | None = None
 
     def bind(self, schema: Schema, number: int, counts: dict[Counted, int]) -> BoundOutput:
-        """Return the rule with argument names resolved, for output `number`.
+        """Return the rule with the argument names of `schema` resolved, for output `number`.
 
         `counts` numbers what the kernel counts, for all outputs of an operator; this adds to it.
         Raises `SchemaError`.

@@ -93,6 +93,24 @@ class CustomOperator(RegistrationMethods, metaclass=_Constructor):
         schema: the schema as registered.
         qualified_name: `namespace::name`.
         overload: the operator in `torch.ops`.
+
+    Args:
+        operator: the operator, as it is registered.
+        library: keeps its registrations.
+        function: what it runs.
+        structure: of arguments that are dicts, lists or tuples; None where all are flat.
+        where: the place of the definition, for messages.
+
+    Examples:
+        >>> from bringup import ops
+        >>> scaled = ops.CustomOpHandle(
+        ...     "example_handle::scaled", "(Tensor x, float by) -> Tensor", lambda x, by: x * by
+        ... )
+        >>> isinstance(scaled, ops.CustomOperator), scaled.schema
+        (True, 'example_handle::scaled(Tensor x, float by) -> Tensor')
+        >>> scaled(torch.ones(2), by=2.0)
+        tensor([2., 2.])
+        >>> scaled.undefine()
     """
 
     def __init__(

@@ -279,7 +279,7 @@ def forget(name: str) -> None:
 
 
 def register_fake(operator: Any, function: Callable[..., Any] | None = None) -> Any:
-    """Register the fake of any operator; returns what `RegistrationMethods.register_fake` does.
+    """Register the fake of any operator, and return it; a decorator, too.
 
     Args:
         operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
@@ -296,8 +296,7 @@ def register_fake(operator: Any, function: Callable[..., Any] | None = None) -> 
 def register_kernel(
     operator: Any, device: str | Iterable[str] | None, function: Callable[..., Any] | None = None
 ) -> Any:
-    """Register a kernel of any operator; a decorator, too, that returns what
-    `RegistrationMethods.register_kernel`.
+    """Register a kernel of any operator, and return it; a decorator, too.
 
     Args:
         operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
@@ -307,6 +306,16 @@ def register_kernel(
 
     Raises:
         SchemaError: there is no such operator, or no such device.
+
+    Examples:
+        >>> from bringup import ops
+        >>> library = ops.Library("example_kernel", "DEF")
+        >>> _ = library.define("twice(Tensor x) -> Tensor")
+        >>> @ops.register_kernel("example_kernel::twice", "cpu")
+        ... def twice(x):
+        ...     return 2 * x
+        >>> torch.ops.example_kernel.twice(torch.ones(2))
+        tensor([2., 2.])
     """
     return _registration_of(operator).register_kernel(device, function)
 
@@ -318,7 +327,7 @@ def register_autograd(
     *,
     setup_context: Callable[..., Any] | None = None,
 ) -> None:
-    """Register the gradient of any operator. See `RegistrationMethods.register_autograd`.
+    """Register the gradient of any operator. See `CustomOperator.register_autograd`.
 
     Args:
         operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
@@ -332,8 +341,7 @@ def register_autograd(
 
 
 def register_jvp(operator: Any, jvp: Callable[..., Any] | None = None) -> Any:
-    """Register the forward-mode derivative of any operator; returns what
-    `RegistrationMethods.register_jvp`.
+    """Register the forward-mode derivative of any operator, and return it; a decorator, too.
 
     Args:
         operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
@@ -341,6 +349,20 @@ def register_jvp(operator: Any, jvp: Callable[..., Any] | None = None) -> Any:
 
     Raises:
         SchemaError: there is no such operator.
+
+    Examples:
+        >>> from torch.autograd import forward_ad
+        >>> from bringup import ops
+        >>> @ops.custom_op("example_jvp::twice")
+        ... def twice(x: torch.Tensor) -> torch.Tensor:
+        ...     return 2 * x
+        >>> @ops.register_jvp("example_jvp::twice")
+        ... def jvp(ctx, tangent):
+        ...     return 2 * tangent
+        >>> with forward_ad.dual_level():
+        ...     y = twice(forward_ad.make_dual(torch.ones(1), torch.ones(1)))
+        ...     forward_ad.unpack_dual(y).tangent
+        tensor([2.])
     """
     if jvp is None:
         return lambda given: register_jvp(operator, given)
@@ -348,8 +370,7 @@ def register_jvp(operator: Any, jvp: Callable[..., Any] | None = None) -> Any:
 
 
 def register_vmap(operator: Any, rule: Callable[..., Any] | GeneratedRule | None = None) -> Any:
-    """Register the batching rule of any operator; a decorator, too, that returns what
-    `RegistrationMethods.register_vmap`.
+    """Register the batching rule of any operator, and return it; a decorator, too.
 
     Args:
         operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
@@ -357,6 +378,15 @@ def register_vmap(operator: Any, rule: Callable[..., Any] | GeneratedRule | None
 
     Raises:
         SchemaError: there is no such operator.
+
+    Examples:
+        >>> from bringup import ops
+        >>> library = ops.Library("example_vmap", "DEF")
+        >>> _ = library.define("twice(Tensor x) -> Tensor")
+        >>> _ = ops.register_kernel("example_vmap::twice", None, lambda x: 2 * x)
+        >>> _ = ops.register_vmap("example_vmap::twice", "pointwise")
+        >>> torch.vmap(torch.ops.example_vmap.twice)(torch.ones(2, 1)).shape
+        torch.Size([2, 1])
     """
     if rule is None:
         return lambda given: register_vmap(operator, given)
@@ -364,7 +394,7 @@ def register_vmap(operator: Any, rule: Callable[..., Any] | GeneratedRule | None
 
 
 def register_autocast(operator: Any, device: str, dtype: torch.dtype) -> None:
-    """Register the autocast rule of any operator. See `RegistrationMethods.register_autocast`.
+    """Register the autocast rule of any operator. See `CustomOperator.register_autocast`.
 
     Args:
         operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
@@ -373,12 +403,22 @@ def register_autocast(operator: Any, device: str, dtype: torch.dtype) -> None:
 
     Raises:
         SchemaError: there is no such operator.
+
+    Examples:
+        >>> from bringup import ops
+        >>> @ops.custom_op("example_autocast::product")
+        ... def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        ...     return x @ y
+        >>> ops.register_autocast(product, "cpu", torch.bfloat16)
+        >>> with torch.autocast("cpu"):
+        ...     product(torch.ones(1, 2), torch.ones(2, 1))
+        tensor([[2.]], dtype=torch.bfloat16)
     """
     _registration_of(operator).register_autocast(device, dtype)
 
 
 def register_effect(operator: Any, effect: Literal["ordered"] | None) -> None:
-    """Declare the effect of any operator. See `RegistrationMethods.register_effect`.
+    """Declare the effect of any operator. See `CustomOperator.register_effect`.
 
     Args:
         operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
@@ -386,13 +426,20 @@ def register_effect(operator: Any, effect: Literal["ordered"] | None) -> None:
 
     Raises:
         SchemaError: there is no such operator.
+
+    Examples:
+        >>> from bringup import ops
+        >>> @ops.custom_op("example_effect::shown")
+        ... def shown(x: torch.Tensor) -> torch.Tensor:
+        ...     print(x)
+        ...     return x.clone()
+        >>> ops.register_effect(shown, "ordered")  # a compiler keeps each call, read or not
     """
     _registration_of(operator).register_effect(effect)
 
 
 def register_sharding(operator: Any, strategy: Callable[..., Any] | None = None) -> Any:
-    """Register the sharding rule of any operator; a decorator, too, that returns what
-    `RegistrationMethods.register_sharding`.
+    """Register the sharding rule of any operator, and return it; a decorator, too.
 
     Args:
         operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
@@ -400,6 +447,16 @@ def register_sharding(operator: Any, strategy: Callable[..., Any] | None = None)
 
     Raises:
         SchemaError: there is no such operator.
+
+    Examples:
+        >>> from bringup import ops
+        >>> from torch.distributed.tensor import Replicate, Shard
+        >>> @ops.custom_op("example_sharding::twice")
+        ... def twice(x: torch.Tensor) -> torch.Tensor:
+        ...     return 2 * x
+        >>> @ops.register_sharding(twice)  # by outputs, then by inputs
+        ... def strategy(x):
+        ...     return [([Replicate()], [Replicate()]), ([Shard(0)], [Shard(0)])]
     """
     if strategy is None:
         return lambda given: register_sharding(operator, given)

@@ -55,6 +55,18 @@ class AdoptedOperator(RegistrationMethods):
         schema: the schema as registered.
         qualified_name: `namespace::name`, with `.overload` where there is one.
         overload: the operator in `torch.ops`.
+
+    Examples:
+        >>> from bringup import ops
+        >>> @torch.library.custom_op("example_adopt::halves", mutates_args=())
+        ... def halves(x: torch.Tensor) -> torch.Tensor:
+        ...     return x / 2
+        >>> adopted: ops.AdoptedOperator = ops.adopt("example_adopt::halves")
+        >>> adopted.register_vmap("pointwise")
+        'pointwise'
+        >>> torch.vmap(adopted)(torch.ones(2, 1))
+        tensor([[0.5000],
+                [0.5000]])
     """
 
     def __init__(self, operator: Any) -> None:
@@ -94,10 +106,12 @@ class AdoptedOperator(RegistrationMethods):
         *,
         override: bool = False,
     ) -> Any:
-        """See `RegistrationMethods.register_kernel`. `SchemaError` when the operator has one for
-        the device.
+        """Register a kernel, and return it, as `KernelOperator.register_kernel` does; a decorator
+        without `function`. `SchemaError` when the operator has one for the device.
 
         Args:
+            device: `"cpu"`, `"npu"`, ..., or several; None for all that have none of their own.
+            function: gets the operator's arguments, returns its outputs.
             override: True takes the place of what is there, as long as this handle is held.
         """
         devices = listed(device)
@@ -108,7 +122,7 @@ class AdoptedOperator(RegistrationMethods):
             return super().register_kernel(devices, function)
 
     def register_fake(self, function: Any = None, *, override: bool = False) -> Any:
-        """See `RegistrationMethods.register_fake`. `SchemaError` when the operator has a fake or a
+        """See `CustomOperator.register_fake`. `SchemaError` when the operator has a fake or a
         Meta kernel, or is made of operators that have one.
 
         Args:
@@ -127,7 +141,7 @@ class AdoptedOperator(RegistrationMethods):
         setup_context: Callable[..., Any] | None = None,
         override: bool = False,
     ) -> None:
-        """See `RegistrationMethods.register_autograd`. `SchemaError` when the operator has a
+        """See `CustomOperator.register_autograd`. `SchemaError` when the operator has a
         gradient.
 
         Args:
@@ -137,7 +151,7 @@ class AdoptedOperator(RegistrationMethods):
             super().register_autograd(backward, setup_context=setup_context)
 
     def register_jvp(self, jvp: Any = None, *, override: bool = False) -> Any:
-        """See `RegistrationMethods.register_jvp`. `SchemaError` when the operator has a gradient
+        """See `CustomOperator.register_jvp`. `SchemaError` when the operator has a gradient
         of its own.
 
         Args:
@@ -158,6 +172,12 @@ class AdoptedOperator(RegistrationMethods):
     ) -> None:
         """Make another operator the backward of this one, as `KernelOperator.register_backward`
         does; an unneeded gradient is zeros for it.
+
+        Args:
+            operator: `"namespace::name"` of the backward.
+            save: names of the tensors that it reads.
+            gradients: names of the arguments that get gradients, in its order; all by default.
+            override: True takes the place of a gradient that is there.
 
         Raises:
             SchemaError: the two operators do not fit together, or this one has a gradient.
@@ -180,7 +200,7 @@ class AdoptedOperator(RegistrationMethods):
     def register_vmap(
         self, rule: Callable[..., Any] | GeneratedRule | None = None, *, override: bool = False
     ) -> Any:
-        """See `RegistrationMethods.register_vmap`. `SchemaError` when the operator has a batching
+        """See `CustomOperator.register_vmap`. `SchemaError` when the operator has a batching
         rule.
 
         Args:
@@ -192,7 +212,7 @@ class AdoptedOperator(RegistrationMethods):
             return super().register_vmap(rule)
 
     def register_autocast(self, device: str, dtype: torch.dtype, *, override: bool = False) -> None:
-        """See `RegistrationMethods.register_autocast`. `SchemaError` when the operator has a rule
+        """See `CustomOperator.register_autocast`. `SchemaError` when the operator has a rule
         for it.
 
         Args:

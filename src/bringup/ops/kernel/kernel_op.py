@@ -423,7 +423,7 @@ def kernel_op(
     Examples:
         >>> from bringup import jit, ops
         >>> text = "void twice(float* y, const float* x, long n) { while (n--) y[n] = 2 * x[n]; }"
-        >>> twice = ops.kernel_op(
+        >>> twice: ops.KernelOperator = ops.kernel_op(
         ...     "example::twice(Tensor x) -> Tensor",
         ...     source=jit.Source(name="twice.c", text=text),
         ...     entry="twice",

@@ -34,7 +34,15 @@ class CheckOutcome(Enum):
 
 @dataclass(frozen=True)
 class CheckRow:
-    """One check: its name, what came of it, and why it failed or does not apply."""
+    """One check: its name, what came of it, and why it failed or does not apply.
+
+    Examples:
+        >>> from bringup import ops
+        >>> row = ops.CheckRow("fresh results", ops.CheckOutcome.FAIL, "result 0 is x's memory")
+        >>> report = ops.CheckReport("example::f", samples=1, rows=(row,))
+        >>> print(report)
+        fresh results  fail            result 0 is x's memory
+    """
 
     name: str
     outcome: CheckOutcome
