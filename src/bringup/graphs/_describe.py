@@ -39,7 +39,20 @@ class Access:
 
 @dataclass(frozen=True)
 class Change:
-    """What one name stands for on both sides, in words."""
+    """What one name stands for on both sides, in words.
+
+    Examples:
+        >>> from bringup import graphs
+        >>> first, second, x = graphs.CapturedGraph(), graphs.CapturedGraph(), torch.ones(2)
+        >>> with graphs.capture(first):
+        ...     y = torch.relu(x)
+        >>> with graphs.capture(second):
+        ...     y = torch.relu(x[:1])
+        >>> change: graphs.Change
+        >>> (change,) = first.diff(second).nodes_changed
+        >>> change.name
+        'aten::relu.0'
+    """
 
     name: str
     before: str

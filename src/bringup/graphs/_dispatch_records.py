@@ -24,6 +24,21 @@ class DispatchRecord:
         op_cache_entry: the operator's overload that ran.
         args: its positional arguments in schema order, defaults too. Tensors are `TensorRef`.
         kwargs: its keyword-only arguments, defaults too.
+
+    Examples:
+        >>> from bringup import graphs
+        >>> class Handler(graphs.GraphOpHandler):
+        ...     @classmethod
+        ...     def update_args(cls, dispatch_record: graphs.DispatchRecord, update_input):
+        ...         dispatch_record.args[1] = update_input["axis"]
+        >>> x, graph = torch.ones(2, 2), graphs.CapturedGraph()
+        >>> with graphs.graph_handler_scope("cumsum", Handler), graphs.capture(graph):
+        ...     y = torch.cumsum(x, 0)
+        >>> graph.update([{"axis": 1}]).changed
+        ('cumsum.0.dim',)
+        >>> (record,) = graph.dispatch_records
+        >>> record.op_cache_entry, record.named()["dim"]
+        (<OpOverload(op='aten.cumsum', overload='default')>, 1)
     """
 
     op_cache_entry: Any

@@ -152,6 +152,21 @@ def register_graph_handler(op_names: str | Sequence[str]) -> Callable[[H], H]:
         TypeError: it decorates no class, a hook is no classmethod, a name is no string, or a spec
             is malformed.
         ValueError: a spec names an argument that the operator, which exists already, does not have.
+
+    Examples:
+        >>> from bringup import graphs
+        >>> @graphs.register_npu_graph_handler("cumsum")  # torch_npu's names of the same
+        ... class Handler(graphs.NpuGraphOpHandler):
+        ...     UPDATE_SPECS = {"cumsum": [("arg", 1, "axis")]}
+        >>> x, graph = torch.ones(2, 2), graphs.CapturedGraph()
+        >>> with graphs.capture(graph):
+        ...     y = torch.cumsum(x, 0)
+        >>> _ = graph.update({"cumsum.axis": 1})
+        >>> graph.replay()
+        >>> y
+        tensor([[1., 2.],
+                [1., 2.]])
+        >>> graphs.unregister_graph_handler("cumsum")
     """
     names = _names(op_names)
 

@@ -85,6 +85,16 @@ class DetectedUpdate:
         spec: as `UPDATE_SPECS` of a handler has it.
         first, second: its values.
         slot: the name of the slot that is there already, or None.
+
+    Examples:
+        >>> from bringup import graphs
+        >>> def scaled(x, by):
+        ...     return torch.add(x, x, alpha=by)
+        >>> found = graphs.detect_updates(scaled, (torch.ones(3), 2), (torch.ones(3), 5))
+        >>> update: graphs.DetectedUpdate
+        >>> (update,) = found.arguments
+        >>> update.op, update.first, update.second
+        ('aten::add.Tensor', 2, 5)
     """
 
     op: str
@@ -103,6 +113,16 @@ class DetectedUpdates:
         arguments: host arguments with two values.
         constants: numbers of nodes that bring data of Python, with another content: no update
             reaches them, so make them tensors that both captures read.
+
+    Examples:
+        >>> from bringup import graphs
+        >>> inputs = (torch.ones(2, 3), 0), (torch.ones(2, 3), 1)
+        >>> found: graphs.DetectedUpdates = graphs.detect_updates(torch.cumsum, *inputs)
+        >>> print(found)
+        These need a handler before the capture:
+            @graphs.register_graph_handler(['aten::cumsum'])
+            class Handler(graphs.GraphOpHandler):
+                UPDATE_SPECS = {'aten::cumsum': [('arg', 1, 'dim')]}
     """
 
     arguments: tuple[DetectedUpdate, ...]

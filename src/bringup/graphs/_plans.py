@@ -190,6 +190,12 @@ class BoundPlan:
 
     Attributes:
         sources: of each slot that gets an input, by its name.
+
+    Examples:
+        >>> from bringup import graphs
+        >>> bound = graphs.BoundPlan((("shift.by", graphs.Input(1)),))
+        >>> bound.slots([torch.ones(2), 5])  # the inputs of a call of the function
+        {'shift.by': 5}
     """
 
     sources: tuple[tuple[str, Source], ...]

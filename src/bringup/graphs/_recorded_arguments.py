@@ -14,6 +14,15 @@ from torch.utils import _pytree
 class TensorRef:
     """A tensor of a record, which does not keep its memory: shape, stride, dtype and device are
     those of the capture. Operators take it in the place of a living tensor.
+
+    Examples:
+        >>> from bringup import graphs
+        >>> x = torch.ones(2)
+        >>> reference = graphs.TensorWeakRef(x)  # TensorRef under torch_npu's name
+        >>> isinstance(reference, graphs.TensorRef), reference.is_(x), reference.is_(x[:1])
+        (True, True, False)
+        >>> torch.add(reference, 1)
+        tensor([2., 2.])
     """
 
     def __init__(self, tensor: torch.Tensor) -> None:

@@ -25,6 +25,16 @@ class TaskGroup:
     Args:
         graph: what is captured; held weakly.
         nodes: the numbers of the operators in it.
+
+    Examples:
+        >>> from bringup import graphs
+        >>> x, out, graph = torch.ones(3), torch.zeros(3), graphs.CapturedGraph()
+        >>> with graphs.capture(graph):
+        ...     graphs.graph_task_group_begin()
+        ...     _ = torch.add(x, x, alpha=1, out=out)
+        ...     group: graphs.TaskGroup = graphs.graph_task_group_end()
+        >>> group, group.graph is graph
+        (TaskGroup(1 operators), True)
     """
 
     def __init__(self, graph: CapturedGraph, nodes: range) -> None:
