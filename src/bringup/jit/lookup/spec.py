@@ -70,7 +70,7 @@ class Spec:
 
     @classmethod
     def of(cls, request: Request) -> Spec:
-        """Return the spec that a call of `compile` amounted to."""
+        """Return the spec that the call of `compile` in `request` amounted to."""
         debug = request.debug if request.debug else None
         return cls(request.source, request.macros, request.flags, request.target, debug)
 

@@ -162,9 +162,10 @@ class Cache:
             return prune.clear(self.layout)
 
     def unload(self) -> Unloaded:
-        """Close the libraries of this process's kernels, wherever they lie, that nothing holds: an
-        operator, a graph or a running launch keeps its kernel, and says so in the result. What was
-        closed is loaded again when it is next used.
+        """Close the libraries of this process's kernels, wherever they lie, that nothing holds.
+
+        Returns what was closed and what is held: an operator, a graph or a running launch keeps its
+        kernel. What was closed is loaded again when it is next used.
         """
         from bringup.jit.load.binary import unload
 
@@ -196,6 +197,7 @@ class Cache:
             The entries that are in the bundle.
 
         Raises:
+            TypeError: `keys` is one text, not a list.
             LookupError: a key names no entry, or several, or the cache is empty.
             BundleError: an entry that is named is damaged; without `keys` it is put aside, with a
                 line in the log, and left out.
@@ -313,7 +315,12 @@ class Cache:
         self, portable_key: str, roots: Sequence[tuple[str, str]], *, compiler_is_missing: bool
     ) -> tuple[Hit | None, list[str]]:
         """Return the verified entry for what was asked for, whatever compiler built it, and why
-        others were refused. Where there is a compiler, only builds that were imported count.
+        others were refused.
+
+        Args:
+            portable_key: what was asked for, without the compiler.
+            roots: where headers are now, by the names that entries have for these folders.
+            compiler_is_missing: False: only builds that were imported count.
         """
         refused = []
         for variant in self._portables.variants(portable_key):
@@ -371,8 +378,18 @@ class Cache:
         origin: Origin,
         facts: Mapping[str, object],
     ) -> Hit:
-        """Make the staged folder an entry, whole or not at all, and return it; when another process
-        was first, its entry.
+        """Make the folder `staged` an entry, whole or not at all, and return it.
+
+        When another process was first, its entry is returned.
+
+        Args:
+            staged: has the binary; is moved.
+            request_key: what finds it again.
+            record: what the key is made of.
+            headers: what the compiler read.
+            searched: where it looked for files, and which of them were there.
+            origin: what finds it without its compiler.
+            facts: more for its `meta.json`.
 
         Raises `StoreUnwritableError`.
         """
@@ -402,7 +419,15 @@ class Cache:
     def add_portable(
         self, origin: Origin, key: str, size: int, sha256: str, *, imported: bool = False
     ) -> None:
-        """Let an entry be found without its compiler. Raises `StoreUnwritableError`."""
+        """Let an entry be found without its compiler. Raises `StoreUnwritableError`.
+
+        Args:
+            origin: what was asked for, and the machine that it runs on.
+            key: of the entry.
+            size: of its binary, in bytes.
+            sha256: of its binary.
+            imported: whether it came with a bundle.
+        """
         variant = PortableVariant(key, size, sha256, *origin[1:], imported)
         self._portables.add(origin.key, variant)
 

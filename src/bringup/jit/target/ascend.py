@@ -41,7 +41,18 @@ _FLAGS = ("-x", "asc", "-std=c++17", "-O2", "-shared", "-fPIC")
 
 
 class AscendTarget(Target):
-    """`ascend` for Atlas A2 and A3 (dav-2201), or for another architecture: `ascend:dav-3510`."""
+    """`ascend` for Atlas A2 and A3 (dav-2201), or for another architecture: `ascend:dav-3510`.
+
+    Args:
+        name: of the target, and the compiler's in `jit.compile(target=...)`.
+        architecture: as bisheng calls it.
+
+    Examples:
+        >>> from bringup import jit
+        >>> target = jit.AscendTarget().variant("dav-3510")  # jit.compile(target="ascend:dav-3510")
+        >>> target.name
+        'ascend:dav-3510'
+    """
 
     languages: Mapping[str, str] = MappingProxyType({".cpp": "c++"})
     variables = (*_HOMES, "ASCEND_OPP_PATH")

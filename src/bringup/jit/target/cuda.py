@@ -49,7 +49,17 @@ _PROGRAMS = ("nvcc", "nvcc.profile", "cudafe++", "ptxas", "fatbinary", "nvlink",
 
 
 class CudaTarget(Target):
-    """`cuda`, or for other architectures than `sm_90`: `cuda:sm_80`, `cuda:sm_80+sm_90`."""
+    """`cuda`, or for other architectures than `sm_90`: `cuda:sm_80`, `cuda:sm_80+sm_90`.
+
+    Args:
+        name: of the target in `jit.compile(target=...)`.
+        architectures: of GPUs, as nvcc calls them.
+
+    Examples:
+        >>> from bringup import jit
+        >>> jit.CudaTarget().variant("sm_80+sm_90").name  # jit.compile(target="cuda:sm_80+sm_90")
+        'cuda:sm_80+sm_90'
+    """
 
     languages: Mapping[str, str] = MappingProxyType({".cu": "cuda"})
 

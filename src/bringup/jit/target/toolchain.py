@@ -114,7 +114,7 @@ class Memo(Protocol):
         """Return what was kept under `name`, or None."""
 
     def keep(self, name: str, content: bytes) -> None:
-        """Keep `content` if it can."""
+        """Keep `content` under `name` if it can."""
 
 
 class KnownToolchain:

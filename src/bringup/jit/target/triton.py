@@ -107,7 +107,17 @@ class TritonKernel:
 
 
 class TritonTarget(Target):
-    """`triton`, or for other GPUs than `sm_90`: `triton:sm_80`, `triton:gfx942`."""
+    """`triton`, or for other GPUs than `sm_90`: `triton:sm_80`, `triton:gfx942`.
+
+    Args:
+        name: of the target in `jit.compile(target=...)`.
+        architecture: of the GPU: `sm_90`, `gfx942`.
+
+    Examples:
+        >>> from bringup import jit
+        >>> jit.TritonTarget().variant("gfx942").name  # jit.compile(target="triton:gfx942")
+        'triton:gfx942'
+    """
 
     languages: Mapping[str, str] = MappingProxyType({".triton": "triton"})
 

@@ -20,6 +20,17 @@ from bringup.jit.template.template import BoundTemplate, Template
 class Field:
     """One run-time value: the item of `params=`, and what it is for the call (an address is None
     where the tensor has no memory).
+
+    Examples:
+        >>> from bringup import jit
+        >>> text = "void wait_for(long n) { while (n--); }"
+        >>> template = jit.Template(
+        ...     text=text, name="wait_for.c", entry="wait_for", abi="function", params="2*n"
+        ... )
+        >>> field: jit.Field
+        >>> (field,) = jit.params(template, n=3).fields
+        >>> field
+        Field(item='2*n', value=6)
     """
 
     item: str
@@ -50,8 +61,8 @@ class Params:
 
     @classmethod
     def of_call(cls, bound: BoundTemplate, values: Sequence[Any]) -> Params:
-        """Return the set for these values of all arguments, outputs among them. Raises `ValueError`
-        naming the template and what does not fit it.
+        """Return the set for these `values` of all arguments of `bound`, outputs among them. Raises
+        `ValueError` naming the template and what does not fit it.
         """
         signature = bound.signature
         try:
@@ -81,9 +92,16 @@ class Params:
         choices: Sequence[int],
         buckets: Sequence[int],
     ) -> Params:
-        """Return the set for the numbers that an operator's call was packed into: a choice is the
-        number of the allowed value. Raises `ValueError` naming the argument whose dtype has no C
-        type.
+        """Return the set for the numbers that an operator's call was packed into.
+
+        Args:
+            bound: the template, resolved against the operator's arguments.
+            dtypes: of the tensors that `dtypes=` names, in its order.
+            layouts: the number of each `Layout`.
+            choices: the number of each allowed value.
+            buckets: 1 where the call is in the bucket.
+
+        Raises `ValueError` naming the argument whose dtype has no C type.
         """
         return cls(
             bound,
@@ -131,7 +149,10 @@ class Params:
         return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
 
     def spec(self, target: str = "cpu") -> Spec:
-        """Return the kernel as a value that `jit.prebuild` takes. Raises what `jit.Spec` raises."""
+        """Return the kernel for `target` as a value that `jit.prebuild` takes.
+
+        Raises what `jit.Spec` raises.
+        """
         glued = self.bound.glued
         return Spec(glued.source, self.macros, (*glued.flags, *self.template.flags), target)
 

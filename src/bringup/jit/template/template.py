@@ -247,7 +247,7 @@ class Template:
         return next(iter(names), ())
 
     def error(self, where: str, what: str) -> ValueError:
-        """Return a `ValueError` about this template."""
+        """Return a `ValueError` about this template: `where` in it, and `what` is wrong there."""
         return ValueError(f"{self._label}: {where}: {what}")
 
     # How messages call it and its items, which `kernel_op` has other words for.
@@ -265,10 +265,11 @@ class Template:
         return BoundTemplate(self, tuple(signature))
 
     def compile(self, params: ParameterSet, *, target: str = "cpu") -> Binary:
-        """Return the binary for a parameter set, as `jit.compile` makes or finds it. Raises what
-        that raises, `FileNotFoundError` for a source that is not there among it; `ValueError` for a
-        parameter struct that is not what `params=` says, and for an optional function that nothing
-        would call.
+        """Return the binary of a parameter set for `target`, as `jit.compile` makes or finds it.
+
+        Raises what that raises, `FileNotFoundError` for a source that is not there among it;
+        `ValueError` for a parameter struct that is not what `params=` says, and for an optional
+        function that nothing would call.
         """
         content = self.source.content()  # a missing file by its name, not as a header that is gone
         text = "" if self.source.is_library else content.decode(errors="replace")
@@ -284,8 +285,13 @@ class Template:
         return replace(binary, binding=params.bound.binding)
 
     def load(self, params: ParameterSet, *, target: str = "cpu") -> int:
-        """Return the number in the native kernel table of the kernel for a parameter set. It is
-        built again when the cache is cleared between compile and load. Raises what `compile`
+        """Return the number in the native kernel table of the kernel for a parameter set.
+
+        Args:
+            params: the parameter set.
+            target: what it is built for.
+
+        It is built again when the cache is cleared between compile and load. Raises what `compile`
         and `Binary.kernel_id` raise.
         """
         try:
@@ -308,6 +314,22 @@ class BoundTemplate:
         items: what the kernel gets at run time; empty for `abi="args"`.
         parameters: the same where the entry is a function.
         launch_size: of `abi="values"`: over how many blocks of how many threads it runs.
+
+    Examples:
+        >>> from bringup import jit
+        >>> text = "void copy(T* y, const T* x, long n) { while (n--) y[n] = x[n]; }"
+        >>> template = jit.Template(
+        ...     text=text,
+        ...     name="copy.c",
+        ...     entry="copy",
+        ...     abi="function",
+        ...     dtypes={"T": "x"},
+        ...     params="ptr(out), ptr(x), numel(x)",
+        ... )
+        >>> bound = template.bind([jit.Argument("x", "Tensor"), jit.Argument("out", "Tensor")])
+        >>> params = jit.Params.of_call(bound, [torch.ones(3), torch.empty(3)])
+        >>> params.dtypes, [field.item for field in params.fields]
+        ({'T': 'float'}, ['ptr(out)', 'ptr(x)', 'numel(x)'])
     """
 
     def __init__(self, template: Template, signature: tuple[Argument, ...]) -> None:
