@@ -29,6 +29,14 @@ class AtenDialect(ir.AtenOperators, ir.VerifiableDialect, own=("mode_for",)):
 
     Args:
         fake_mode: under which shapes are inferred; taken from the first fake tensor met when None.
+
+    Examples:
+        >>> from bringup import compiler, ir
+        >>> graph = ir.Graph(dialect=compiler.AtenDialect())
+        >>> matrix = graph.dialect.meta_of(ir.TensorDesc(ir.Shape([2, 3]), "float32"))
+        >>> node = graph.insert("aten::sum", (graph.add_input(meta=matrix), [0]))
+        >>> print(node.op_type, node.output.desc)
+        aten::sum.dim_IntList float32[3]
     """
 
     name = "aten"
@@ -288,7 +296,16 @@ def _dtype_named(name: str) -> torch.dtype:
 
 @contextlib.contextmanager
 def ordinary_torch() -> Iterator[None]:
-    """Inside of a compile: run torch operators for real, as outside of it."""
+    """Inside of a compile: run torch operators for real, as outside of it.
+
+    Examples:
+        >>> from bringup.compiler import aten
+        >>> from torch._subclasses.fake_tensor import FakeTensorMode
+        >>> with FakeTensorMode():
+        ...     with aten.ordinary_torch():
+        ...         print(torch.ones(2).sum())
+        tensor(2.)
+    """
     with unset_fake_temporarily(), torch._C._DisablePythonDispatcher():
         yield
 

@@ -50,6 +50,13 @@ def dynamo_backend(
     Raises:
         BringupError: an option or mode is not known.
         PassError: a pass failed.
+
+    Examples:
+        >>> from bringup import compiler
+        >>> relu = torch.compile(torch.relu, backend=compiler.dynamo_backend)
+        >>> with torch.inference_mode():
+        ...     relu(torch.tensor([-1.0, 1.0]))
+        tensor([0., 1.])
     """
     # takes half a second to import, which applying passes alone does not need
     from torch._dynamo.backends.common import aot_autograd

@@ -58,6 +58,11 @@ class Culprit:
         graph: the graph it is in.
         nodes: what was matched; of a graph pass, what it says it replaced.
         switch: what switches it off.
+
+    Examples:
+        >>> from bringup import compiler
+        >>> print(compiler.Culprit("pass", "differs by 0.5", "Fuse", 1, 3, graph="forward"))
+        pass Fuse, match 1 (rewrite 3 of all) on forward: differs by 0.5
     """
 
     part: str

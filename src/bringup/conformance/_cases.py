@@ -39,6 +39,12 @@ class CaseResult:
             driver's function, or of what did not end, the whole case.
         seconds_on_host: of those that ran on the host, or with its help.
         error: the largest of results that agree, relative to the largest value; by dtype.
+
+    Examples:
+        >>> from bringup import conformance
+        >>> case = conformance.CaseResult("op/add/float32", "pass", native=True)
+        >>> case.kind, case.subject
+        ('op', 'add')
     """
 
     id: str

@@ -21,6 +21,11 @@ class Place:
         phase: "forward" or "backward".
         operator: with its overload, "aten::add.Tensor".
         call: how often the operator was called before in this module and phase.
+
+    Examples:
+        >>> from bringup import conformance
+        >>> print(conformance.Place(module="0.1", phase="forward", operator="aten::gelu", call=2))
+        aten::gelu in the forward of 0.1, call 3
     """
 
     module: str

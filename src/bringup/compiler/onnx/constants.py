@@ -24,6 +24,12 @@ class ConstantTensor:
 
     Attributes:
         desc: shape and dtype.
+
+    Examples:
+        >>> from bringup.compiler import onnx
+        >>> constant = onnx.ConstantTensor.of_array([[1.0, 2.0]])
+        >>> print(constant.desc, constant.numpy())
+        float64[1, 2] [[1. 2.]]
     """
 
     def __init__(self, proto: Any, folder: Path | None = None, source: Any = None) -> None:
@@ -36,7 +42,9 @@ class ConstantTensor:
 
     @classmethod
     def of_array(cls, array: Any) -> ConstantTensor:
-        """Return a constant with these elements; `TypeError` for what ONNX has no tensor for."""
+        """Return a constant with the elements of `array`; `TypeError` for what ONNX has no tensor
+        for.
+        """
         return cls(numpy_helper.from_array(np.asarray(array)))
 
     @classmethod

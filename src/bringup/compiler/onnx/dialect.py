@@ -31,6 +31,14 @@ class OnnxDialect(ModelOperators, ir.VerifiableDialect):
         opsets: the version of each domain; of the default one (`""`) the newest where missing.
         functions: the model's own functions by operator type.
         ir_version: of the model.
+
+    Examples:
+        >>> from bringup import ir
+        >>> from bringup.compiler import onnx
+        >>> builder = ir.GraphBuilder(dialect=onnx.OnnxDialect({"": 17}))
+        >>> x = builder.create_input(shape=[2, 3], dtype="float32")
+        >>> print(builder.onnx.Transpose(x).value.desc)
+        float32[3, 2]
     """
 
     values_are_immutable = True
@@ -126,6 +134,9 @@ class OnnxDialect(ModelOperators, ir.VerifiableDialect):
     def infer(self, node: ir.Node, instead_of: ir.Value | None = None) -> tuple[object, ...]:
         """See `ir.Dialect.infer`. Where less can be inferred than was known of a value, what was
         known is kept.
+
+        Raises `SchemaError` for an operator that these versions do not have, and `ValueError` where
+        the call has to say how many outputs it has.
         """
         reason = operators.absent_reason(node.operator)
         if reason is not None:
@@ -321,6 +332,24 @@ def require_opset(graph: ir.Graph, domain: str, version: int) -> None:
     """Let the model (or function) that a graph belongs to import a version of a domain.
 
     Undone with the transaction. Raises `ModelError` when it imports another version.
+
+    Args:
+        graph: of the model, or one that its nodes call.
+        domain: `""` or `"ai.onnx"` for ONNX's own operators.
+        version: of the domain.
+
+    Examples:
+        >>> from bringup.compiler import onnx
+        >>> from onnx import parser
+        >>> model = onnx.from_proto(
+        ...     parser.parse_model('''
+        ... <ir_version: 10, opset_import: ["" : 17]>
+        ... tiny (float[4] x) => (float[4] y) { y = Relu(x) }
+        ... ''')
+        ... )
+        >>> onnx.require_opset(model.graph, "com.example", 1)
+        >>> [(one.domain, one.version) for one in model.to_proto().opset_import]
+        [('', 17), ('com.example', 1)]
     """
     root = graph
     while (parent := root.get_parent_graph()) is not None:

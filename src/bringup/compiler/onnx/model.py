@@ -47,6 +47,8 @@ class OnnxModel:
         functions: the graphs of the model's own functions, by operator type.
 
     Raises `ModelError` when the model is broken: it names the graph and the node.
+
+    Raises `TypeError` for what is no `onnx.ModelProto`.
     """
 
     def __init__(self, proto: Any, folder: Path | None = None) -> None:
@@ -143,7 +145,28 @@ def load(path: str | os.PathLike[str]) -> OnnxModel:
 
 
 def from_proto(proto: Any, folder: str | os.PathLike[str] | None = None) -> OnnxModel:
-    """Return the model of an `onnx.ModelProto`; `folder` is where its external data lie."""
+    """Return the model of an `onnx.ModelProto`.
+
+    Args:
+        proto: the model; it must not change while what is returned lives.
+        folder: where its external data lie; None when there are none.
+
+    Raises what `OnnxModel` raises.
+
+    Examples:
+        >>> from bringup import compiler
+        >>> from bringup.compiler import onnx
+        >>> from onnx import parser
+        >>> model: onnx.OnnxModel = onnx.from_proto(
+        ...     parser.parse_model('''
+        ... <ir_version: 10, opset_import: ["" : 17]>
+        ... tiny (float[4] x) => (float[4] y) { a = Relu(x)  y = Neg(a) }
+        ... ''')
+        ... )
+        >>> _ = compiler.apply_passes(model, passes=[])
+        >>> [node.op_type for node in model.to_proto().graph.node]
+        ['Relu', 'Neg']
+    """
     return OnnxModel(proto, None if folder is None else Path(folder))
 
 
