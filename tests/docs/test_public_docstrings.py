@@ -4,9 +4,6 @@ Every parameter and every error that the body raises is named; what is not None 
 returned. An example uses a public function or class: `>>>` lines of a docstring, which run here and
 have `torch`, or a Python block of a page, which runs in test_fenced_blocks.py; the name's page of
 the site leads there.
-
-`undocumented.txt` has what does not yet keep this. It only shrinks: the test fails where
-a name there keeps the rule, and `python -m tests.docs.test_public_docstrings` takes it out.
 """
 
 from __future__ import annotations
@@ -20,7 +17,6 @@ import json
 import re
 import textwrap
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from tests.forked_python import output_of
@@ -28,7 +24,6 @@ from tools.docs_site import PACKAGES, docstring_examples, examples, names
 
 from bringup import ir
 
-LIST = Path(__file__).with_name("undocumented.txt")
 _FORWARDED = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -155,23 +150,9 @@ def unsaid() -> dict[str, list[str]]:
     return {name: gaps for name, gaps in sorted(found.items()) if gaps}
 
 
-def listed() -> dict[str, list[str]]:
-    """What `undocumented.txt` says that each name lacks."""
-    rows = (line.split(": ") for line in LIST.read_text().splitlines())
-    return {name: gaps.split(", ") for name, gaps in rows}
-
-
 def test_public_docstrings_say_what_a_caller_has_to_know() -> None:
-    found, known = unsaid(), listed()
-
-    new = [
-        f"{name}: {gap}" for name in found for gap in found[name] if gap not in known.get(name, ())
-    ]
-    assert not new, "\n".join(["say it in the docstring:", *new])
-    kept = [
-        f"{name}: {gap}" for name in known for gap in known[name] if gap not in found.get(name, ())
-    ]
-    assert not kept, "\n".join(["now: `python -m tests.docs.test_public_docstrings`", *kept])
+    missing = [f"{name}: {gap}" for name, gaps in unsaid().items() for gap in gaps]
+    assert not missing, "\n".join(["say it in the docstring:", *missing])
 
 
 # One program for all, since a start costs more than an example.
@@ -205,11 +186,3 @@ def test_a_docstring_that_says_nothing_has_every_gap() -> None:
         "raises ValueError",
     ]
     assert _gaps(function, said) == []
-
-
-if __name__ == "__main__":
-    now = unsaid()
-    lacking = {
-        name: [gap for gap in gaps if gap in now.get(name, ())] for name, gaps in listed().items()
-    }
-    LIST.write_text("".join(f"{n}: {', '.join(gaps)}\n" for n, gaps in lacking.items() if gaps))
