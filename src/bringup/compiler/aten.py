@@ -296,7 +296,7 @@ def _dtype_named(name: str) -> torch.dtype:
 
 @contextlib.contextmanager
 def ordinary_torch() -> Iterator[None]:
-    """Inside of a compile: run torch operators for real, as outside of it.
+    """Run torch operators for real in this block, inside of a compile as outside of it.
 
     Examples:
         >>> from bringup.compiler import aten

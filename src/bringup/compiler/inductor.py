@@ -78,7 +78,7 @@ class InductorPass(CustomGraphPass):  # type: ignore[misc]
 def inductor_hooks(
     passes: Sequence[str] | None = None, *, options: Mapping[str, object] | None = None
 ) -> dict[str, InductorPass]:
-    """Registered passes as options of plain Inductor:
+    """Return registered passes as options of plain Inductor:
     `torch.compile(model, options=compiler.inductor_hooks())`.
 
     The passes then see what Inductor sees: ATen after its decompositions.
@@ -87,7 +87,7 @@ def inductor_hooks(
         passes: names of registered passes; None for all of them.
         options: what passes may read with `context.get_option_value`.
 
-    Returns one custom pass for each hook that has passes to run. Raises `ValueError` for a name
+    One custom pass is returned for each hook that has passes to run. Raises `ValueError` for a name
     that is not registered.
     """
     plugins, selected = load_and_select(passes, options or {})

@@ -105,8 +105,10 @@ def graph_task_group_end(stream: Any = None) -> TaskGroup:
 
 
 def graph_task_update_begin(stream: Any, handle: TaskGroup) -> None:
-    """From here to `graph_task_update_end` operators called on this thread are those of a group, in
-    its order, with new values: they do not run where they write into tensors that they are given.
+    """Take the operators that this thread calls until `graph_task_update_end` as those of a group.
+
+    They come in its order, with new values, and do not run where they write into tensors that they
+    are given.
 
     Args:
         stream: accepted for programs written for torch_npu. An update belongs to the next replay,

@@ -58,7 +58,7 @@ class TensorHolder:
         shape: Iterable[DimPattern] | None = None,
         device: object = None,
     ) -> TensorHolder:
-        """In a pattern: what the tensor that this holder stands for must look like; returns itself.
+        """Say what the tensor of this holder must look like, in a pattern; return the holder.
 
         See `TensorConstraint`. Raises `TypeError` or `ValueError` for a fact that cannot be meant.
 

@@ -48,7 +48,7 @@ class Dialect(ABC):
         >>> class Mine(ir.Dialect):
         ...     def commute(self, node): ...
         Traceback (most recent call last):
-        TypeError: the dialect Mine has 'commute', which are not read: ...
+        TypeError: the dialect Mine has 'commute', which is not read: ...
     """
 
     provisional: ClassVar[bool] = False
@@ -71,9 +71,9 @@ class Dialect(ABC):
         unknown = [name for name in vars(cls) if not name.startswith("_") and name not in known]
         if unknown:
             raise TypeError(
-                f"the dialect {cls.__qualname__} has {', '.join(map(repr, unknown))}, which are "
-                "not read: spell it as in ir.Dialect, let a helper begin with an underscore, or "
-                "list it: class ...(ir.Dialect, own=(...))"
+                f"the dialect {cls.__qualname__} has {', '.join(map(repr, unknown))}, which "
+                f"{'is' if len(unknown) == 1 else 'are'} not read: spell it as in ir.Dialect, let "
+                "a helper begin with an underscore, or list it: class ...(ir.Dialect, own=(...))"
             )
 
     @property
@@ -202,8 +202,8 @@ class Dialect(ABC):
         return False
 
     def pass_on_shapes(self, graph: Any) -> None:  # noqa: B027  (nothing to tell by default)
-        """Called when all shapes of a graph were inferred, to tell the graphs that its nodes
-        call.
+        """Tell the graphs that nodes of `graph` call their shapes: called when all of its own were
+        inferred.
         """
 
     def as_size(self, meta: object) -> Dim | None:

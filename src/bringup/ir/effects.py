@@ -58,7 +58,7 @@ class AliasAnalysis:
         return self.core.writer_of(value)
 
     def replaced(self, old: ValueBase, new: ValueBase) -> None:
-        """`new` stands where `old` stood: from now on they count as one storage."""
+        """Count `new`, which stands where `old` stood, as the same storage from now on."""
         self.core.replaced(old, new)
 
     def record(self, node: NodeBase) -> None:

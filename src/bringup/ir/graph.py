@@ -438,7 +438,7 @@ class Graph(GraphTree):
 
     @contextmanager
     def savepoint(self, undone: list[Edit] | None = None) -> Iterator[None]:
-        """Inside a transaction: an exception undoes the edits made in this block alone.
+        """Let an exception undo the edits made in this block alone, inside a transaction.
 
         They are appended to `undone`.
 

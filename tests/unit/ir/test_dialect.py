@@ -9,7 +9,7 @@ from bringup import ir
 
 
 def test_a_misspelt_method_is_refused_where_the_dialect_is_defined():
-    with pytest.raises(TypeError, match=r"Typo has 'read_strides', which are not read.*own="):
+    with pytest.raises(TypeError, match=r"Typo has 'read_strides', which is not read.*own="):
         type("Typo", (ir.Dialect,), {"read_strides": lambda self, node: True})
 
 

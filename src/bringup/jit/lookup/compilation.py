@@ -60,9 +60,7 @@ def forget() -> None:
 
 
 def freeze() -> None:
-    """From here on a kernel that is not in the cache is a `MissingKernelError`: nothing is
-    compiled any more.
-    """
+    """Compile nothing from now on: a kernel that is not in the cache is a `MissingKernelError`."""
     with _state.lock:
         _state.frozen += 1
 
@@ -74,7 +72,7 @@ def is_frozen() -> bool:
 
 @contextlib.contextmanager
 def frozen() -> Iterator[None]:
-    """Within, in every thread, a kernel that is not in the cache is a `MissingKernelError`."""
+    """Compile nothing in this block, in any thread: a missing kernel is a `MissingKernelError`."""
     freeze()
     try:
         yield

@@ -275,7 +275,7 @@ class Cache:
             shutil.rmtree(staged, ignore_errors=True)
 
     def make_room(self, *keep: str) -> None:
-        """After entries came: prunes others if the cache has grown beyond its bounds."""
+        """Prune other entries if the cache has grown beyond its bounds: for after entries came."""
         from bringup.jit.store import prune
 
         with contextlib.suppress(StoreUnwritableError):

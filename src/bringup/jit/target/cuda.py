@@ -95,7 +95,7 @@ class CudaTarget(Target):
         super().check_loadable(path, debug)
 
     def toolchain(self, memo: Memo, kind: Kind = "host") -> Toolchain:
-        """nvcc with the host's compiler, or NVRTC for device code."""
+        """Return nvcc with the host's compiler, or NVRTC for device code."""
         if kind == "device":
             return self._nvrtc.toolchain(memo)
         host = self._host().toolchain(memo)
@@ -141,7 +141,7 @@ class CudaTarget(Target):
         ).fingerprinted()
 
     def flags(self, toolchain: Toolchain, language: str, debug: Debug) -> tuple[str, ...]:
-        """Code for every architecture of the name, and PTX of the newest for GPUs to come.
+        """Return the options for code of every architecture of the name, and for PTX of the newest.
 
         Raises:
             ValueError: `debug` asks for sanitizers.
@@ -164,7 +164,7 @@ class CudaTarget(Target):
         )
 
     def command(self, job: Job) -> list[str]:
-        """nvcc's command line, or for NVRTC its options as if they were one."""
+        """Return nvcc's command line, or for NVRTC its options as if they were one."""
         if job.toolchain.family == "nvrtc":
             return self._nvrtc.command(job, self.flags(job.toolchain, "cuda", job.debug))
         _check_for_shell(job)
@@ -206,7 +206,10 @@ class CudaTarget(Target):
         return super().run(job, command)
 
     def dumps(self, job: Job) -> Mapping[str, Sequence[str]]:
-        """`kernel.ptx` of the first architecture and `kernel.ii`, as wanted."""
+        """Return the commands for `kernel.ptx`, of the first architecture, and `kernel.ii`.
+
+        By the file that each writes; those that are wanted.
+        """
         if job.toolchain.family == "nvrtc":
             return {}  # NVRTC writes its PTX in the run itself
         flags = ("-x", "cu", "-std=c++17", "-O3", f"-arch={self._architectures[0]}")

@@ -337,7 +337,7 @@ class GnuTarget(Target):
             yield folder
 
     def flags(self, toolchain: Toolchain, language: str, debug: Debug) -> tuple[str, ...]:
-        """Optimised for the target's `-march`, stripped unless it is to be debugged."""
+        """Return the options to optimise for `-march`, and to strip unless it is to be debugged."""
         inside = debug.line_info or debug.sanitizers
         return (
             *_LANGUAGE_FLAGS[language],
@@ -412,7 +412,7 @@ class GnuTarget(Target):
         return [path for path in programs.all if path not in known]
 
     def dumps(self, job: Job) -> Mapping[str, Sequence[str]]:
-        """`kernel.s` and `kernel.ii`, as wanted."""
+        """Return the commands for `kernel.s` and `kernel.ii`, by file; those that are wanted."""
         command = [flag for flag in self._compile_command(job) if not flag.startswith("-Wl,")]
         compile_flags = [flag for flag in job.flags if not flag.startswith(("-Wl,", "-l", "-L"))]
         wanted = {}

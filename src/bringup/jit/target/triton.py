@@ -170,7 +170,7 @@ class TritonTarget(Target):
         ).fingerprinted()
 
     def flags(self, toolchain: Toolchain, language: str, debug: Debug) -> tuple[str, ...]:
-        """Return None: what Triton gets stands in the source.
+        """Return no options: what Triton gets stands in the source.
 
         Raises:
             ValueError: `debug` asks for sanitizers, which device code has not.

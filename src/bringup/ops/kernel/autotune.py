@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def autotune() -> Iterator[None]:
-    """Within, in this thread, each kind of call of an operator whose template has several `tiles`
-    is measured once, on the arguments of that call; what is the fastest is kept in the cache and
-    used from then on, by every process on this machine. An operator that has already run for such
-    a call keeps what it has until the process ends.
+    """Measure, in this block and thread, each kind of call of an operator whose template has
+    several `tiles`, once, on the arguments of that call.
+
+    What is the fastest is kept in the cache and used from then on, by every process on this
+    machine. An operator that has already run for such a call keeps what it has until the process
+    ends.
 
     Does nothing where `BRINGUP_JIT_AUTOTUNE` is 0, the default where `CI` is set.
     """

@@ -69,7 +69,7 @@ class OperatorKernel:
             handle.enabled = True
 
     def disable(self) -> None:
-        """From here on, in all threads, the operators fall back, as the fallback policy says."""
+        """Let the operators fall back from now on, in all threads, as the fallback policy says."""
         for handle in self._handles.values():
             handle.enabled = False
 

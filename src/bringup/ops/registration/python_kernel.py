@@ -39,7 +39,7 @@ class _Debugging:
 
 @contextmanager
 def debugging(enabled: bool = True) -> Iterator[None]:
-    """Within it, operators written in Python are checked for writes that their schema hides.
+    """Check operators written in Python, in this block, for writes that their schema hides.
 
     Each run of a function keeps copies of its inputs and compares, so this is for tests. The
     setting `BRINGUP_OPS_DEBUG=1` does the same for a whole process.
