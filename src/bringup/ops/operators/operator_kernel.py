@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import torch
 
@@ -30,6 +30,8 @@ _GROUPS: Mapping[str, tuple[torch.dtype, ...]] = {
     "integral": (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     "bool": (torch.bool,),
 }
+
+Form: TypeAlias = Literal["host", "device", "values"]  # in which a raw kernel is started
 
 _lock = threading.Lock()
 _registered: dict[str, OperatorKernel] = {}  # by overload
@@ -116,6 +118,7 @@ def kernel(
     grid: Extent = 1,
     block: Extent = 1,
     shared: int | str = 0,
+    host: bool = False,
 ) -> OperatorKernel:
     """Give an operator of torch a kernel on the device of the loaded driver.
 
@@ -159,6 +162,9 @@ def kernel(
             or up to three of them.
         block: likewise, the threads of a block.
         shared: likewise, the bytes of a block's shared memory.
+        host: of a raw kernel, whether it runs on the host and starts work on the device itself, by
+            a vendor's library, in the stream that `ctx->stream` is. Then it is built for the host,
+            and `source` can be a library that is built already.
 
     Returns:
         The handle with which the kernel is disabled or closed.
@@ -180,10 +186,16 @@ def kernel(
         check_declared(one, kind)
     launch = None if args is None else PlainLaunch(args, grid, block, shared)
     _check_options(operator, kind, source, expression, launch, (grid, block, shared))
+    if host and (kind != "raw" or launch is not None):
+        raise SchemaError(
+            f"devices.kernel({operator!r}): host=True is of a raw kernel of kernel.h's form, "
+            "without args="
+        )
+    form: Form = "host" if host else "device" if launch is None else "values"
     supported = _supported(operator, supports)
     declaration = Declaration(
         kind,
-        None if source is None else _source(operator, source, kind, launch is not None, caller),
+        None if source is None else _source(operator, source, kind, form, caller),
         entry or ("run" if kind == "raw" else operator.partition("::")[2].partition(".")[0]),
         supported,
         _macros(operator, kind, family[0], dtypes),
@@ -289,15 +301,15 @@ def _source(
     operator: str,
     source: str | os.PathLike[str] | jit.Source,
     kind: Kind,
-    has_plain_values: bool,
+    form: Form,
     caller: FrameType,
 ) -> jit.Source:
     if not isinstance(source, jit.Source):
         source = jit.Source(locate(f"devices.kernel({operator!r})", Path(source), caller))
-    if source.is_library:
+    if source.is_library and form != "host":
         raise SchemaError(
             f"devices.kernel({operator!r}): source={str(source)!r} is a library; device code is "
-            "built from its source"
+            "built from its source, and a library that starts work itself needs host=True"
         )
     if source.abi != "args":
         raise SchemaError(
@@ -305,9 +317,9 @@ def _source(
         )
     return replace(
         source,
-        kind="device",
+        kind="host" if form == "host" else "device",
         entry=source.entry if kind == "raw" else "run",
-        abi="values" if has_plain_values else "args",
+        abi="values" if form == "values" else "args",
     )
 
 

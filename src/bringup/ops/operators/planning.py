@@ -302,7 +302,8 @@ class Planner:
         where it takes no such call.
         """
         name, properties = self._overload.qualified_name, self._properties(values)
-        target = jit.target_of_arch(properties.arch)
+        on_host = self._declaration.source is not None and self._declaration.source.kind == "host"
+        target = "cpu" if on_host else jit.target_of_arch(properties.arch)
         writer = jit.targets()[target.partition(":")[0]].writer
         written = self._written_by(writer, inputs, decided, results, properties)
         if written is None:
@@ -311,6 +312,8 @@ class Planner:
             macro: writer.c_type(c_type) if writer is not None else c_type
             for macro, c_type in self._macros(values, decided, results).items()
         }
+        if written.source.is_library:
+            macros = {}
         flags = (*written.flags, *self._declaration.flags)
         try:
             with compiling_for(name):

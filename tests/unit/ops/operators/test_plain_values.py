@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tests.forked_python import output_of
 
@@ -175,3 +177,61 @@ def test_declarations_that_do_not_fit_are_refused() -> None:
     ):
         assert line.startswith("SchemaError ")
         assert words in line
+
+
+HOST_ENTRY = """
+import os, subprocess, sys, torch
+from bringup import devices, jit
+from bringup._native import include_dir
+devices.load_driver("sim")
+text = '''
+#include "bringup/kernel.h"
+#include <string.h>
+#ifndef T
+#define T float
+#endif
+/* As a vendor's library would, but at once: the simulator's memory is the host's. */
+int run(void** args, int32_t n, const bringup_ctx* ctx) {
+  const DLTensor* x = (const DLTensor*)args[0];
+  DLTensor* out = (DLTensor*)args[1];
+  if (n != 2 || ctx->device.device_type != 12) return 1;
+  T* scratch = (T*)ctx->workspace(ctx, sizeof(T) * x->shape[0]);
+  for (int64_t i = 0; i < x->shape[0]; ++i) scratch[i] = -((const T*)x->data)[i];
+  memcpy(out->data, scratch, sizeof(T) * x->shape[0]);
+  return 0;
+}
+'''
+source = jit.Source(text=text, name="library.c")
+kernel = devices.kernel("aten::neg", source=source, kind="raw", host=True)
+x = torch.arange(3.0, device="npu")
+print(torch.neg(x).tolist(), torch.neg(x.double()).dtype)
+with kernel.disabled():
+    print(torch.neg(x).tolist())
+print([row.operator for row in devices.fallback_report().native])
+kernel.close()
+file = os.path.join(sys.argv[1], "library.c")
+open(file, "w").write(text)
+built = file.replace(".c", ".so")
+subprocess.run(["cc", "-shared", "-fPIC", f"-I{include_dir()}", "-o", built, file], check=True)
+devices.kernel("aten::neg", source=built, kind="raw", host=True, supports=(torch.float32,))
+print(torch.neg(x).tolist())
+for options in ({"kind": "pointwise"}, {"kind": "raw", "args": "ptr(self)"}):
+    try:
+        devices.kernel("aten::exp", source=source, host=True, **options)
+    except Exception as error:
+        print(type(error).__name__, error)
+try:
+    devices.kernel("aten::exp", source=built, kind="raw")
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize("host_code", ["0", "1"])
+def test_a_host_entry_puts_a_library_behind_an_operator(tmp_path: Path, host_code: str) -> None:
+    said = output_of(HOST_ENTRY, str(tmp_path), BRINGUP_SIM_HOST_CODE=host_code).splitlines()
+    assert said[0] == "[-0.0, -1.0, -2.0] torch.float64"
+    assert said[1:4] == ["[-0.0, -1.0, -2.0]", "['aten::neg']", "[-0.0, -1.0, -2.0]"]
+    assert said[4] == said[5]
+    assert "host=True is of a raw kernel of kernel.h's form, without args=" in said[4]
+    assert "a library that starts work itself needs host=True" in said[6]
