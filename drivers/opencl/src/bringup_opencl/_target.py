@@ -121,8 +121,10 @@ class OpenCLTarget(jit.Target):
         except OpenCLError as error:
             return jit.Finished(1, f"{name}: error: {error}", tuple(command))
         if not built.binary:
-            log = built.log if " error: " in built.log else f"{name}: error: {built.log}"
-            return jit.Finished(1, re.sub(r"(?m)^error: ", "", log), tuple(command))
+            # As compilers for the host say it; PoCL has the kind of a diagnostic first.
+            log = re.sub(r"(?m)^(error|warning|note): (\S+:\d+:\d+): ", r"\2: \1: ", built.log)
+            said = log if " error: " in log else f"{name}: error: {log}"
+            return jit.Finished(1, said, tuple(command))
         if job.source.symbol not in built.kernels:
             words = f"it has {', '.join(built.kernels) or 'none'}"
             log = f"{name}: error: required symbol {job.source.symbol} not defined: {words}"

@@ -1,0 +1,193 @@
+"""The jit target `opencl`: natural OpenCL C behind operators of one's own and of torch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from tests.forked_python import output_of
+from tests.opencl.conftest import SOURCES
+
+BEGIN = f"""
+import sys
+sys.path.insert(0, {str(SOURCES)!r})
+import torch
+import bringup_opencl._target
+from bringup import devices, graphs, jit, ops
+
+driver = devices.load_driver(sys.argv[1])
+
+def operator(text, args, name="scale", schema="(Tensor x, float factor, int shift=0) -> Tensor"):
+    source = jit.Source(text=text, name=f"{{name}}.cl")
+    return ops.kernel_op(f"cl::{{name}}{{schema}}", source=source, entry=name, kind="device", args=args, grid="(numel(x) + 63) // 64", block=64,
+        outputs=ops.empty_like("x"))
+
+SCALE = '''
+kernel void scale(global float* out, global const float* x, ulong n, float factor, int shift) {{
+  const ulong i = get_global_id(0);
+  if (i < n) out[i] = x[i] * factor + shift;
+}}
+'''
+"""
+
+
+def run(library: Path, program: str, **variables: str) -> list[str]:
+    return output_of(BEGIN + program, str(library), **variables).splitlines()
+
+
+def test_an_operator_of_natural_opencl_c_is_called_captured_and_compiled(library: Path) -> None:
+    said = run(
+        library,
+        """
+scale = operator(SCALE, "ptr(out), ptr(x), numel(x), factor, shift")
+x = torch.arange(5.0, device="ocl")
+print(scale(x, 2.0, 1).tolist())
+graph = graphs.CapturedGraph()
+with graphs.capture(graph):
+    y = scale(scale(x, 2.0), 3.0)
+graph.replay()
+print(y.tolist())
+x.copy_(torch.ones(5))
+graph.update({"scale.*.factor": 2.0})
+graph.replay()
+print(y.tolist())
+print(torch.compile(lambda x: scale(x, 3.0), backend="bringup")(x).tolist())
+""",
+        BRINGUP_OPENCL_MEMORY="coarse",
+    )
+    assert said == [
+        "[1.0, 3.0, 5.0, 7.0, 9.0]",
+        "[0.0, 6.0, 12.0, 18.0, 24.0]",
+        "[4.0, 4.0, 4.0, 4.0, 4.0]",
+        "[3.0, 3.0, 3.0, 3.0, 3.0]",
+    ]
+
+
+def test_what_does_not_fit_the_declaration_or_does_not_compile_is_said(library: Path) -> None:
+    said = run(
+        library,
+        """
+x = torch.ones(5, device="ocl")
+for text, args in (
+    (SCALE, "ptr(x), ptr(out), numel(x), factor, shift"),
+    (SCALE, "ptr(out), ptr(x), numel(x), factor"),
+    (SCALE, "ptr(out), ptr(x), numel(x), shift, shift"),
+    (SCALE.replace("void scale", "void other"), "ptr(out), ptr(x), numel(x), factor, shift"),
+    (SCALE.replace("shift;", "missing;"), "ptr(out), ptr(x), numel(x), factor, shift"),
+    (SCALE.replace("float", "double"), "ptr(out), ptr(x, float64), numel(x), factor, shift"),
+):
+    try:
+        operator(text, args)(x, 2.0)
+        print("taken")
+    except Exception as error:
+        print(type(error).__name__, " ".join(str(error).split()))
+""",
+    )
+    for line, words in zip(
+        said,
+        (
+            "SchemaError cl::scale: scale.cl: args: scale(): ptr(x) is not written",
+            "takes 5 parameters, args= has 4",
+            "SchemaError cl::scale: scale.cl: args: ",
+            "has no function 'scale' (it has other",
+            "CompileError cl::scale: scale.cl did not compile for target 'opencl:",
+            "float64",
+        ),
+        strict=True,
+    ):
+        assert words in line
+    assert "scale.cl:4:39: error: use of undeclared identifier 'missing'" in said[4]
+
+
+PER_ELEMENT = """
+import hashlib
+devices.kernel("aten::add", expression="self + alpha * other", supports=("floating", "integral"))
+devices.kernel("aten::lt", expression="self < other")
+total = jit.Source(name="total.cl", text='''
+typedef struct { T total; long least; } total_state;
+void total_start(total_state* s) { s->total = 0; s->least = -1; }
+void total_add(total_state* s, T value, long index) {
+  s->total += value;
+  if (s->least < 0 || index < s->least) s->least = index;
+}
+void total_merge(total_state* s, const total_state* other) {
+  if (other->least >= 0) total_add(s, other->total, other->least);
+}
+void total_result(const total_state* s, long count, T* value) {
+  *value = s->least == 0 ? s->total : NAN;
+}
+''')
+devices.kernel("aten::sum.dim_IntList", source=total, kind="reduction", entry="total")
+torch.manual_seed(0)
+
+def check(function, *tensors):
+    with devices.fallback_policy("forbid"):
+        there = function(*(t.to("ocl") for t in tensors)).cpu()
+    torch.testing.assert_close(there, function(*tensors), rtol=1e-5, atol=1e-5, equal_nan=True)
+
+x, y = torch.randn(4, 5, 6), torch.randn(5, 1)
+check(lambda x, y: x + y, x, y)
+check(lambda x, y: torch.add(x.t(), y.t(), alpha=-2.5), x[0], y)
+check(lambda x: x + x, torch.randn(3000, 701))
+check(lambda x: x.permute(2, 0, 1)[::2] + 1.5, x)
+check(lambda x: x < 0.5, x)
+for dtype in (torch.float16, torch.bfloat16, torch.float64, torch.int32, torch.int64, torch.uint8):
+    check(lambda x: x + x, (x * 10).abs().to(dtype))
+    check(lambda x: x + 3, (x * 10).abs().to(dtype))
+check(lambda x: x + x.float(), x.half())
+for dims in (0, 1, 2, (0, 2), (0, 1, 2)):
+    check(lambda x: x.sum(dims), x)
+check(lambda x: x.sum(0), torch.randn(300, 100))  # a thread for each result
+check(lambda x: x.sum(1, keepdim=True), torch.randn(30, 1000))  # a block for each
+check(lambda x: x.sum((0, 2)), torch.randn(9, 70, 40).transpose(1, 2))
+check(lambda x: x.sum(1), torch.randn(70000, 2))  # more results than blocks
+"""
+
+
+def test_functions_and_expressions_become_opencl_c(library: Path) -> None:
+    run(library, PER_ELEMENT, BRINGUP_OPENCL_MEMORY="coarse")
+
+
+def test_a_second_process_compiles_nothing(library: Path) -> None:
+    program = PER_ELEMENT.replace("torch.manual_seed(0)", "jit.freeze()\ntorch.manual_seed(0)")
+    run(library, PER_ELEMENT, BRINGUP_OPENCL_MEMORY="coarse")
+    run(library, program, BRINGUP_OPENCL_MEMORY="coarse")
+
+
+def test_a_header_beside_the_source_is_part_of_the_key(library: Path, tmp_path: Path) -> None:
+    said = run(
+        library,
+        f"""
+from pathlib import Path
+folder = Path({str(tmp_path)!r})
+(folder / "add.cl").write_text('#include "more.h"\\nT add(T a, T b, T c) {{ return a + MORE; }}')
+x = torch.ones(2, device="ocl")
+for more in (1, 2):
+    (folder / "more.h").write_text(f"#define MORE {{more}}")
+    kernel = devices.kernel("aten::add", source=folder / "add.cl")
+    print((x + x).tolist())
+    kernel.close()
+""",
+    )
+    assert said == ["[2.0, 2.0]", "[3.0, 3.0]"]
+
+
+@pytest.mark.parametrize("name", ["opencl", "opencl:0123456789abcdef"])
+def test_a_machine_without_the_device_is_told_what_to_get(name: str) -> None:
+    code = f"""
+import sys
+sys.path.insert(0, {str(SOURCES)!r})
+import bringup_opencl._target
+from bringup import jit
+try:
+    jit.compile(jit.Source(text="kernel void run(void) {{}}", name="k.cl"), target={name!r})
+    print("compiled")
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    nothing = {} if ":" in name else {"OCL_ICD_VENDORS": str(Path(sys.prefix) / "nothing.icd")}
+    said = output_of(code, **nothing)
+    words = "this machine has no such device" if ":" in name else "apt-get install"
+    assert said.startswith("MissingCompilerError")
+    assert words in said
