@@ -18,9 +18,11 @@ from bringup import devices, graphs, jit, ops
 
 driver = devices.load_driver(sys.argv[1])
 
-def operator(text, args, name="scale", schema="(Tensor x, float factor, int shift=0) -> Tensor"):
+def operator(text, args, name="scale"):
     source = jit.Source(text=text, name=f"{{name}}.cl")
-    return ops.kernel_op(f"cl::{{name}}{{schema}}", source=source, entry=name, kind="device", args=args, grid="(numel(x) + 63) // 64", block=64,
+    return ops.kernel_op(
+        f"cl::{{name}}(Tensor x, float factor, int shift=0) -> Tensor", source=source, entry=name,
+        kind="device", args=args, grid="(numel(x) + 63) // 64", block=64, redefine=True,
         outputs=ops.empty_like("x"))
 
 SCALE = '''
