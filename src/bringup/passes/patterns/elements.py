@@ -133,7 +133,8 @@ def any_value(
     passes.any_value("size"))`.
 
     With a name it is captured: `match_result["size"]`. It also matches values, e.g. a size that is
-    computed, unless it is restricted.
+    computed, unless it is restricted. An operator that is named without its overload has its
+    default or first one that takes tensors here: name it, `"aten::pow.Tensor_Scalar"`.
 
     Args:
         name: what it is captured as; the same name means the same argument.
