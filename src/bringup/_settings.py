@@ -23,8 +23,14 @@ NativeChoice: TypeAlias = Literal["auto", "required", "none"]
 
 @dataclass(frozen=True)
 class Setting(Generic[T]):
-    """One environment variable: its name, meaning, default in words, and parser. `default` is for
-    words that the parser does not take.
+    """One environment variable.
+
+    Attributes:
+        variable: its name.
+        meaning: what it does, in words.
+        default_text: the default in words, or as the variable would say it.
+        parse: makes the value of a text; raises `ValueError` for one that is none.
+        default: makes the default, for words that `parse` does not take.
 
     Examples:
         >>> import os

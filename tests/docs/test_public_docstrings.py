@@ -1,9 +1,9 @@
 """Public docstrings say what a caller has to know: arguments, what is returned, errors, an example.
 
-Every parameter and every error that the body raises is named; what is not None is said to be
-returned. An example uses a public function or class: `>>>` lines of a docstring, which run here and
-have `torch`, or a Python block of a page, which runs in test_fenced_blocks.py; the name's page of
-the site leads there.
+Every parameter and field and every error that the body raises is named; what is not None is said
+to be returned. An example uses a public function or class: `>>>` lines of a docstring, which run
+here and have `torch`, or a Python block of a page, which runs in test_fenced_blocks.py; the name's
+page of the site leads there.
 """
 
 from __future__ import annotations
@@ -115,6 +115,21 @@ def _names_of_error(function: Callable[..., Any], name: str) -> list[str]:
 _NOTHING = {"None", "NoReturn", "Iterator[None]", "Generator[None]", "Self"}
 
 
+def _fields(item: type) -> list[str]:
+    """The public fields that a call of a dataclass or named tuple may give."""
+    if dataclasses.is_dataclass(item):
+        names = [field.name for field in dataclasses.fields(item) if field.init]
+    else:
+        names = list(getattr(item, "_fields", ()))
+    return [name for name in names if not name.startswith("_")]
+
+
+def _words_of(item: type) -> str:
+    """The docstrings of a class and of those it inherits from, without examples."""
+    docs = [base.__doc__ or "" for base in item.__mro__ if base.__module__.startswith("bringup")]
+    return "\n".join(doc.partition("Examples:")[0] for doc in docs)
+
+
 def _returns_something(function: Callable[..., Any]) -> bool:
     returned = inspect.signature(inspect.unwrap(function)).return_annotation
     return returned is not None and str(returned) not in _NOTHING
@@ -147,6 +162,10 @@ def unsaid() -> dict[str, list[str]]:
     for name, item in _public_objects():
         if not (_is_named_only(item) or name in examples() or any(docstring_examples(item))):
             found.setdefault(name, []).append("example")
+        if inspect.isclass(item):
+            words = _words_of(item)
+            lacking = [field for field in _fields(item) if not _has_word(words, field)]
+            found.setdefault(name, []).extend(f"field {field}" for field in lacking)
     return {name: gaps for name, gaps in sorted(found.items()) if gaps}
 
 
@@ -186,3 +205,16 @@ def test_a_docstring_that_says_nothing_has_every_gap() -> None:
         "raises ValueError",
     ]
     assert _gaps(function, said) == []
+
+
+def test_a_record_that_does_not_name_a_field_lacks_it() -> None:
+    @dataclasses.dataclass
+    class Record:
+        """It has a `size`."""
+
+        size: int
+        name: str
+
+    Record.__module__ = "bringup"
+    assert _fields(Record) == ["size", "name"]
+    assert [_has_word(_words_of(Record), field) for field in _fields(Record)] == [True, False]

@@ -41,6 +41,11 @@ class Access:
 class Change:
     """What one name stands for on both sides, in words.
 
+    Attributes:
+        name: of a node or a slot.
+        before: what it stands for in this graph.
+        after: what it stands for in the other one.
+
     Examples:
         >>> from bringup import graphs
         >>> first, second, x = graphs.CapturedGraph(), graphs.CapturedGraph(), torch.ones(2)

@@ -56,9 +56,13 @@ __all__ = ["CapturedContent", "CapturedGraph", "Slot", "UpdateReport"]
 
 
 class UpdateReport(NamedTuple):
-    """What an update did: the names of the slots that changed, of those that had the value already,
-    and how long checking and staging the changes took (0 where nothing changed: then nothing is
-    measured).
+    """What an update did.
+
+    Attributes:
+        changed: the names of the slots that changed.
+        unchanged: the names of those that had the value already.
+        microseconds: how long checking and staging the changes took; 0 where nothing changed: then
+            nothing is measured.
     """
 
     changed: tuple[str, ...]

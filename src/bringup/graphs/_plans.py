@@ -25,7 +25,11 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Input:
-    """An input of the captured function, by its position."""
+    """An input of the captured function, by its position.
+
+    Attributes:
+        index: its position among the arguments, from 0.
+    """
 
     index: int
 

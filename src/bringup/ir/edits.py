@@ -18,6 +18,12 @@ class Insert:
     """A new node, with the arguments it has at first, stands before another.
 
     An edit as the journal of `Graph.transaction` lists it.
+
+    Attributes:
+        node: the new one.
+        before: the one that it stands before.
+        arguments: its arguments by position.
+        keywords: those by name.
     """
 
     node: Node
@@ -28,9 +34,15 @@ class Insert:
 
 @dataclass(frozen=True)
 class Erase:
-    """An unread node is gone, with its last arguments; `before` stood after it.
+    """An unread node is gone, with its last arguments.
 
     An edit as the journal of `Graph.transaction` lists it.
+
+    Attributes:
+        node: the one that is gone.
+        before: the one that stood after it.
+        arguments: its last arguments by position.
+        keywords: those by name.
 
     Examples:
         >>> from bringup import ir
@@ -72,6 +84,11 @@ class Rewire:
     """A node has other arguments.
 
     An edit as the journal of `Graph.transaction` lists it.
+
+    Attributes:
+        node: the node.
+        old_arguments, old_keywords: what it had, by position and by name.
+        arguments, keywords: what it has now.
     """
 
     node: Node
@@ -84,6 +101,11 @@ class Rewire:
 @dataclass(frozen=True)
 class Control:
     """Control edges lead to a node from other nodes than before.
+
+    Attributes:
+        node: the node.
+        old_inputs: from which nodes edges led to it.
+        inputs: from which nodes they lead to it now.
 
     Examples:
         >>> from bringup import ir

@@ -7,7 +7,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of an operator's schema: its name and its type as the schema writes it.
+    """One parameter of an operator's schema.
+
+    Attributes:
+        name: its name.
+        type: its type, as the schema writes it.
+        keyword_only: whether it is given by name alone.
 
     Examples:
         >>> from bringup import ir

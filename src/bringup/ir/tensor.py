@@ -16,6 +16,9 @@ class Shape:
 
     Two shapes are compared as their sizes are: an answer that depends on a size is none, and raises
     `PassSkipException`. `same_as` asks whether they are known to be equal.
+
+    Attributes:
+        dims: the sizes, outermost first.
     """
 
     dims: tuple[Dim, ...]
@@ -95,6 +98,12 @@ class TensorDesc:
 
     Two are equal when they say the same, symbolic sizes by their text.
 
+    Attributes:
+        shape: the sizes.
+        dtype: of the elements.
+        strides: in elements; empty where they are not known.
+        device: where it lies.
+
     Examples:
         >>> from bringup import ir
         >>> print(ir.TensorDesc(ir.Shape([2, 3]), "float32"))
@@ -139,6 +148,11 @@ class TensorDesc:
 @dataclass(frozen=True)
 class ConstantData:
     """What a constant holds, by value: `data` are the elements in row-major order, no gaps.
+
+    Attributes:
+        dtype: of the elements, e.g. `"float32"`.
+        shape: the sizes.
+        data: the elements.
 
     Examples:
         >>> from array import array

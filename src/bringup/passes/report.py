@@ -127,13 +127,19 @@ class PassResult:
 
 @dataclass
 class PassReport:
-    """All passes on one graph, in the order they ran, and the plugins that could not be loaded."""
+    """All passes on one graph, in the order they ran, and the plugins that could not be loaded.
+
+    Attributes:
+        graph: its name.
+        results: one for each pass on each graph, subgraphs too.
+        plugin_errors: of those that could not be loaded.
+        folded: how many nodes were replaced by a constant computed once.
+    """
 
     graph: str
     results: list[PassResult] = field(default_factory=list)
     plugin_errors: list[PluginError] = field(default_factory=list)
     folded: int = 0
-    """How many nodes were replaced by a constant computed once."""
 
     @property
     def matches(self) -> dict[str, int]:

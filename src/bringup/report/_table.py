@@ -44,7 +44,13 @@ class Column:
 
 @dataclass
 class Table:
-    """A titled table. Every row has one cell per column; `notes` are printed below, a line each.
+    """A titled table. Every row has one cell per column.
+
+    Attributes:
+        title: printed above it.
+        columns: its columns, from the left.
+        rows: the texts of the cells, row by row.
+        notes: printed below, a line each.
 
     Examples:
         >>> from rich.console import Console

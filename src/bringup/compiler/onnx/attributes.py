@@ -38,6 +38,10 @@ _FIELDS.update({kind: _KIND.AttributeType.Name(kind).lower() for kind in _ITEM_O
 class AttributeReference:
     """In the body of a function: the attribute that the function is called with.
 
+    Attributes:
+        name: what the function calls its attribute.
+        kind: its type, as `onnx.AttributeProto` numbers them.
+
     Examples:
         >>> from bringup.compiler import onnx
         >>> onnx.AttributeReference("axis", kind=2)  # onnx.AttributeProto.INT

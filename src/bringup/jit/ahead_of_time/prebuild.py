@@ -55,7 +55,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class PrebuildReport:
-    """What became of every spec, in the order in which they were given."""
+    """What became of every spec, in the order in which they were given.
+
+    Attributes:
+        outcomes: one for each spec.
+    """
 
     outcomes: tuple[Outcome, ...]
 

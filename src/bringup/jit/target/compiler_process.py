@@ -32,8 +32,13 @@ class Stop(NamedTuple):
 
 
 class Finished(NamedTuple):
-    """What came of a compiler's run, which `Target.run` returns: exit status (negative: a signal),
-    what was printed, the command that ran, and why it was stopped if it was.
+    """What came of a compiler's run, which `Target.run` returns.
+
+    Attributes:
+        status: its exit status, negative for a signal.
+        output: what was printed.
+        command: the command that ran.
+        stop: why it was stopped, and the setting that moves that limit; None where it was not.
 
     Examples:
         >>> from bringup import jit

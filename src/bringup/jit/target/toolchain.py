@@ -97,7 +97,16 @@ class Toolchain:
 
 
 class ToolchainInfo(NamedTuple):
-    """What `bringup doctor` shows of a target: its compiler, or the problem."""
+    """What `bringup doctor` shows of a target: its compiler, or the problem.
+
+    Attributes:
+        target: its name.
+        path: of the compiler; None where there is none.
+        version: of the compiler, in its own words.
+        flags: what every build gets.
+        isa: the sets of instructions that are built for.
+        problem: why nothing can be built, or "".
+    """
 
     target: str
     path: Path | None = None

@@ -41,6 +41,12 @@ class InputConstraint:
     """One item of an operator's input contract. Made by the functions below; arguments that are
     None are left out.
 
+    Attributes:
+        kind: which rule.
+        names: the arguments that it is about.
+        sizes: numbers or expressions: of a shape, or the one number of dimensions.
+        dtypes: which are allowed.
+
     Examples:
         >>> from bringup import ops
         >>> columns: ops.InputConstraint = ops.shape("by", "x.shape[1]")

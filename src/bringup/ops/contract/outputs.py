@@ -97,6 +97,14 @@ class OutputRule:
     Made by `empty_like` and `empty`. Serves the allocation before the kernel runs, fake tensors and
     meta tensors.
 
+    Attributes:
+        like: the argument whose sizes and dtype it has; None where `sizes` says them.
+        sizes: numbers and expressions over the arguments; the first may be counted by the kernel.
+        dtype: a dtype, the name of the argument that gives it, or what `promote` returns; None for
+            that of `like`, or of the first tensor.
+        memory_format: the order of its dimensions in memory.
+        when: the bool argument that says whether it is wanted; None: it always is.
+
     Examples:
         >>> from bringup import ops
         >>> rule: ops.OutputRule = ops.empty("x.shape[0]", dtype=torch.float32)

@@ -34,7 +34,12 @@ class CheckOutcome(Enum):
 
 @dataclass(frozen=True)
 class CheckRow:
-    """One check: its name, what came of it, and why it failed or does not apply.
+    """One check.
+
+    Attributes:
+        name: of the check.
+        outcome: what came of it.
+        reason: why it failed or does not apply, or "".
 
     Examples:
         >>> from bringup import ops

@@ -15,7 +15,11 @@ from bringup.passes.rewrite.rewriter import inherited_metadata
 
 @dataclass(frozen=True)
 class FuseCheckResult:
-    """Whether nodes may be fused, and if not, why.
+    """Whether nodes may be fused.
+
+    Attributes:
+        ok: whether they may.
+        reason: why not, or "".
 
     Examples:
         >>> from bringup import passes

@@ -14,8 +14,12 @@ from bringup.passes.run.dump import prepare
 
 @dataclass(frozen=True)
 class Rewrite:
-    """One rewrite: a pass, the name of the graph, and those of the nodes that were matched (none
-    for a graph pass).
+    """One rewrite.
+
+    Attributes:
+        pass_name: the pass.
+        graph: the name of the graph.
+        nodes: the names of the nodes that were matched; none for a graph pass.
 
     Examples:
         >>> from bringup import passes
