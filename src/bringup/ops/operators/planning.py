@@ -22,7 +22,7 @@ from bringup._language.c_call import plain_values as plain_values_only
 from bringup._language.signature import C_TYPES, Argument, dtype_name
 from bringup.errors import MissingKernelError, SchemaError
 from bringup.jit.builder.diagnose import compiling_for
-from bringup.jit.target.target import called_as_declared
+from bringup.jit.target.target import called_as_declared, find_target
 from bringup.ops.operators.contract import is_number, refusal
 from bringup.ops.operators.family import Kind, Overload, functional_form
 
@@ -304,7 +304,7 @@ class Planner:
         name, properties = self._overload.qualified_name, self._properties(values)
         on_host = self._declaration.source is not None and self._declaration.source.kind == "host"
         target = "cpu" if on_host else jit.target_of_arch(properties.arch)
-        writer = jit.targets()[target.partition(":")[0]].writer
+        writer = find_target(target).writer
         written = self._written_by(writer, inputs, decided, results, properties)
         if written is None:
             return None

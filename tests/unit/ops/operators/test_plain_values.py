@@ -179,6 +179,33 @@ def test_declarations_that_do_not_fit_are_refused() -> None:
         assert words in line
 
 
+NO_WRITER = """
+import torch
+from bringup import devices, jit
+
+class Own(jit.GnuTarget):
+    writer = None
+
+jit.register_target(Own("own", ["c++"], march="native", get=""))
+devices.load_driver("sim")
+devices.kernel("aten::neg", expression="-self")
+for device in ("npu:0", "npu:1"):
+    try:
+        print(torch.neg(torch.ones(2, device=device)))
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_a_target_without_a_writer_and_one_that_is_not_there_are_named() -> None:
+    said = output_of(NO_WRITER, BRINGUP_SIM_ARCHS="own-1,missing-1").splitlines()
+    assert said[0] == (
+        "SchemaError aten::neg: the target of 'own-1' writes no entries around a pointwise "
+        "function; use kind='raw'"
+    )
+    assert said[1].startswith("ValueError target 'missing': expected one of 'cpu', 'sim', ")
+
+
 HOST_ENTRY = """
 import os, subprocess, sys, torch
 from bringup import devices, jit
