@@ -210,7 +210,7 @@ def _arguments(operands: Sequence[Operand]) -> list[Argument]:
     found = []
     for i, one in enumerate(operands):
         number = "float" if one.c_type == "double" else "int"
-        found.append(Argument(f"a{i}", types.get(one.form, number), optional=one.form == "none"))
+        found.append(Argument(f"a{i}", types.get(one.form, number)))
     return found
 
 

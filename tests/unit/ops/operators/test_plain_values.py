@@ -17,6 +17,7 @@ numbers = ("floating", "integral")
 devices.kernel("aten::add", expression="self + alpha * other", supports=numbers)
 devices.kernel("aten::lt", expression="self < other", supports=numbers)
 devices.kernel("aten::addcmul", expression="x + value * a * b")
+devices.kernel("aten::native_dropout_backward", expression="grad_output * (mask * scale)")
 devices.kernel("aten::clamp", expression="self if isnan(self) else "
                "min if min is not None and self < min else "
                "max if max is not None and self > max else self")
@@ -75,6 +76,8 @@ for dtype in (torch.float32, torch.bfloat16, torch.int32):
             note(torch.addcmul(x, y, z, value=0.5)); note(x.clamp(max=1)); note(x.clamp(-1, 2))
             note(torch.nn.functional.gelu(x)); note(x + y.float())
             note(torch.nn.functional.gelu(x, approximate="tanh"))
+            there = torch.ops.aten.native_dropout_backward(x, y > 0, 0.625)
+            assert torch.equal(there.cpu(), (x * (y > 0) * 0.625).cpu())
         if dtype in (torch.float32, torch.int32) and rank:
             dims = draw.sample(range(rank), draw.randint(1, rank))
             note(x.sum(dims, keepdim=draw.random() < 0.5)); note(x.max(dims[0]))
@@ -99,7 +102,7 @@ def test_plain_values_give_the_bits_of_the_hosts_form() -> None:
     by_host, by_values = run("host"), run("values")
     assert by_values[0] == by_host[0]
     # Of eight dimensions that nothing merges plain values have no room.
-    assert by_host[1].count("aten::") == by_values[1].count("aten::") == 11
+    assert by_host[1].count("aten::") == by_values[1].count("aten::") == 12
     assert "aten::add.Tensor 1" in by_values[2].split("; ")
     assert "aten::add.Tensor" not in by_host[2]
 
