@@ -148,7 +148,8 @@ int run_checks(SharedMemory& memory, const std::string& library, const std::stri
   memory.startup.end(Outcome::kPass);
   memory.started = 1;
   bool failed = false;
-  for (size_t i = 0; i < suite().size(); ++i) {
+  // Of several checks, those up to the first failure: what comes behind may only follow from it.
+  for (size_t i = 0; i < suite().size() && !failed; ++i) {
     const Check& check = suite()[i];
     if (std::find(names.begin(), names.end(), check.name) == names.end()) continue;
     ++memory.progress;
@@ -158,7 +159,7 @@ int run_checks(SharedMemory& memory, const std::string& library, const std::stri
     Context context(tables.checked, tables.raw, journal, kernels.c_str());
     make(check, context);
     ++memory.progress;
-    failed = failed || journal.has_failure();
+    failed = journal.has_failure();
   }
   if (!failed) describe(tables.checked, memory.sheet);
   return 0;

@@ -235,7 +235,7 @@ def check_driver(
     Args:
         library: its shared library.
         only: names of checks, of their groups, or of functions; all when empty.
-        probe: the short set that precedes loading, in one process, instead.
+        probe: the short set that precedes loading, in one process up to its first failure, instead.
         kernels: `KERNELS`, built for the device; without it the checks that launch are skipped.
         check_seconds: what each check may take.
         start_seconds: what loading the driver may take.
