@@ -24,8 +24,9 @@
  * again later; a handle that could not be destroyed is not used again, and the kit warns. Thread
  * rule: every function may be called from any thread. Device numbers run from 0 to device_count
  * - 1. Order rule: work given to one stream runs in the order given; work in different streams may
- * overlap. A NULL stream is the device's default stream. All *_async functions may return before
- * the work is done. Process rule: a child of fork() cannot use the driver: every function that
+ * overlap. Work begins without a further call: what was given runs although nobody waits or asks.
+ * A NULL stream is the device's default stream. All *_async functions may return before the work is
+ * done. Process rule: a child of fork() cannot use the driver: every function that
  * needs the device returns BRINGUP_ERROR and says so. When the process ends, whatever still runs is
  * dropped quietly, and later calls return a failure.
  */
@@ -49,8 +50,9 @@ typedef enum bringup_status {
   BRINGUP_DEVICE_LOST = 5,
   BRINGUP_KERNEL_FAILED =
       6, /* asynchronous: reported once, by the next synchronisation of that stream, of an event
-            recorded in it or of its device; last_error() names the operator and the stream. Until
-            it is reported it is also a failure of every stream that waits for such an event, since
+            recorded in it or of its device; last_error() names the operator and the stream. Where
+            the runtime can tell: one whose kernels report nothing never returns it. Until it
+            is reported it is also a failure of every stream that waits for such an event, since
             what that stream computes depends on it */
   BRINGUP_ERROR = 7,
   BRINGUP_TIMEOUT = 8 /* stream_wait_for and event_wait_for only: the time is over */
@@ -93,6 +95,8 @@ typedef struct bringup_device_props {
   uint32_t max_block[3];      /* in threads */
   uint32_t max_block_threads; /* of one block */
   uint32_t max_shared_bytes;  /* of one block */
+  /* --- since 1.2 */
+  uint64_t max_allocation; /* the most bytes of one mem_alloc; 0: unknown */
 } bringup_device_props;
 
 /* Bits of bringup_device_props.dtypes. */
@@ -166,6 +170,13 @@ typedef struct bringup_launch {
 #define BRINGUP_HAS_LAUNCH_VALUES \
   (UINT64_C(1) << 9) /* launch_values, graph_add_values, graph_update_values */
 #define BRINGUP_HAS_PROFILER (UINT64_C(1) << 10) /* profiler_start, _stop, _read */
+#define BRINGUP_HAS_NATIVE (UINT64_C(1) << 11)   /* native_handle */
+#define BRINGUP_HAS_STREAM_CAPTURE \
+  (UINT64_C(1) << 12) /* stream_capture_begin, _end, _abort, _query */
+/* Reserved for groups to come: a driver leaves these 0. */
+#define BRINGUP_HAS_COLLECTIVES (UINT64_C(1) << 13)
+#define BRINGUP_HAS_IPC (UINT64_C(1) << 14)
+#define BRINGUP_HAS_CONDITIONAL (UINT64_C(1) << 15)
 
 /* What failed last on the calling thread, beyond the words of last_error(). */
 typedef struct bringup_error_detail {
@@ -191,6 +202,21 @@ typedef struct bringup_pointer_info {
   void* base;           /* where its allocation begins, and its bytes; NULL and 0 when unknown */
   size_t bytes;
 } bringup_pointer_info;
+
+/* What native_handle gives: the vendor's own objects. */
+typedef enum bringup_native_kind {
+  BRINGUP_NATIVE_CONTEXT = 1, /* of the device: cl_context, CUcontext, aclrtContext */
+  BRINGUP_NATIVE_DEVICE = 2,  /* the device: cl_device_id, or its number at the vendor's */
+  BRINGUP_NATIVE_QUEUE = 3,   /* the stream: cl_command_queue, CUstream, aclrtStream */
+  BRINGUP_NATIVE_MEMORY = 4   /* of an address, where memory has objects: cl_mem */
+} bringup_native_kind;
+
+/* What becomes of the work that is given to a stream. */
+typedef enum bringup_capture_state {
+  BRINGUP_CAPTURE_NONE = 0,   /* it runs */
+  BRINGUP_CAPTURE_ACTIVE = 1, /* it is captured */
+  BRINGUP_CAPTURE_BROKEN = 2  /* something could not be captured: end adds no node */
+} bringup_capture_state;
 
 /* One argument of launch_values: `size` bytes of `value`, in the machine's byte order, which is
  * what cuLaunchKernel, clSetKernelArg and their like take. */
@@ -271,7 +297,8 @@ typedef struct bringup_driver {
    * of the source. */
   int32_t (*mem_alloc)(int32_t device, size_t bytes, void** address); /* [required] */
   int32_t (*mem_free)(int32_t device, void* address);                 /* [required] */
-  /* NULL: the kit counts what it has allocated, against total_memory. */
+  /* NULL: the kit counts what it has allocated, against total_memory, and asks for no more than
+   * that: a runtime that overcommits need not find out what is free. */
   int32_t (*mem_info)(int32_t device, size_t* free_bytes, size_t* total_bytes);
   int32_t (*copy_async)(bringup_copy_kind kind, int32_t dst_device, void* dst, int32_t src_device,
                         const void* src, size_t bytes, bringup_stream stream); /* [required] */
@@ -391,7 +418,8 @@ typedef struct bringup_driver {
 
   /* --- COPY_2D. `height` rows of `width` bytes; rows begin `dst_pitch` and `src_pitch` bytes
    * apart, each >= width. What lies between the rows of the target stays as it is. Otherwise as
-   * copy_async. Without it the kit copies the rows through host memory. */
+   * copy_async. A runtime that has no such copy leaves the group out or does it by a kernel of its
+   * own. Without it the kit copies the rows through host memory. */
   int32_t (*copy_2d_async)(bringup_copy_kind kind, int32_t dst_device, void* dst, size_t dst_pitch,
                            int32_t src_device, const void* src, size_t src_pitch, size_t width,
                            size_t height, bringup_stream stream);
@@ -425,6 +453,29 @@ typedef struct bringup_driver {
   int32_t (*profiler_stop)(int32_t device);
   int32_t (*profiler_read)(int32_t device, bringup_record* records, int32_t capacity,
                            int32_t* count, uint64_t* lost);
+
+  /* --- since 1.2. NATIVE. The vendor's own object of a bringup_native_kind, for code that calls
+   * the vendor's libraries. `stream`: whose queue; the other kinds do not look at it. MEMORY:
+   * `*handle` is an address of device memory before the call. A kind that the runtime has not, or
+   * an address of no allocation, is BRINGUP_UNSUPPORTED. The object stays the driver's, and lives
+   * as long as what it stands for. */
+  int32_t (*native_handle)(int32_t device, bringup_stream stream, int32_t kind, void** handle);
+
+  /* --- STREAM_CAPTURE. From begin to end what is given to `stream`, which is not NULL, through
+   * this table or by the vendor's own libraries, does not run. end makes one node of it, behind
+   * those that `graph` (of the stream's device) has: each launch of the graph runs all of it, in
+   * the order given. It counts as no kernel of graph_update_kernel and graph_update_values. Copies,
+   * fills and launches can be captured; the host side of a copy stays the caller's for as long as
+   * the graph lives, and a bringup_launch is released when it is destroyed and its last launch is
+   * over. What would wait for the stream or ask for its end, and what the runtime cannot capture,
+   * fails and breaks the capture. end of a broken one fails and adds nothing. end, also where it
+   * fails, and abort, which drops all of it, let the stream run again. A stream is captured once at
+   * a time; end and abort of one that is not captured are BRINGUP_INVALID. */
+  int32_t (*stream_capture_begin)(int32_t device, bringup_stream stream);
+  int32_t (*stream_capture_end)(int32_t device, bringup_stream stream, bringup_graph graph);
+  int32_t (*stream_capture_abort)(int32_t device, bringup_stream stream);
+  /* `state`: a bringup_capture_state. */
+  int32_t (*stream_capture_query)(int32_t device, bringup_stream stream, int32_t* state);
 } bringup_driver;
 
 typedef const bringup_driver* (*bringup_driver_get_fn)(uint32_t abi_version);

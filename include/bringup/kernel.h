@@ -84,6 +84,9 @@ struct bringup_ctx {
   void (*parallel_for)(const bringup_ctx* ctx, int64_t n, int64_t grain,
                        void (*fn)(int64_t begin, int64_t end, void* user), void* user);
   void* opaque; /* the caller's own */
+  /* --- since 1.1. The vendor's own object behind the device or the stream: `kind` and `handle` are
+   * those of native_handle in bringup/driver.h. 0, or another status where there is none. */
+  int32_t (*native_handle)(const bringup_ctx* ctx, int32_t kind, void** handle);
 };
 
 /* The type of a kernel's entry point. */

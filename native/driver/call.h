@@ -22,6 +22,7 @@ struct State {
   std::atomic<const bringup_driver*> stopped{nullptr};  // what stands for it after shutdown
   std::atomic<bool> has_timing{true};                   // the driver has event_elapsed
   std::atomic<bool> counts_work{false};                 // it has no stream_query
+  std::atomic<bool> counts_memory{false};               // it has no mem_info
   std::atomic<int32_t> device_count{0};
   std::atomic<bool> ending{false};  // failures of what gives back are expected now
   Segments segments;

@@ -53,6 +53,10 @@ std::optional<std::string> contradiction(const bringup_device_props& props) {
   if (!ends(props.arch)) return "gave an arch without an end";
   if (!ends(props.driver_version)) return "gave a driver_version without an end";
   if (props.total_memory == 0) return "says that the device has no memory";
+  if (props.max_allocation > props.total_memory) {
+    return "says that one allocation has up to " + std::to_string(props.max_allocation) +
+           " bytes, more than the " + std::to_string(props.total_memory) + " of the device";
+  }
   const uint32_t alignment = props.alignment;
   if (alignment != 0 && (alignment < 64 || (alignment & (alignment - 1)) != 0)) {
     return "gave the alignment " + std::to_string(alignment) +
@@ -80,6 +84,7 @@ int32_t device_props(int32_t device, bringup_device_props* props) {
   }
   if (const auto why = contradiction(given.value)) return broken("device_props", *why);
   state().segments.set_alignment(device, given.value.alignment);
+  state().segments.set_capacity(device, given.value.total_memory);
   given.copy_to(props);
   return BRINGUP_OK;
 }
@@ -138,6 +143,12 @@ int32_t device_synchronize(int32_t device) {
 int32_t mem_alloc(int32_t device, size_t bytes, void** address) {
   const Call call("mem_alloc", device);
   *address = nullptr;
+  if (state().counts_memory && !state().segments.has_room(device, bytes)) {
+    return fail(BRINGUP_OUT_OF_MEMORY,
+                std::to_string(bytes) +
+                    " bytes more than are live are beyond the total_memory of device " +
+                    std::to_string(device) + ", of which the driver cannot say what is free");
+  }
   const int32_t status = known("mem_alloc", real().mem_alloc(device, bytes, address));
   if (status != BRINGUP_OK) return status;
   if (const auto why = state().segments.add(device, *address, bytes)) {
@@ -391,6 +402,7 @@ bringup_driver checked(const bringup_driver& driver) {
   state().stopped = keep(stopped(whole));
   state().has_timing = driver.event_elapsed != nullptr;
   state().counts_work = driver.stream_query == nullptr;
+  state().counts_memory = driver.mem_info == nullptr;
   bringup_driver table = whole;
 #define BRINGUP_CHECKED(name) \
   if (whole.name != nullptr) table.name = name;

@@ -224,6 +224,43 @@ int32_t profiler_read(int32_t device, bringup_record* records, int32_t capacity,
   return BRINGUP_OK;
 }
 
+// --- NATIVE, STREAM_CAPTURE
+
+int32_t native_handle(int32_t device, bringup_stream stream, int32_t kind, void** handle) {
+  const Call call("native_handle", device, stream);
+  if (kind != BRINGUP_NATIVE_MEMORY) *handle = nullptr;
+  const int32_t status = known("native_handle", real().native_handle(device, stream, kind, handle));
+  const bool may_be_zero = kind == BRINGUP_NATIVE_DEVICE;  // a number at the vendor's
+  if (status != BRINGUP_OK || *handle != nullptr || may_be_zero) return status;
+  return broken("native_handle", "returned BRINGUP_OK and no handle");
+}
+
+int32_t stream_capture_begin(int32_t device, bringup_stream stream) {
+  const Call call("stream_capture_begin", device, stream);
+  return known("stream_capture_begin", real().stream_capture_begin(device, stream));
+}
+
+int32_t stream_capture_end(int32_t device, bringup_stream stream, bringup_graph graph) {
+  const Call call("stream_capture_end", device, stream);
+  return known("stream_capture_end", real().stream_capture_end(device, stream, graph));
+}
+
+int32_t stream_capture_abort(int32_t device, bringup_stream stream) {
+  const Call call("stream_capture_abort", device, stream);
+  return known("stream_capture_abort", real().stream_capture_abort(device, stream));
+}
+
+int32_t stream_capture_query(int32_t device, bringup_stream stream, int32_t* capture) {
+  const Call call("stream_capture_query", device, stream);
+  *capture = BRINGUP_CAPTURE_NONE;
+  const int32_t status =
+      known("stream_capture_query", real().stream_capture_query(device, stream, capture));
+  if (status != BRINGUP_OK) return status;
+  if (*capture >= BRINGUP_CAPTURE_NONE && *capture <= BRINGUP_CAPTURE_BROKEN) return status;
+  return broken("stream_capture_query",
+                "gave the state " + std::to_string(*capture) + ", which there is not");
+}
+
 }  // namespace
 
 void check_groups(const bringup_driver& driver, bringup_driver& table) {

@@ -27,11 +27,12 @@ bringup_stream handle(int64_t stream) {
 }  // namespace
 
 DeviceMemory::DeviceMemory(const bringup_driver& driver, int32_t device, size_t alignment,
-                           size_t pending_limit, HostWaits waits)
+                           size_t pending_limit, HostWaits waits, size_t largest)
     : driver_(driver),
       device_(device),
       pending_limit_(pending_limit),
       waits_(std::move(waits)),
+      largest_(largest != 0 ? largest : SIZE_MAX),
       pool_(device, std::max(kGranularity, alignment)) {}
 
 DeviceMemory::~DeviceMemory() {
@@ -85,7 +86,9 @@ int32_t DeviceMemory::allocate_segment(size_t bytes, int64_t stream, Block** blo
 // First what costs nothing: segments whose streams are idle. Then after waiting for everything, and
 // at last no more than what was asked for.
 int32_t DeviceMemory::ask_driver(size_t bytes, void** address, size_t* got) {
-  *got = pool_.segment_bytes(bytes);
+  if (bytes > largest_) return BRINGUP_OUT_OF_MEMORY;  // whatever is given back
+  *got = std::min(pool_.segment_bytes(bytes), largest_ / pool_.granularity() * pool_.granularity());
+  *got = std::max(*got, bytes);
   int32_t status = driver_.mem_alloc(device_, *got, address);
   if (status != BRINGUP_OUT_OF_MEMORY) return status;
   {

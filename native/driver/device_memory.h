@@ -78,9 +78,9 @@ struct HostWaits {
 class DeviceMemory {
  public:
   // `pending_limit`: so many bytes may wait for events of other streams before an allocation waits
-  // for some of them.
+  // for some of them. `largest`: the most bytes of one allocation of the driver; 0: unknown.
   DeviceMemory(const bringup_driver& driver, int32_t device, size_t alignment, size_t pending_limit,
-               HostWaits waits);
+               HostWaits waits, size_t largest = 0);
   ~DeviceMemory();  // what was not given back stays the driver's
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
@@ -100,6 +100,7 @@ class DeviceMemory {
   void reset_sums();
   size_t pending_bytes() const { return pending_bytes_.load(std::memory_order_relaxed); }
   size_t pending_limit() const { return pending_limit_; }
+  size_t largest() const { return largest_; }
   size_t largest_free_block() const;
   std::vector<SegmentSnapshot> snapshot() const;
   bool holds(const void* address) const;
@@ -140,6 +141,7 @@ class DeviceMemory {
   const int32_t device_;
   const size_t pending_limit_;
   const HostWaits waits_;
+  const size_t largest_;
 
   mutable std::mutex mutex_;  // for all that follows
   BlockPool pool_;

@@ -46,25 +46,30 @@
   V(graph_update_kernel)
 
 // Functions behind a capability bit: V(BRINGUP_HAS_<group>, function).
-#define BRINGUP_DRIVER_GROUPED(V)       \
-  V(LIFECYCLE, init)                    \
-  V(LIFECYCLE, shutdown)                \
-  V(ERROR_DETAIL, error_detail)         \
-  V(TIMED_WAITS, stream_wait_for)       \
-  V(TIMED_WAITS, event_wait_for)        \
-  V(RESET, device_reset)                \
-  V(HOST_MEMORY, host_register)         \
-  V(HOST_MEMORY, host_unregister)       \
-  V(POINTERS, pointer_info)             \
-  V(COPY_2D, copy_2d_async)             \
-  V(WIDE_FILL, fill_wide_async)         \
-  V(MODULE_DATA, module_load_data)      \
-  V(LAUNCH_VALUES, launch_values)       \
-  V(LAUNCH_VALUES, graph_add_values)    \
-  V(LAUNCH_VALUES, graph_update_values) \
-  V(PROFILER, profiler_start)           \
-  V(PROFILER, profiler_stop)            \
-  V(PROFILER, profiler_read)
+#define BRINGUP_DRIVER_GROUPED(V)         \
+  V(LIFECYCLE, init)                      \
+  V(LIFECYCLE, shutdown)                  \
+  V(ERROR_DETAIL, error_detail)           \
+  V(TIMED_WAITS, stream_wait_for)         \
+  V(TIMED_WAITS, event_wait_for)          \
+  V(RESET, device_reset)                  \
+  V(HOST_MEMORY, host_register)           \
+  V(HOST_MEMORY, host_unregister)         \
+  V(POINTERS, pointer_info)               \
+  V(COPY_2D, copy_2d_async)               \
+  V(WIDE_FILL, fill_wide_async)           \
+  V(MODULE_DATA, module_load_data)        \
+  V(LAUNCH_VALUES, launch_values)         \
+  V(LAUNCH_VALUES, graph_add_values)      \
+  V(LAUNCH_VALUES, graph_update_values)   \
+  V(PROFILER, profiler_start)             \
+  V(PROFILER, profiler_stop)              \
+  V(PROFILER, profiler_read)              \
+  V(NATIVE, native_handle)                \
+  V(STREAM_CAPTURE, stream_capture_begin) \
+  V(STREAM_CAPTURE, stream_capture_end)   \
+  V(STREAM_CAPTURE, stream_capture_abort) \
+  V(STREAM_CAPTURE, stream_capture_query)
 
 #define BRINGUP_DRIVER_GROUPS(V) \
   V(LIFECYCLE)                   \
@@ -77,7 +82,9 @@
   V(WIDE_FILL)                   \
   V(MODULE_DATA)                 \
   V(LAUNCH_VALUES)               \
-  V(PROFILER)
+  V(PROFILER)                    \
+  V(NATIVE)                      \
+  V(STREAM_CAPTURE)
 
 #define BRINGUP_DRIVER_SECOND(group, function, V) V(function)
 

@@ -76,6 +76,18 @@ size_t Segments::live_bytes(int32_t device) {
   return bytes;
 }
 
+void Segments::set_capacity(int32_t device, size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  capacities_[device] = bytes;
+}
+
+bool Segments::has_room(int32_t device, size_t bytes) {
+  const size_t used = live_bytes(device);
+  const std::lock_guard lock(mutex_);
+  const auto set = capacities_.find(device);
+  return set == capacities_.end() || (used <= set->second && bytes <= set->second - used);
+}
+
 bool Handles::add(const void* handle, int32_t device) {
   const std::lock_guard lock(mutex_);
   return live_.emplace(handle, device).second;

@@ -25,11 +25,15 @@ class Segments {
   // What addresses of a device are multiples of; 64 until it is set.
   void set_alignment(int32_t device, uint32_t alignment);
   size_t live_bytes(int32_t device);
+  // The most bytes that are live at a time, of a driver that counts none itself.
+  void set_capacity(int32_t device, size_t bytes);
+  bool has_room(int32_t device, size_t bytes);
 
  private:
   std::mutex mutex_;
   std::map<std::pair<int32_t, uintptr_t>, size_t> live_;
   std::map<int32_t, uint32_t> alignments_;
+  std::map<int32_t, size_t> capacities_;
 };
 
 // Live handles of one kind, and their devices.

@@ -149,6 +149,18 @@ Description start(const bringup_driver& table, int32_t most_devices) {
   return found;
 }
 
+std::string function_names(const bringup_driver& table) {
+  std::string names;
+#define BRINGUP_NAMED(function) \
+  if (table.function != nullptr) names += (names.empty() ? "" : " ") + std::string(#function);
+#define BRINGUP_NAMED_OF_GROUP(group, function) BRINGUP_NAMED(function)
+  BRINGUP_DRIVER_UNGROUPED(BRINGUP_NAMED)
+  BRINGUP_DRIVER_GROUPED(BRINGUP_NAMED_OF_GROUP)
+#undef BRINGUP_NAMED_OF_GROUP
+#undef BRINGUP_NAMED
+  return names;
+}
+
 const char* status_name(int32_t status) noexcept {
   constexpr const char* kNames[] = {"ok",          "invalid argument", "out of memory", "not ready",
                                     "unsupported", "device lost",      "kernel failed", "error",

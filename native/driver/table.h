@@ -34,6 +34,9 @@ struct Description {
 // it is refused afterwards. Throws Refused with the driver's words.
 Description start(const bringup_driver& table, int32_t most_devices);
 
+// Those that the table has, separated by spaces.
+std::string function_names(const bringup_driver& table);
+
 const char* status_name(int32_t status) noexcept;  // "out of memory"
 
 // The driver's words for the last failure on this thread, with its error detail; without any, what

@@ -20,8 +20,19 @@ bool writes_to(const TracedCopy& copy, const std::byte* host, size_t bytes) {
 
 }  // namespace
 
+void PendingCopies::begin_capture(Stream stream) {
+  const std::lock_guard lock(mutex_);
+  captured_.insert(stream);
+}
+
+void PendingCopies::end_capture(Stream stream) {
+  const std::lock_guard lock(mutex_);
+  captured_.erase(stream);
+}
+
 void PendingCopies::add(TracedCopy copy, Stream stream) {
   const std::lock_guard lock(mutex_);
+  if (captured_.contains(stream)) return;
   if (copy.kind == BRINGUP_DEVICE_TO_HOST) {
     for (Entry& entry : pending_) {
       if (writes_to(entry.copy, copy.host, extent(copy))) entry.copy.is_overwritten = true;

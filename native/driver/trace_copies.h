@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -33,6 +34,9 @@ class PendingCopies {
   using Clock = std::map<Stream, uint64_t>;
 
   void add(TracedCopy copy, Stream stream);
+  // What a stream is given while it is captured does not run: its copies are never done.
+  void begin_capture(Stream stream);
+  void end_capture(Stream stream);
   void record(bringup_event event, Stream stream);
   void wait(bringup_event event, Stream stream);
   void forget(bringup_event event);
@@ -60,6 +64,7 @@ class PendingCopies {
   std::vector<Entry> pending_;  // in the order given
   std::map<Stream, Clock> streams_;
   std::map<bringup_event, Clock> events_;
+  std::set<Stream> captured_;
 };
 
 }  // namespace bringup::driver

@@ -147,6 +147,7 @@ void put_fields(TraceLine& line, const bringup_device_props& props) {
   line.field("dtypes", props.dtypes);
   line.field("alignment", props.alignment);
   line.field("driver_version", text_of(props.driver_version));
+  line.field("max_allocation", props.max_allocation);
 }
 
 void put_fields(TraceLine& line, const bringup_error_detail& detail) {

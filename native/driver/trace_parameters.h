@@ -62,6 +62,11 @@ BRINGUP_PARAMETERS(graph_update_values, "graph kernel launch")
 BRINGUP_PARAMETERS(profiler_start, "device")
 BRINGUP_PARAMETERS(profiler_stop, "device")
 BRINGUP_PARAMETERS(profiler_read, "device records capacity count lost")
+BRINGUP_PARAMETERS(native_handle, "device stream kind handle")
+BRINGUP_PARAMETERS(stream_capture_begin, "device stream")
+BRINGUP_PARAMETERS(stream_capture_end, "device stream graph")
+BRINGUP_PARAMETERS(stream_capture_abort, "device stream")
+BRINGUP_PARAMETERS(stream_capture_query, "device stream state")
 
 #undef BRINGUP_PARAMETERS
 

@@ -213,6 +213,25 @@ struct Extra<&bringup_driver::event_destroy> : Nothing {
   static void before(Trace& to, TraceLine&, bringup_event event) { to.copies.forget(event); }
 };
 
+template <>
+struct Extra<&bringup_driver::stream_capture_begin> : Nothing {
+  void after(Trace& to, TraceLine&, uint64_t, int32_t status, int32_t device,
+             bringup_stream stream) {
+    if (status == BRINGUP_OK) to.copies.begin_capture({device, stream});
+  }
+};
+// Before: the stream runs again, also where the call fails.
+struct EndingCapture : Nothing {
+  template <class... A>
+  void before(Trace& to, TraceLine&, int32_t device, bringup_stream stream, A...) {
+    to.copies.end_capture({device, stream});
+  }
+};
+template <>
+struct Extra<&bringup_driver::stream_capture_end> : EndingCapture {};
+template <>
+struct Extra<&bringup_driver::stream_capture_abort> : EndingCapture {};
+
 // The host's bytes of a copy to the device, unless a copy that is not done writes them first.
 void put_source(Trace& to, TraceLine& line, const TracedCopy& copy) {
   const size_t extent = (copy.height - 1) * copy.pitch + copy.width;

@@ -6,6 +6,7 @@
 #include <new>
 #include <vector>
 
+#include "bringup/driver.h"
 #include "runtime/error_slot.h"
 
 namespace bringup::runtime {
@@ -15,6 +16,7 @@ constexpr size_t kAlignment = 64;
 constexpr size_t kFirstChunk = 64 << 10;
 
 std::atomic<ParallelFor> g_parallel_for{nullptr};
+std::atomic<NativeHandle> g_native_handle{nullptr};
 std::mutex g_message_mutex;  // threads of one kernel may fail at the same time
 
 struct FreeChunk {
@@ -90,6 +92,14 @@ void ctx_parallel_for(const bringup_ctx*, int64_t n, int64_t grain,
   }
 }
 
+constexpr int32_t kNoDriver = 1;  // DLPack's number of the cpu
+
+int32_t ctx_native_handle(const bringup_ctx* ctx, int32_t kind, void** handle) {
+  const NativeHandle implementation = g_native_handle.load(std::memory_order_acquire);
+  if (implementation == nullptr || ctx->device.device_type == kNoDriver) return BRINGUP_UNSUPPORTED;
+  return implementation(ctx->device, ctx->stream, kind, handle);
+}
+
 }  // namespace
 
 struct alignas(kAlignment) HostContext::Region {
@@ -98,6 +108,10 @@ struct alignas(kAlignment) HostContext::Region {
 
 void set_parallel_for(ParallelFor implementation) noexcept {
   g_parallel_for.store(implementation, std::memory_order_release);
+}
+
+void set_native_handle(NativeHandle implementation) noexcept {
+  g_native_handle.store(implementation, std::memory_order_release);
 }
 
 HostContext::HostContext(DLDevice device, void* stream, int64_t block_index, int64_t block_count,
@@ -111,7 +125,8 @@ HostContext::HostContext(DLDevice device, void* stream, int64_t block_index, int
            &HostContext::set_error,
            &HostContext::workspace,
            &ctx_parallel_for,
-           this},
+           this,
+           &ctx_native_handle},
       error_slot_(&error_slot()),
       source_(workspace) {}
 

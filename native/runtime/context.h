@@ -18,6 +18,12 @@ using ParallelFor = void (*)(int64_t n, int64_t grain, void (*fn)(int64_t, int64
 // run serially.
 BRINGUP_API void set_parallel_for(ParallelFor implementation) noexcept;
 
+using NativeHandle = int32_t (*)(DLDevice device, void* stream, int32_t kind, void** handle);
+
+// Installs the implementation behind ctx->native_handle (a driver's, once one is loaded); null =
+// there are no native objects.
+BRINGUP_API void set_native_handle(NativeHandle implementation) noexcept;
+
 // Where scratch memory comes from that is not the host's: given back by the maker of the source.
 class WorkspaceSource {
  public:

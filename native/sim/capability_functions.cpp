@@ -137,4 +137,54 @@ void graph_update_values(bringup_graph graph, int32_t kernel,
   graph_of(graph)->update(kernel, ValuesLaunch(*launch, memory));
 }
 
+// --- NATIVE. The simulator's own objects, which nobody can call: code that asks for them is tested
+// by their being what they stand for.
+
+void native_handle(int32_t device, bringup_stream stream, int32_t kind, void** handle) {
+  Simulator& simulator = Simulator::instance();
+  const DeviceMemory& memory = simulator.memory(device);
+  switch (kind) {
+    case BRINGUP_NATIVE_CONTEXT:
+      *handle = &simulator;
+      return;
+    case BRINGUP_NATIVE_DEVICE:
+      *handle = reinterpret_cast<void*>(static_cast<intptr_t>(device));
+      return;
+    case BRINGUP_NATIVE_QUEUE:
+      *handle = simulator.stream(device, stream).get();
+      return;
+    case BRINGUP_NATIVE_MEMORY:
+      if (const auto allocation = memory.allocation_of(*handle)) {
+        *handle = allocation->first;
+        return;
+      }
+      throw SimError(BRINGUP_UNSUPPORTED, "the address lies in no allocation of that device");
+    default:
+      throw SimError(BRINGUP_UNSUPPORTED,
+                     "the simulated NPU has no object of kind " + std::to_string(kind));
+  }
+}
+
+// --- STREAM_CAPTURE
+
+void stream_capture_begin(int32_t device, bringup_stream stream) {
+  require(stream != nullptr, "the default stream cannot be captured");
+  Simulator::instance().stream(device, stream)->begin_capture();
+}
+
+void stream_capture_end(int32_t device, bringup_stream stream, bringup_graph graph) {
+  const std::shared_ptr<Stream> queue = Simulator::instance().stream(device, stream);
+  auto captured = queue->end_capture();
+  require(graph_of(graph)->device() == device, "a graph of another device than the stream's");
+  graph_of(graph)->add(std::move(captured));
+}
+
+void stream_capture_abort(int32_t device, bringup_stream stream) {
+  Simulator::instance().stream(device, stream)->abort_capture();
+}
+
+void stream_capture_query(int32_t device, bringup_stream stream, int32_t* state) {
+  *state = Simulator::instance().stream(device, stream)->capture_state();
+}
+
 }  // namespace bringup::sim

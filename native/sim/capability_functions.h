@@ -19,5 +19,10 @@ void launch_values(int32_t device, bringup_stream stream, const bringup_launch_v
 void graph_add_values(bringup_graph graph, const bringup_launch_values_args* launch);
 void graph_update_values(bringup_graph graph, int32_t kernel,
                          const bringup_launch_values_args* launch);
+void native_handle(int32_t device, bringup_stream stream, int32_t kind, void** handle);
+void stream_capture_begin(int32_t device, bringup_stream stream);
+void stream_capture_end(int32_t device, bringup_stream stream, bringup_graph graph);
+void stream_capture_abort(int32_t device, bringup_stream stream);
+void stream_capture_query(int32_t device, bringup_stream stream, int32_t* state);
 
 }  // namespace bringup::sim

@@ -233,6 +233,9 @@ int32_t device_props(int32_t device, bringup_device_props* props) {
   if (reaches(*props, props->total_memory)) {
     props->total_memory = std::min(props->total_memory, limit);
   }
+  if (reaches(*props, props->max_allocation)) {
+    props->max_allocation = std::min(props->max_allocation, limit);
+  }
   if (hidden == 0) return status;
   if (reaches(*props, props->supports_float64) && (hidden & BRINGUP_DTYPE_FLOAT64) != 0) {
     props->supports_float64 = 0;

@@ -56,7 +56,12 @@
   X(graph_update_values)     \
   X(profiler_start)          \
   X(profiler_stop)           \
-  X(profiler_read)
+  X(profiler_read)           \
+  X(native_handle)           \
+  X(stream_capture_begin)    \
+  X(stream_capture_end)      \
+  X(stream_capture_abort)    \
+  X(stream_capture_query)
 
 namespace bringup::sim {
 

@@ -34,6 +34,11 @@ void Graph::add(HostTask host) {
   nodes_.push_back(host);
 }
 
+void Graph::add(std::vector<Task> captured) {
+  std::lock_guard lock(mutex_);
+  nodes_.emplace_back(std::move(captured));
+}
+
 void Graph::update(int32_t kernel, const bringup_launch& launch) {
   update(kernel, std::make_shared<const LaunchCopy>(launch));
 }
@@ -76,12 +81,27 @@ std::optional<Failure> Graph::run_kernel(const GraphKernel& kernel, const Place&
   return values != nullptr ? (*values)->run(place) : run_launch((*launch)->get(), place);
 }
 
+std::optional<Failure> Graph::run_captured(std::vector<Task>& tasks, const Place& place) {
+  for (Task& task : tasks) {
+    const auto* launch = std::get_if<OwnedLaunch>(&task);
+    const auto* values = std::get_if<OwnedValues>(&task);
+    if (Faults::active() && (launch != nullptr || values != nullptr)) {
+      const char* name = values != nullptr ? (*values)->name().c_str() : launch->get().name;
+      if (auto failure = Faults::instance().graph_kernel(name, place)) return failure;
+    }
+    if (auto failure = run_task(task, place)) return failure;
+  }
+  return std::nullopt;
+}
+
 std::optional<Failure> Graph::run(const GraphKernels& kernels, const Place& place) {
   std::lock_guard lock(mutex_);
   for (Node& node : nodes_) {
     if (const auto* kernel = std::get_if<KernelNode>(&node)) {
       if (kernel->number >= kernels.size()) break;  // added after this launch
       if (auto failure = run_kernel(kernels[kernel->number], place)) return failure;
+    } else if (auto* captured = std::get_if<std::vector<Task>>(&node)) {
+      if (auto failure = run_captured(*captured, place)) return failure;
     } else if (auto* copy = std::get_if<CopyTask>(&node)) {
       std::memmove(copy->dst, copy->src, copy->bytes);
     } else {

@@ -30,6 +30,8 @@ class Graph {
   void add(ValuesLaunch launch);
   void add(CopyTask copy);
   void add(HostTask host);
+  // Work of a captured stream, as one node.
+  void add(std::vector<Task> captured);
   // Throws SimError for a kernel that the graph does not have, or has in the other form.
   void update(int32_t kernel, const bringup_launch& launch);
   void update(int32_t kernel, ValuesLaunch launch);
@@ -44,8 +46,9 @@ class Graph {
     size_t number;
     std::optional<OwnedLaunch> launch;  // released with the graph
   };
-  using Node = std::variant<KernelNode, CopyTask, HostTask>;
+  using Node = std::variant<KernelNode, CopyTask, HostTask, std::vector<Task>>;
 
+  static std::optional<Failure> run_captured(std::vector<Task>& tasks, const Place& place);
   static std::optional<Failure> run_kernel(const GraphKernel& kernel, const Place& place);
   void add(GraphKernel kernel, std::optional<OwnedLaunch> launch);
   void update(int32_t number, GraphKernel kernel);

@@ -64,6 +64,9 @@ void parallel_for(const bringup_ctx*, int64_t n, int64_t, void (*fn)(int64_t, in
   if (n > 0) fn(0, n, user);
 }
 
+// Device code has nothing of the vendor's: that is for host entries.
+int32_t no_native_handle(const bringup_ctx*, int32_t, void**) { return BRINGUP_UNSUPPORTED; }
+
 // The arguments of a launch with every tensor address replaced by the worker's. The launch itself
 // is left alone: a graph runs it again, and its owner may change scalars in between.
 class WorkerArguments {
@@ -134,7 +137,8 @@ std::optional<Failure> run_blocks(const bringup_launch& launch, void** args, con
                   &set_error,
                   &workspace,
                   &parallel_for,
-                  &message};
+                  &message,
+                  &no_native_handle};
   for (int64_t block = 0; block < launch.grid; ++block) {
     ctx.block_index = block;
     scratch().rewind();

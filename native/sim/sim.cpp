@@ -84,6 +84,7 @@ void device_props(int32_t device, bringup_device_props* props) {
   std::copy(std::begin(kMaxBlock), std::end(kMaxBlock), all.max_block);
   all.max_block_threads = kMaxBlockThreads;
   all.max_shared_bytes = kMaxSharedBytes;
+  all.max_allocation = memory.capacity();
   std::memcpy(props, &all, std::min<size_t>(props->struct_size, sizeof(all)));
 }
 
@@ -179,6 +180,7 @@ void stream_synchronize(int32_t device, bringup_stream stream) {
 
 int32_t stream_query(int32_t device, bringup_stream stream) {
   const auto queue = Simulator::instance().stream(device, stream);
+  queue->refuse_in_capture("a question for the end of its work");
   queue->demand();
   return queue->idle() ? BRINGUP_OK : BRINGUP_NOT_READY;
 }
@@ -423,7 +425,8 @@ const bringup_driver kDriver = {
     .capabilities = BRINGUP_HAS_LIFECYCLE | BRINGUP_HAS_ERROR_DETAIL | BRINGUP_HAS_TIMED_WAITS |
                     BRINGUP_HAS_RESET | BRINGUP_HAS_HOST_MEMORY | BRINGUP_HAS_POINTERS |
                     BRINGUP_HAS_COPY_2D | BRINGUP_HAS_WIDE_FILL | BRINGUP_HAS_MODULE_DATA |
-                    BRINGUP_HAS_LAUNCH_VALUES | BRINGUP_HAS_PROFILER,
+                    BRINGUP_HAS_LAUNCH_VALUES | BRINGUP_HAS_PROFILER | BRINGUP_HAS_NATIVE |
+                    BRINGUP_HAS_STREAM_CAPTURE,
     .init = guarded_call<init>,
     .shutdown = guarded_call<shutdown>,
     .error_detail = error_detail,
@@ -442,6 +445,11 @@ const bringup_driver kDriver = {
     .profiler_start = guarded_call<profiler_start>,
     .profiler_stop = guarded_call<profiler_stop>,
     .profiler_read = guarded_call<profiler_read>,
+    .native_handle = guarded_call<native_handle>,
+    .stream_capture_begin = guarded_call<stream_capture_begin>,
+    .stream_capture_end = guarded_call<stream_capture_end>,
+    .stream_capture_abort = guarded_call<stream_capture_abort>,
+    .stream_capture_query = guarded_call<stream_capture_query>,
 };
 
 }  // namespace

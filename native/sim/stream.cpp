@@ -101,6 +101,38 @@ bool is_short(const Task& task) {
 
 bool on_worker_thread() noexcept { return t_worker; }
 
+std::optional<Failure> run_task(Task& task, const Place& place) {
+  using Result = std::optional<Failure>;
+  return std::visit(
+      Overloaded{
+          [](CopyTask& copy) -> Result {
+            std::memmove(copy.dst, copy.src, copy.bytes);
+            return std::nullopt;
+          },
+          [](RowCopyTask& copy) -> Result {
+            copy_rows(copy);
+            return std::nullopt;
+          },
+          [](WideFillTask& fill) -> Result {
+            fill_wide(fill);
+            return std::nullopt;
+          },
+          [](FillTask& fill) -> Result {
+            std::memset(fill.dst, fill.value, fill.bytes);
+            return std::nullopt;
+          },
+          [&](OwnedLaunch& launch) -> Result { return run_launch(launch.get(), place); },
+          [&](OwnedValues& launch) -> Result { return launch->run(place); },
+          [](HostTask& host) -> Result {
+            host.fn(host.user);
+            return std::nullopt;
+          },
+          [](FailTask& failed) -> Result { return failed.failure; },
+          [](auto&) -> Result { return std::nullopt; },
+      },
+      task);
+}
+
 Stream::Stream(int32_t device, int number, const DeviceMemory& memory, Turns& turns, WorkLog& log,
                int32_t priority)
     : place_{device, number, this, &memory}, turns_(turns), log_(log), priority_(priority) {}
@@ -112,6 +144,7 @@ void Stream::enqueue(Task task) {
   {
     std::unique_lock lock(mutex_);
     if (draining_ || dropping_) throw SimError(BRINGUP_INVALID, "the stream was destroyed");
+    if (capture_) return keep_captured(std::move(task));
     const bool at_once = runs_at_once(task);
     if (!at_once && !thread_.joinable()) thread_ = std::thread(&Stream::work, this);
     const WorkNumber number = next_number(task);
@@ -148,6 +181,56 @@ void Stream::launch_here(Queued queued, std::unique_lock<std::mutex> lock) noexc
   const bool is_awaited = !incoming_.empty() || draining_ || dropping_;
   lock.unlock();
   if (is_awaited) wake_.notify_all();
+}
+
+void Stream::begin_capture() {
+  const std::lock_guard lock(mutex_);
+  if (capture_) throw SimError(BRINGUP_INVALID, "the stream is captured already");
+  capture_.emplace();
+  capturing_ = true;
+}
+
+// What is dropped is released by its owner, without the lock.
+std::optional<Stream::Capture> Stream::take_capture() {
+  const std::lock_guard lock(mutex_);
+  capturing_ = false;
+  return std::exchange(capture_, std::nullopt);
+}
+
+std::vector<Task> Stream::end_capture() {
+  std::optional<Capture> taken = take_capture();
+  if (!taken) throw SimError(BRINGUP_INVALID, "the stream is not captured");
+  if (taken->broken_by.empty()) return std::move(taken->tasks);
+  throw SimError(BRINGUP_INVALID, "the capture of the stream is broken: " + taken->broken_by);
+}
+
+void Stream::abort_capture() {
+  if (!take_capture()) throw SimError(BRINGUP_INVALID, "the stream is not captured");
+}
+
+bringup_capture_state Stream::capture_state() {
+  const std::lock_guard lock(mutex_);
+  if (!capture_) return BRINGUP_CAPTURE_NONE;
+  return capture_->broken_by.empty() ? BRINGUP_CAPTURE_ACTIVE : BRINGUP_CAPTURE_BROKEN;
+}
+
+void Stream::refuse_in_capture(const char* call) {
+  if (!capturing_.load(std::memory_order_acquire)) return;
+  const std::lock_guard lock(mutex_);
+  if (capture_) break_capture(std::string(call) + " while it is captured");
+}
+
+// With mutex_ held.
+void Stream::break_capture(const std::string& why) {
+  if (capture_->broken_by.empty()) capture_->broken_by = why;
+  throw SimError(BRINGUP_INVALID, why);
+}
+
+void Stream::keep_captured(Task task) {
+  next_number(task);  // a call that returned OK, though the device does nothing for it
+  if (is_one_of<RecordTask, WaitTask>(task)) break_capture("an event in a captured stream");
+  if (is_one_of<GraphTask>(task)) break_capture("the launch of a graph in a captured stream");
+  capture_->tasks.push_back(std::move(task));
 }
 
 // Not where faults delay or put off what a stream does, nor where streams stand back for each
@@ -188,11 +271,13 @@ void Stream::wake() {
 }
 
 void Stream::synchronize() {
+  refuse_in_capture("a wait for the stream");
   wait_for(submitted_.load(std::memory_order_acquire), std::nullopt);
   raise_failure();
 }
 
 bool Stream::synchronize_until(std::chrono::steady_clock::time_point deadline) {
+  refuse_in_capture("a wait for the stream");
   if (!wait_for(submitted_.load(std::memory_order_acquire), deadline)) return false;
   raise_failure();
   return true;
@@ -219,6 +304,7 @@ bool Stream::wait_for(uint64_t target,
 }
 
 void Stream::begin_reset() {
+  take_capture();
   resetting_ = true;
   turns_.wake();
   wake();
@@ -368,17 +454,6 @@ void Stream::note(Queued& queued) {
 
 void Stream::perform(Task& task) {
   std::visit(Overloaded{
-                 [](CopyTask& copy) { std::memmove(copy.dst, copy.src, copy.bytes); },
-                 [](RowCopyTask& copy) { copy_rows(copy); },
-                 [](WideFillTask& fill) { fill_wide(fill); },
-                 [](FillTask& fill) { std::memset(fill.dst, fill.value, fill.bytes); },
-                 [this](OwnedLaunch& launch) {
-                   if (auto failure = run_launch(launch.get(), place_)) fail(std::move(*failure));
-                 },
-                 [this](OwnedValues& launch) {
-                   if (auto failure = launch->run(place_)) fail(std::move(*failure));
-                 },
-                 [](HostTask& host) { host.fn(host.user); },
                  [this](RecordTask& task) { task.record->complete(failure()); },
                  [this](WaitTask& task) {
                    task.record->wait(&resetting_);
@@ -389,7 +464,9 @@ void Stream::perform(Task& task) {
                      fail(std::move(*failure));
                    }
                  },
-                 [this](FailTask& task) { fail(std::move(task.failure)); },
+                 [&](auto&) {
+                   if (auto failure = run_task(task, place_)) fail(std::move(*failure));
+                 },
              },
              task);
 }

@@ -75,6 +75,10 @@ struct FailTask {  // in place of work that shall fail
 using Task = std::variant<CopyTask, RowCopyTask, FillTask, WideFillTask, OwnedLaunch, HostTask,
                           OwnedValues, RecordTask, WaitTask, GraphTask, FailTask>;
 
+// Performs a task that needs nothing of its stream: any but RecordTask, WaitTask and GraphTask.
+// Returns what went wrong, or nothing. The task can be performed again.
+std::optional<Failure> run_task(Task& task, const Place& place);
+
 class Stream : public std::enable_shared_from_this<Stream> {
  public:
   Stream(int32_t device, int number, const DeviceMemory& memory, Turns& turns, WorkLog& log,
@@ -108,6 +112,14 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void end_reset();
   // Throws the first failure so far and forgets it.
   void raise_failure();
+  // From begin to end what is enqueued is kept, not performed. end_capture() gives it, or throws
+  // what broke the capture; either way the stream runs again, as after abort_capture().
+  void begin_capture();
+  std::vector<Task> end_capture();
+  void abort_capture();
+  bringup_capture_state capture_state();
+  // Throws while the stream is captured, and breaks the capture: `call` would wait or ask for it.
+  void refuse_in_capture(const char* call);
   // Ends the worker: after all tasks (drain) or after the one it runs, dropping the others.
   void stop(bool drain);
 
@@ -118,7 +130,15 @@ class Stream : public std::enable_shared_from_this<Stream> {
     WorkNumber number;
   };
 
+  struct Capture {
+    std::vector<Task> tasks;
+    std::string broken_by;  // empty: nothing
+  };
+
   void work();
+  void keep_captured(Task task);
+  [[noreturn]] void break_capture(const std::string& why);
+  std::optional<Capture> take_capture();
   // Whether the caller may perform it, as no task is queued or runs. With mutex_ held.
   bool runs_at_once(const Task& task) const;
   // Performs a launch in the calling thread, while others may only queue.
@@ -145,8 +165,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   Turns& turns_;
   WorkLog& log_;
   const int32_t priority_;
-  // Guards incoming_, sleeping_, thread_, numbered_, ready_, blocked_, launching_; held by what
-  // performs a task that is not the worker, but for a launch.
+  // Guards incoming_, sleeping_, thread_, numbered_, ready_, blocked_, launching_, capture_; held
+  // by what performs a task that is not the worker, but for a launch.
   std::mutex mutex_;
   bool ready_ = false;
   bool blocked_ = false;  // in a wait or a host function
@@ -155,6 +175,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   WorkNumber numbered_;  // the next number, of the last recording
   bool sleeping_ = false;
   bool launching_ = false;  // in launch_here
+  std::optional<Capture> capture_;
+  std::atomic<bool> capturing_{false};  // capture_ is there
   std::thread thread_;
   std::atomic<bool> draining_{false};
   std::atomic<bool> dropping_{false};  // for good

@@ -129,10 +129,17 @@ bringup_driver lying() {
   table.fill_wide_async = [](int32_t, void*, const void*, uint32_t, size_t, bringup_stream) {
     return answers().status;
   };
-  table.capabilities |= BRINGUP_HAS_MODULE_DATA | BRINGUP_HAS_PROFILER;
+  table.capabilities |= BRINGUP_HAS_MODULE_DATA | BRINGUP_HAS_PROFILER | BRINGUP_HAS_NATIVE |
+                        BRINGUP_HAS_STREAM_CAPTURE;
   table.module_load_data = [](int32_t, const void*, size_t, void** module) { return give(module); };
   table.profiler_start = [](int32_t) { return answers().status; };
   table.profiler_stop = [](int32_t) { return answers().status; };
+  table.native_handle = [](int32_t, bringup_stream, int32_t, void** handle) {
+    return *handle = answers().handle, answers().status;
+  };
+  table.stream_capture_query = [](int32_t, bringup_stream, int32_t* state) {
+    return *state = answers().record_count, answers().status;
+  };
   table.profiler_read = [](int32_t, bringup_record* records, int32_t capacity, int32_t* count,
                            uint64_t* lost) {
     const auto& all = answers().records;
@@ -217,6 +224,38 @@ TEST(memory_that_cannot_be_what_was_asked_for) {
   CHECK(allocate(0, 0x80) == BRINGUP_OK);
 }
 
+TEST(native_objects_and_captures_that_cannot_be) {
+  reset();
+  void* handle = nullptr;
+  const auto handle_of = [&](int32_t kind) {
+    return table().native_handle(0, nullptr, kind, &handle);
+  };
+  answers().handle = nullptr;
+  expect(refused([&] { return handle_of(BRINGUP_NATIVE_QUEUE); }),
+         "native_handle returned BRINGUP_OK and no handle");
+  CHECK_EQ(handle_of(BRINGUP_NATIVE_DEVICE), BRINGUP_OK);  // may be the number 0
+  int32_t state = 0;
+  answers().record_count = 3;
+  expect(refused([&] { return table().stream_capture_query(0, stream_at(0x40), &state); }),
+         "stream_capture_query gave the state 3, which there is not");
+}
+
+TEST(a_driver_that_cannot_say_what_is_free_has_no_more_than_its_total) {
+  reset();
+  bringup_driver silent = lying();
+  silent.mem_info = nullptr;
+  const bringup_driver checked = driver::checked(silent);
+  bringup_device_props props{};
+  props.struct_size = sizeof props;
+  CHECK_EQ(checked.device_props(0, &props), BRINGUP_OK);
+  void* address = nullptr;
+  answers().address = at(0x7000000);
+  const int32_t more = checked.mem_alloc(0, 1 << 20, &address);
+  CHECK_EQ(more, BRINGUP_OUT_OF_MEMORY);
+  expect(checked.last_error(), "beyond the total_memory of device 0");
+  driver::checked(lying());  // the process has one driver
+}
+
 TEST(memory_that_was_not_freed_is_still_in_use) {
   reset();
   answers().address = at(0x40000);
@@ -285,6 +324,8 @@ TEST(facts_about_a_device) {
          "device_props gave a name without an end");
   expect(refused_with([](auto* p) { std::memset(p->arch, 'x', sizeof p->arch); }),
          "device_props gave an arch without an end");
+  expect(refused_with([](auto* p) { p->max_allocation = 101; }),
+         "says that one allocation has up to 101 bytes, more than the 100 of the device");
   expect(refused_with([](auto* p) { p->total_memory = 0; }),
          "device_props says that the device has no memory");
   expect(refused_with([](auto* p) { std::memset(reinterpret_cast<char*>(p) + sizeof *p, 1, 8); }),

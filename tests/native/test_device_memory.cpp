@@ -369,3 +369,15 @@ TEST(two_threads_never_get_one_block) {
   CHECK_EQ(heap.memory.empty(), BRINGUP_OK);
   CHECK_EQ(reserved(heap.memory), 0);
 }
+
+TEST(no_segment_is_larger_than_an_allocation_of_the_driver_can_be) {
+  const Faulty faulty;
+  DeviceMemory memory(faulty.table, 0, 64, 64 * kMiB, plain_waits(faulty.table), 3 * kMiB);
+  Block* block = nullptr;
+  CHECK_EQ(memory.allocate(2 * kMiB, 0, &block), BRINGUP_OK);
+  CHECK_EQ(memory.allocate(3 * kMiB, 0, &block), BRINGUP_OK);
+  CHECK((Faulty::asked == std::vector<size_t>{3 * kMiB, 3 * kMiB}));
+  CHECK_EQ(memory.allocate(3 * kMiB + 1, 0, &block), BRINGUP_OUT_OF_MEMORY);
+  CHECK_EQ(Faulty::asked.size(), 2U);
+  CHECK_EQ(memory.stats().retries, 0);
+}

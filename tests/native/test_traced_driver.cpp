@@ -142,6 +142,25 @@ TEST(a_copy_that_is_waited_for_through_an_event_and_another_stream_is_done) {
   CHECK(contains(line_with(folder, {"\"call\":4,\"status\""}), "\"done\":[{\"copy\":1,"));
 }
 
+TEST(a_copy_that_is_captured_is_not_done_with_its_stream) {
+  const Folder folder;
+  const bringup_driver table = traced_sim(folder);
+  sim_test::Memory memory(8);
+  const sim_test::Stream stream;
+  char back[8];
+  bringup_graph graph = nullptr;
+  table.graph_create(0, &graph);
+  CHECK_EQ(table.stream_capture_begin(0, stream.get()), BRINGUP_OK);
+  table.copy_async(BRINGUP_DEVICE_TO_HOST, 0, back, 0, memory.get(), 8, stream.get());
+  CHECK_EQ(table.stream_capture_end(0, stream.get(), graph), BRINGUP_OK);
+  CHECK_EQ(table.stream_synchronize(0, stream.get()), BRINGUP_OK);
+  CHECK(!contains(content(folder.file()), "\"done\""));
+  table.copy_async(BRINGUP_DEVICE_TO_HOST, 0, back, 0, memory.get(), 8, stream.get());
+  CHECK_EQ(table.stream_synchronize(0, stream.get()), BRINGUP_OK);
+  CHECK(contains(content(folder.file()), "\"done\":[{\"copy\":6,"));
+  table.graph_destroy(graph);
+}
+
 TEST(a_copy_given_after_the_event_is_not_done_with_it) {
   driver::PendingCopies copies;
   const driver::PendingCopies::Stream stream{0, nullptr};

@@ -45,7 +45,7 @@ std::unique_ptr<DeviceMemory> new_device_memory(c10::DeviceIndex device) {
       [](const std::function<void()>& wait) { wait_without_gil(wait); }};
   return std::make_unique<DeviceMemory>(*active_driver(), device, props.alignment,
                                         std::max<size_t>(props.total_memory / kShare, kLeast),
-                                        std::move(waits));
+                                        std::move(waits), props.max_allocation);
 }
 
 // One for each device; never destroyed, because tensors may be freed until the very end of the
@@ -96,6 +96,11 @@ void free_block(void* context) {
   const std::string capacity = known ? " has a total capacity of " + readable(total) +
                                            " of which " + readable(free_bytes) + " is free."
                                      : " cannot say how much memory it has.";
+  const std::string largest =
+      requested <= memory.largest()
+          ? ""
+          : " One allocation has at most " + readable(memory.largest()) +
+                " (max_allocation of the driver's properties): use smaller tensors.";
   const std::string pending = memory.pending_bytes() == 0 ? ""
                                                           : " " + readable(memory.pending_bytes()) +
                                                                 " of it waits for other streams.";
@@ -103,7 +108,7 @@ void free_block(void* context) {
                    " out of memory. Tried to allocate ", readable(requested), ". Device ",
                    static_cast<int>(device), capacity, " Tensors of this process hold ",
                    readable(allocated), "; ", readable(reserved - allocated),
-                   " is reserved by the allocator but unused.", pending,
+                   " is reserved by the allocator but unused.", pending, largest,
                    " The largest free block has ", readable(memory.largest_free_block()), ".");
 }
 

@@ -34,6 +34,8 @@ nb::dict facts_dict(const DriverFacts& facts) {
   dict["driver_version"] = facts.driver_version;
   dict["device_count"] = facts.device_count;
   dict["host_visible"] = facts.host_visible;
+  dict["host_visible_memory"] = facts.host_visible_memory;
+  dict["functions"] = facts.functions;
   dict["takes_plain_values"] = facts.takes_plain_values;
   return dict;
 }
@@ -58,12 +60,21 @@ nb::dict props_dict(c10::DeviceIndex device) {
   dict["max_block"] = nb::make_tuple(props.max_block[0], props.max_block[1], props.max_block[2]);
   dict["max_block_threads"] = props.max_block_threads;
   dict["max_shared_bytes"] = props.max_shared_bytes;
+  dict["max_allocation"] = props.max_allocation;
   return dict;
 }
 
 // A status and the driver's words for it, so that Python can raise the class that fits.
 std::pair<int32_t, std::string> with_text(int32_t status) {
   return {status, status == BRINGUP_OK ? "" : driver_error_text(status)};
+}
+
+nb::tuple native_handle_with_text(c10::DeviceIndex device, uintptr_t stream, int32_t kind,
+                                  uintptr_t address) {
+  auto* handle = reinterpret_cast<void*>(address);
+  const int32_t status = native_handle(checked_device(device),
+                                       reinterpret_cast<bringup_stream>(stream), kind, &handle);
+  return nb::make_tuple(status, with_text(status).second, reinterpret_cast<uintptr_t>(handle));
 }
 
 std::pair<int32_t, std::string> reset_with_text(c10::DeviceIndex device) {
@@ -185,6 +196,8 @@ void bind_devices(nb::module_& module) {
     return with_text(shut_down_driver());
   });
   module.def("reset_device", &reset_with_text, nb::arg("device"));
+  module.def("native_handle", &native_handle_with_text, nb::arg("device"), nb::arg("stream"),
+             nb::arg("kind"), nb::arg("address"));
   module.def("pointer_info", &pointer_info, nb::arg("address"));
   module.def(
       "device_of_address",

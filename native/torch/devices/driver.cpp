@@ -52,11 +52,13 @@ DriverFacts facts_of(const std::string& path, const bringup_driver& table,
   facts.description = described.description;
   facts.device_count = static_cast<int32_t>(described.devices.size());
   facts.host_visible = table.host_view != nullptr;
+  facts.host_visible_memory = true;
   facts.runs_host_code = table.launch != nullptr;
   facts.takes_plain_values = table.launch_values != nullptr;
   for (size_t device = 0; device < described.devices.size(); ++device) {
     const bringup_device_props& props = described.devices[device];
     facts.host_visible = facts.host_visible && props.host_visible_memory != 0;
+    facts.host_visible_memory = facts.host_visible_memory && props.host_visible_memory != 0;
     facts.runs_host_code = facts.runs_host_code && props.runs_host_code != 0;
     facts.takes_plain_values = facts.takes_plain_values && props.runs_host_code == 0;
     if (device == 0) facts.driver_version = props.driver_version;
@@ -103,10 +105,12 @@ DriverFacts open_and_start(const std::string& path, std::shared_ptr<runtime::Lib
   opened->library = std::move(library);
   try {
     bringup_driver table = read();
+    const std::string functions = driver::function_names(table);  // a trace may hide some
     // Below the checks: a trace has what the driver said, not what the checks made of it.
     if (!g_trace.path.empty()) table = driver::traced(table, path, g_trace);
     opened->table = driver::checked(table);
     opened->facts = facts_of(path, opened->table, driver::start(opened->table, kMaxDevices));
+    opened->facts.functions = functions;
   } catch (const driver::Refused& why) {
     throw std::runtime_error("the driver " + path + " cannot be used: " + why.what());
   }
@@ -206,6 +210,7 @@ bool install_driver() {
   register_profiler();
   register_recurrent_cells();
   register_attention_choice();
+  register_native_handles();
   return start_autograd_device_threads(device_count);
 }
 

@@ -81,6 +81,10 @@ void check_takes_values(const runtime::Kernel& kernel, const char* operator_name
 bringup_kernel_fn device_function(const std::shared_ptr<const runtime::Kernel>& kernel,
                                   c10::DeviceIndex device);
 
+// The vendor's object of a bringup_native_kind, as the driver's native_handle; BRINGUP_UNSUPPORTED
+// where the driver has none.
+int32_t native_handle(c10::DeviceIndex device, bringup_stream stream, int32_t kind, void** handle);
+
 // Host work in a stream of `device` failed: the next synchronisation of that device or one of its
 // streams raises `message`. The first report stands. From any thread.
 void report_host_failure(c10::DeviceIndex device, std::string message) noexcept;

@@ -142,6 +142,20 @@ void launch_with_values(const LastingKernel& lasting, void* const* args, c10::De
 
 }  // namespace
 
+int32_t native_handle(c10::DeviceIndex device, bringup_stream stream, int32_t kind, void** handle) {
+  const bringup_driver& driver = *active_driver();
+  if (driver.native_handle == nullptr) return BRINGUP_UNSUPPORTED;
+  return driver.native_handle(device, stream, kind, handle);
+}
+
+void register_native_handles() {
+  runtime::set_native_handle([](DLDevice device, void* stream, int32_t kind, void** handle) {
+    if (device.device_type != 12 /* kDLExtDev */) return int32_t{BRINGUP_UNSUPPORTED};
+    return native_handle(static_cast<c10::DeviceIndex>(device.device_id),
+                         static_cast<bringup_stream>(stream), kind, handle);
+  });
+}
+
 bringup_kernel_fn device_function(const std::shared_ptr<const runtime::Kernel>& kernel,
                                   c10::DeviceIndex device) {
   const bringup_driver& driver = *active_driver();

@@ -37,10 +37,12 @@ struct DriverFacts {
   std::string device_name;
   std::string description;
   std::string driver_version;  // of its first device, or ""
+  std::string functions;       // that its table has, separated by spaces
   int32_t device_count = 0;
-  bool host_visible = false;        // every device lets the host read and write its memory
-  bool runs_host_code = false;      // every device runs kernels that were built for the host
-  bool takes_plain_values = false;  // none does, and launches have addresses and numbers
+  bool host_visible = false;         // every device lets the host read and write its memory
+  bool host_visible_memory = false;  // they say so, whether or not it has host_view here
+  bool runs_host_code = false;       // every device runs kernels that were built for the host
+  bool takes_plain_values = false;   // none does, and launches have addresses and numbers
   std::array<DtypeSet, kMaxDevices> absent_dtypes{};  // of which a device can have no tensors
   size_t alignment = 64;                              // of what mem_alloc gives, on every device
   std::array<PriorityRange, kMaxDevices> priorities{};
@@ -139,5 +141,6 @@ void register_autocast();
 void register_profiler();
 void register_recurrent_cells();
 void register_attention_choice();
+void register_native_handles();
 
 }  // namespace bringup::torch_ext

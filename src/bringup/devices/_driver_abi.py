@@ -65,6 +65,7 @@ class DevicePropsStruct(c.Structure):
         ("max_block", _u32 * 3),
         ("max_block_threads", _u32),
         ("max_shared_bytes", _u32),
+        ("max_allocation", _u64),
     )
 
 
@@ -254,6 +255,11 @@ FUNCTIONS: dict[str, dict[str, Any]] = {
     "profiler_read": _takes(
         device=_i32, records=c.POINTER(Record), capacity=_i32, count=_out_i32, lost=_out_u64
     ),
+    "native_handle": _takes(device=_i32, stream=_pointer, kind=_i32, handle=_out_pointer),
+    "stream_capture_begin": _takes(device=_i32, stream=_pointer),
+    "stream_capture_end": _takes(device=_i32, stream=_pointer, graph=_pointer),
+    "stream_capture_abort": _takes(device=_i32, stream=_pointer),
+    "stream_capture_query": _takes(device=_i32, stream=_pointer, state=_out_i32),
 }  # fmt: skip
 
 # The bit behind which each of these functions is used.
@@ -271,6 +277,8 @@ CAPABILITIES: dict[str, int] = {
         ("module_load_data",),
         ("launch_values", "graph_add_values", "graph_update_values"),
         ("profiler_start", "profiler_stop", "profiler_read"),
+        ("native_handle",),
+        tuple(f"stream_capture_{what}" for what in ("begin", "end", "abort", "query")),
     ))
     for function in functions
 }  # fmt: skip

@@ -46,6 +46,7 @@ class DeviceProps:
         driver_version: at most 31 bytes.
         least_priority: of streams; greatest_priority <= 0 <= least_priority.
         greatest_priority: the most urgent.
+        max_allocation: the most bytes of one `mem_alloc`; 0 where it is not known.
     """
 
     name: str
@@ -61,6 +62,7 @@ class DeviceProps:
     driver_version: str = ""
     least_priority: int = 0
     greatest_priority: int = 0
+    max_allocation: int = 0
 
 
 class _SynchronousDriver:

@@ -32,7 +32,7 @@ _UNFINISHED = (abi.Status.NOT_READY, abi.Status.TIMEOUT)
 # What only asks: another driver may do without, and its answers are its own.
 _QUESTIONS = frozenset({
     "device_count", "device_props", "error_detail", "host_view", "mem_info", "pointer_info",
-    "profiler_read", "profiler_start", "profiler_stop",
+    "profiler_read", "profiler_start", "profiler_stop", "stream_capture_query",
 })  # fmt: skip
 _OF_A_DEVICE = _QUESTIONS | {"device_synchronize", "stream_query", "stream_synchronize"}
 _POLLED = frozenset({"event_query", "stream_query", "stream_wait_for", "event_wait_for"})
@@ -110,6 +110,7 @@ class Replay:
         self._copies: dict[int, _Copy] = {}
         self._launches = Launches(self._memory, self._handles)
         self._kept: list[Any] = []
+        self._captured: set[int] = set()  # streams, of the trace
         self._devices: int | None = None
         self._compared = 0
         self._made = 0
@@ -159,6 +160,7 @@ class Replay:
             self._note_memory(call)
         status = self._wait(call, function, arguments)
         self._made += 1
+        self._note_capture(call)
         self._compare(call, status)
         if status == abi.Status.OK:
             self._take_outputs(call, outputs)
@@ -170,6 +172,8 @@ class Replay:
             if (found := self._memory.find(call.arguments["address"])) is not None:
                 found.is_shared = True
             return "host_view"
+        if call.function == "native_handle":
+            return "native_handle, whose objects are the runtime's own"
         if call.status in _UNFINISHED:
             return "queries and waits that were not over"
         if call.function in _QUESTIONS and self._functions.get(call.function) is None:
@@ -265,17 +269,26 @@ class Replay:
                 memory = self._memory if call.function == "mem_alloc" else self._host_memory
                 memory.add(call.outputs[name], place.value, call.arguments["bytes"])
 
+    def _note_capture(self, call: Call) -> None:
+        stream: Any = call.arguments.get("stream")
+        if call.function in {"stream_capture_end", "stream_capture_abort"}:
+            self._captured.discard(stream)
+        elif call.function == "stream_capture_begin" and call.was_accepted:
+            self._captured.add(stream)
+
     def _note_memory(self, call: Call) -> None:
         """Note what a call that succeeds does to memory."""
         given = call.arguments
+        captured = given.get("stream") in self._captured  # it is not known when it runs
+        filled = Content.UNKNOWN if captured else Content.KNOWN
         if call.function == "mem_free":
             self._memory.remove(given["address"])
         elif call.function in {"host_free", "host_unregister"}:
             self._host_memory.remove(given["address"])
         elif call.function == "fill_async":
-            self._memory.write(given["dst"], given["bytes"], Content.KNOWN)
+            self._memory.write(given["dst"], given["bytes"], filled)
         elif call.function == "fill_wide_async":
-            self._memory.write(given["dst"], given["size"] * given["count"], Content.KNOWN)
+            self._memory.write(given["dst"], given["size"] * given["count"], filled)
 
     # --- arguments that are not as they were, by the name of the parameter
 
@@ -317,6 +330,8 @@ class Replay:
                 "dst": self._anywhere(given["dst"], to.extent),
                 "src": self._anywhere(given["src"], source.extent),
             }
+        if given["stream"] in self._captured:
+            return self._ends_of_captured_copy(given, to, source)
         if given["kind"] == _HOST_TO_DEVICE:
             copy = self._new_copy(call, given["src"], source)
             content = Content.KNOWN if self._bring(call, copy) else Content.UNKNOWN
@@ -332,6 +347,17 @@ class Replay:
         for row, start in zip(to.at(given["dst"]), source.at(given["src"]), strict=True):
             self._memory.copy(row, start, to.width)
         return {}
+
+    def _ends_of_captured_copy(
+        self, given: dict[str, Any], to: _Rows, source: _Rows
+    ) -> dict[str, Any]:
+        """Return the host's end: memory that stays, as the graph may read it whenever it runs."""
+        for row in to.at(given["dst"]):
+            self._memory.write(row, to.width, Content.UNKNOWN)
+        if given["kind"] == _DEVICE_TO_DEVICE:
+            return {}
+        side, rows = ("dst", to) if given["kind"] == _DEVICE_TO_HOST else ("src", source)
+        return {side: self._anywhere(given[side], rows.extent)}
 
     def _bring(self, call: Call, copy: _Copy) -> bool:
         """Put the bytes that were copied where a copy finds them; whether the trace has them."""

@@ -19,6 +19,8 @@ from bringup.devices import _submodules
 from bringup.errors import DeviceError, KernelError
 
 DeviceLike: TypeAlias = int | str | torch.device | None
+# bringup_native_kind
+_NATIVE_KINDS = {"context": 1, "device": 2, "queue": 3, "memory": 4}
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class DeviceProperties:
         max_block: the same in threads.
         max_block_threads: of one block.
         max_shared_bytes: of one block.
+        max_allocation: the most bytes of one allocation; 0 where the driver says nothing of it.
     """
 
     name: str
@@ -62,6 +65,7 @@ class DeviceProperties:
     max_block: tuple[int, int, int]
     max_block_threads: int
     max_shared_bytes: int
+    max_allocation: int
 
 
 class StreamContext(AbstractContextManager["torch.Stream | None"]):
@@ -265,6 +269,39 @@ class DeviceModule(ModuleType):
             raise DeviceError(str(error).split("\n", 1)[0]) from None
         if status != 0:
             raise DeviceError(f"resetting device '{self._name}:{index}' failed: {message}")
+
+    def native_handle(
+        self,
+        kind: str,
+        *,
+        stream: torch.Stream | None = None,
+        address: int = 0,
+        device: DeviceLike = None,
+    ) -> int:
+        """Return the vendor's own object behind a device, a stream or memory, as a number.
+
+        It is what the vendor's libraries take: a `cl_context`, a `cl_command_queue`, a `CUstream`.
+
+        Args:
+            kind: "context", "device", "queue" (of `stream`) or "memory" (that holds `address`).
+            stream: whose queue; None for the current one.
+            address: of device memory, `tensor.data_ptr()`.
+            device: whose; None for the current one.
+
+        Raises:
+            DeviceError: the driver has no such object, or no native_handle.
+            ValueError: another kind.
+        """
+        if kind not in _NATIVE_KINDS:
+            raise ValueError(f"expected one of {', '.join(_NATIVE_KINDS)}, got {kind!r}")
+        index = self._index(device)
+        of = self.current_stream(index) if stream is None else stream
+        status, message, handle = self._native.native_handle(
+            index, of.native_handle or 0, _NATIVE_KINDS[kind], address
+        )
+        if status != 0:
+            raise DeviceError(f"device '{self._name}:{index}' has no native {kind}: {message}")
+        return int(handle)
 
     def stream_priority_range(self, device: DeviceLike = None) -> tuple[int, int]:
         """Return the least and the greatest priority of a stream, as

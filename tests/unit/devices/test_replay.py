@@ -359,6 +359,27 @@ def test_profiles_and_other_questions_are_asked_again(script: Script) -> None:
     assert report.left_out == {"questions to device 7, which the driver has not": 1}
 
 
+GRAPH = "0xbb"
+
+
+def test_captured_work_runs_with_the_graph_and_claims_no_content(script: Script) -> None:
+    fill(script, 1)
+    script.call("graph_create", device=0, outputs={"graph": GRAPH})
+    script.call("stream_capture_begin", device=0, stream=STREAM)
+    fill(script, 7)
+    script.call("stream_capture_query", device=0, stream=STREAM, outputs={"state": 1})
+    script.call("stream_capture_end", device=0, stream=STREAM, graph=GRAPH)
+    script.call("graph_launch", graph=GRAPH, stream=STREAM)
+    read(script, DEVICE, b"whatever")
+    fill(script, 2)
+    read(script, DEVICE, bytes([2, 2]))
+    script.call("native_handle", device=0, stream=STREAM, kind=3, outputs={"handle": "0x1"})
+    report = script.replayed()
+    assert report.difference is None
+    assert report.compared_copies == 1
+    assert report.left_out == {"native_handle, whose objects are the runtime's own": 1}
+
+
 def values_launch(address: str = DEVICE, by: int = 5, blocks: int = 2) -> dict[str, Any]:
     values = [
         {"kind": 1, "size": 8, "address": address},
