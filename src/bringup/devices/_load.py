@@ -20,7 +20,7 @@ from bringup._after_import import after_import
 from bringup._settings import FLOAT64_POLICIES
 from bringup.devices import _dispatch_trace, _fallback
 from bringup.devices._driver_discovery import driver_library
-from bringup.devices._probe import require_probed, require_version
+from bringup.devices._probe import Probed, require_probed, require_same
 from bringup.devices._python_driver import PythonDriver
 from bringup.errors import DriverError
 
@@ -131,7 +131,7 @@ def _open(
 ) -> DriverInfo:
     """Open a driver that is still to be installed; refused, it is closed again."""
     path = source.path if isinstance(source, PythonDriver) else source
-    probed = "" if isinstance(source, PythonDriver) else require_probed(source)
+    probed = None if isinstance(source, PythonDriver) else require_probed(source)
     try:
         if isinstance(source, PythonDriver):
             facts = native.open_driver_table(source.table_address(), str(path))
@@ -140,7 +140,8 @@ def _open(
     except RuntimeError as error:
         raise DriverError(f"{error}") from None
     if not isinstance(source, PythonDriver):
-        require_version(source, probed, facts["driver_version"])
+        told = (facts["driver_version"], facts["host_visible_memory"], facts["functions"])
+        require_same(source, probed, Probed(*told))
     try:
         device_name = _checked_name(facts["device_name"] if name is None else name, path)
     except DriverError:

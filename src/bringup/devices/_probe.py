@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import tempfile
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,30 +27,46 @@ _log = settings.logger("devices")
 _Memo = dict[str, Any]
 
 
-def require_probed(library: Path) -> str:
-    """Probe a driver unless it was probed before; what it says its version is.
+@dataclass(frozen=True)
+class Probed:
+    """What was probed. Settings of a driver's own may change it without another file.
+
+    Attributes:
+        driver_version: of its first device.
+        host_visible_memory: whether the host reaches the memory of all its devices.
+        functions: that its table has, separated by spaces.
+    """
+
+    driver_version: str
+    host_visible_memory: bool
+    functions: str
+
+
+def require_probed(library: Path) -> Probed | None:
+    """Probe a driver unless it was probed before; return what was probed, or None: nothing is.
 
     Raises:
         DriverError: it breaks the contract of `bringup/driver.h`, crashes or hangs, with the first
             rule that it breaks.
     """
     if not settings.driver_probe():
-        return ""
+        return None
     record = _record_file(library)
     if (known := _known(record)) is not None:
         return known
     return _probe(library, record)
 
 
-def require_version(library: Path, probed: str, version: str) -> None:
-    """Probe a driver once more where the version that it says now is not the one that was probed:
-    what its libraries find on the device has changed. Raises `DriverError` as `require_probed`.
+def require_same(library: Path, probed: Probed | None, now: Probed) -> None:
+    """Probe a driver once more where what it says now is not what was probed: another version of
+    what its libraries find on the device, other functions, memory of another kind.
+    Raises `DriverError` as `require_probed`.
     """
-    if settings.driver_probe() and version != probed:
+    if settings.driver_probe() and now != probed:
         _probe(library, _record_file(library))
 
 
-def _probe(library: Path, record: Path) -> str:
+def _probe(library: Path, record: Path) -> Probed:
     found = check_driver(
         library, probe=True, check_seconds=CHECK_SECONDS, start_seconds=_START_SECONDS
     )
@@ -60,11 +77,12 @@ def _probe(library: Path, record: Path) -> str:
             f"was loaded here; `bringup driver check {library}` tests all of it, "
             "BRINGUP_DRIVER_PROBE=0 loads it all the same)"
         )
+    probed = Probed(found.driver_version, found.host_visible_memory, " ".join(found.functions))
     try:
-        _remember(record, found.driver_version, [library, program(), *found.libraries])
+        _remember(record, probed, [library, program(), *found.libraries])
     except OSError as error:
         _log.info("the driver %s is probed each time: %s", library, error)
-    return found.driver_version
+    return probed
 
 
 def _record_file(library: Path) -> Path:
@@ -72,16 +90,16 @@ def _record_file(library: Path) -> Path:
     return settings.cache_dir() / "drivers" / f"{name}.json"
 
 
-def _known(record: Path) -> str | None:
-    """Return the version of the driver that was probed, if every file of it is what it was."""
+def _known(record: Path) -> Probed | None:
+    """Return what was probed, if every file of the driver is what it was."""
     try:
         text = json.loads(record.read_text())
-        version: str = text["driver_version"]
+        probed = Probed(**text["probed"])
         files: dict[str, _Memo] = text["files"]
         same = all(_is_same(Path(path), memo) for path, memo in files.items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None  # nothing is known, and the probe writes it anew
-    return version if same else None
+    return probed if same else None
 
 
 def _is_same(path: Path, memo: _Memo) -> bool:
@@ -103,13 +121,13 @@ def _digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _remember(record: Path, version: str, libraries: list[Path]) -> None:
+def _remember(record: Path, probed: Probed, libraries: list[Path]) -> None:
     files = {str(path): {"stat": _stat(path), "sha256": _digest(path)} for path in libraries}
     record.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=record.parent, delete=False) as file:
         draft = Path(file.name)
         try:
-            json.dump({"driver_version": version, "files": files}, file)
+            json.dump({"probed": asdict(probed), "files": files}, file)
             file.flush()
             draft.replace(record)
         except BaseException:

@@ -6,6 +6,7 @@ import fnmatch
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -93,14 +94,19 @@ def test_without_a_probe_it_is_loaded_all_the_same(
 @pytest.mark.usefixtures("cache")
 def test_a_driver_is_probed_once(build_driver: Build, probes: list[Path]) -> None:
     library = build_driver(source="twelve")
-    assert [_probe.require_probed(library) for _ in range(3)] == ["", "", ""]
+    first, *others = [_probe.require_probed(library) for _ in range(3)]
+    assert first is not None
+    assert others == [first, first]
     assert probes == [library]
 
 
 @pytest.mark.usefixtures("cache")
 def test_the_version_of_the_driver_is_remembered(probes: list[Path]) -> None:
     library = _native.sim_driver_path()
-    assert _probe.require_probed(library) == _probe.require_probed(library) != ""
+    first = _probe.require_probed(library)
+    assert first is not None
+    assert first.driver_version != ""
+    assert _probe.require_probed(library) == first
     assert probes == [library]
 
 
@@ -113,11 +119,29 @@ def test_faults_of_the_simulator_are_not_for_the_probe(monkeypatch: pytest.Monke
 @pytest.mark.usefixtures("cache")
 def test_another_version_is_probed_anew(build_driver: Build, probes: list[Path]) -> None:
     library = build_driver(source="twelve")
-    version = _probe.require_probed(library)
-    _probe.require_version(library, version, version)
+    probed = _probe.require_probed(library)
+    assert probed is not None
+    _probe.require_same(library, probed, probed)
     assert probes == [library]
-    _probe.require_version(library, version, "firmware 2")
+    _probe.require_same(library, probed, replace(probed, driver_version="firmware 2"))
     assert probes == [library, library]
+
+
+@pytest.mark.usefixtures("cache")
+def test_another_table_is_probed_anew(probes: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    library = _native.sim_driver_path()
+    visible = _probe.require_probed(library)
+    assert visible is not None
+    assert visible.host_visible_memory
+    assert "host_view" in visible.functions.split()
+    _probe.require_same(library, visible, replace(visible, functions="mem_alloc"))
+    assert probes == [library, library]
+    monkeypatch.setenv("BRINGUP_SIM_ISOLATED", "1")
+    _probe.require_same(library, visible, replace(visible, host_visible_memory=False))
+    assert probes == [library] * 3
+    known = _probe.require_probed(library)
+    assert known == replace(visible, host_visible_memory=False)
+    assert probes == [library] * 3
 
 
 @pytest.mark.usefixtures("cache")
@@ -144,7 +168,7 @@ def test_a_library_that_it_loads_counts_too(
     files = json.loads(record.read_text())["files"]
     assert {str(library), str(_native.sim_driver_path())} <= set(files)
     files[str(_native.sim_driver_path())] = {"stat": [], "sha256": "another content"}
-    record.write_text(json.dumps({"driver_version": "", "files": files}))
+    record.write_text(json.dumps({**json.loads(record.read_text()), "files": files}))
     _probe.require_probed(library)
     assert probes == [library, library]
 
@@ -160,7 +184,7 @@ def test_another_time_of_the_same_content_needs_no_probe(
     assert probes == [library]
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"driver_version": "", "files": []}'])
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"probed": {}, "files": []}'])
 def test_a_damaged_record_is_written_anew(
     text: str, build_driver: Build, probes: list[Path], cache: Path
 ) -> None:
