@@ -6,6 +6,7 @@
 
 #include "torch/devices/profiler.h"
 #include "torch/graphs/errors.h"
+#include "torch/graphs/foreign_node.h"
 #include "torch/graphs/run_locks.h"
 
 namespace bringup::torch_ext::graphs {
@@ -77,6 +78,7 @@ void DeviceGraph::add_to_driver(size_t number) {
                                               copy->source, copy->bytes),
                         node.op().c_str());
   }
+  if (const ForeignNode* call = node.captured_call()) return call->add_to(graph_, device());
   if (const bringup_launch* launch = node.device_launch()) {
     check_driver(driver.graph_add_kernel(graph_, launch), launch->name);
   } else {
@@ -118,6 +120,8 @@ void DeviceGraph::run_alone(size_t number) {
     check_driver(driver.copy_async(BRINGUP_DEVICE_TO_DEVICE, device(), copy->target, device(),
                                    copy->source, copy->bytes, stream),
                  "a copy of a captured graph");
+  } else if (const ForeignNode* call = node.captured_call()) {
+    call->call_again();
   } else if (const bringup_launch_values_args* values = node.device_values()) {
     check_driver(driver.launch_values(device(), stream, values), values->name);
   } else {

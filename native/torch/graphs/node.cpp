@@ -14,6 +14,13 @@
 namespace bringup::torch_ext::graphs {
 namespace {
 
+bool is_laid_out_as(const at::Tensor& left, const at::Tensor& right) {
+  return left.strides() == right.strides() && left.storage_offset() == right.storage_offset() &&
+         left.is_conj() == right.is_conj() && left.is_neg() == right.is_neg();
+}
+
+}  // namespace
+
 void visit_arguments(const c10::FunctionSchema& schema, const std::vector<c10::IValue>& args,
                      const AccessVisitor& visit) {
   for (size_t i = 0; i < args.size(); ++i) {
@@ -25,13 +32,6 @@ void visit_arguments(const c10::FunctionSchema& schema, const std::vector<c10::I
     });
   }
 }
-
-bool is_laid_out_as(const at::Tensor& left, const at::Tensor& right) {
-  return left.strides() == right.strides() && left.storage_offset() == right.storage_offset() &&
-         left.is_conj() == right.is_conj() && left.is_neg() == right.is_neg();
-}
-
-}  // namespace
 
 std::string Node::description() const {
   const std::string line = line_.text();

@@ -60,6 +60,12 @@ struct DeviceCopy {
   size_t bytes;
 };
 
+// What a call with these arguments reads and writes.
+void visit_arguments(const c10::FunctionSchema& schema, const std::vector<c10::IValue>& args,
+                     const AccessVisitor& visit);
+
+class ForeignNode;
+
 class Node {
  public:
   Node(std::string op, std::string scope, SchemaPtr schema)
@@ -79,8 +85,11 @@ class Node {
   virtual const bringup_launch_values_args* device_values() const { return nullptr; }
   // The same for a copy; none for all other nodes.
   virtual std::optional<DeviceCopy> device_copy() const { return std::nullopt; }
+  // The same for a call that starts its work itself, which the driver captures.
+  virtual const ForeignNode* captured_call() const { return nullptr; }
   bool runs_on_device() const {
-    return device_launch() != nullptr || device_values() != nullptr || device_copy().has_value();
+    return device_launch() != nullptr || device_values() != nullptr || device_copy().has_value() ||
+           captured_call() != nullptr;
   }
 
   // "kernel", "operator", "constant" or "event".

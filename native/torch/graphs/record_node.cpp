@@ -8,6 +8,7 @@
 #include "torch/devices/driver.h"
 #include "torch/devices/row_layout.h"
 #include "torch/graphs/errors.h"
+#include "torch/graphs/foreign_node.h"
 #include "torch/graphs/recorder.h"
 #include "torch/graphs/slot_type.h"
 #include "torch/graphs/values.h"
@@ -63,9 +64,8 @@ void check_device(const OperatorTraits& traits, const at::Tensor& tensor) {
                        "device. Use the graphs of that backend (torch.cuda.CUDAGraph)");
 }
 
-void refuse_foreign(const std::string& name, const std::optional<std::string>& kernel) {
-  if (!kernel) return;
-  throw CaptureFailure(name + " runs a kernel on the device that starts its own work (" + *kernel +
+void refuse_foreign(const std::string& name, const std::string& kernel) {
+  throw CaptureFailure(name + " runs a kernel on the device that starts its own work (" + kernel +
                        "), which a captured graph cannot hold. Declare the kernel with "
                        "devices.kernel or ops.kernel_op, or run the operator between two graphs");
 }
@@ -160,12 +160,31 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
                                           const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                                           std::vector<c10::IValue> args,
                                           c10::ArrayRef<c10::IValue> results,
-                                          std::vector<Allocation> allocations) {
+                                          std::vector<Allocation> allocations,
+                                          const std::optional<std::string>& made_of) {
   const bool on_device = runs_on_device(traits, args, results);
   if (on_device) streams_.ran(current_stream(), traits.name);
+  const auto& foreign = traits.foreign ? traits.foreign : made_of;
+  const bool is_captured = on_device && !traits.may_draw && ForeignNode::is_possible();
+  if (foreign && !is_captured && (on_device || made_of)) refuse_foreign(traits.name, *foreign);
   auto outputs = outputs_of(traits, args, results, on_device);
   if (!outputs) return nullptr;
-  if (on_device) refuse_foreign(traits.name, traits.foreign);
+  const auto below_autograd = (keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER,
+                                                          c10::DispatchKey::ADInplaceOrView))
+                                  .remove(c10::DispatchKey::Python);
+  if (foreign && on_device) {
+    args = fixed_arguments(traits, args, *outputs, false);
+    OperatorNode::Call call{op,
+                            traits.schema,
+                            below_autograd,
+                            std::move(args),
+                            *std::move(outputs),
+                            std::move(allocations),
+                            std::nullopt,
+                            false,
+                            std::nullopt};
+    return std::make_unique<ForeignNode>(traits.name, scope_, std::move(call), *foreign);
+  }
   if (const KernelRecord* kernel = kernel_that_ran(op, args, *outputs, on_device)) {
     args = fixed_arguments(traits, args, *outputs, true);
     auto node = std::make_unique<KernelNode>(
@@ -185,9 +204,6 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
       if (arg.isGenerator()) arg = c10::IValue();
     }
   }
-  const auto below_autograd = (keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER,
-                                                          c10::DispatchKey::ADInplaceOrView))
-                                  .remove(c10::DispatchKey::Python);
   OperatorNode::Call call{op,
                           traits.schema,
                           below_autograd,

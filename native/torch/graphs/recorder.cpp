@@ -207,8 +207,7 @@ void Recorder::record_and_run(const OperatorTraits& traits, const c10::OperatorH
   if (!becomes_node || (!all_updatable_ && only_passed_on(traits, args, results, allocations))) {
     return note_views(args, results);
   }
-  refuse_foreign(traits.name, foreign);
-  auto node = make_node(traits, op, keys, args, results, std::move(allocations));
+  auto node = make_node(traits, op, keys, args, results, std::move(allocations), foreign);
   if (node == nullptr) return;
   node->set_line(lines_.here());
   mark_written(traits, args, results);

@@ -47,8 +47,8 @@ void check_layout(const OperatorTraits& traits, const at::Tensor& tensor, const 
 // Throws CaptureFailure for a tensor of another backend: its kernels run in streams of their own,
 // and its memory is none that a capture hands out.
 void check_device(const OperatorTraits& traits, const at::Tensor& tensor);
-// Throws CaptureFailure where `kernel` names a kernel of another library.
-void refuse_foreign(const std::string& name, const std::optional<std::string>& kernel);
+// Throws CaptureFailure for a call of a kernel of another library, which `kernel` names.
+[[noreturn]] void refuse_foreign(const std::string& name, const std::string& kernel);
 
 class Recorder {
  public:
@@ -183,10 +183,12 @@ class Recorder {
                                                               c10::ArrayRef<c10::IValue> results,
                                                               bool on_device);
   c10::Stream current_stream() const;  // of the graph's device
+  // `made_of`: the kernel of another library that the operator called, if it is made of others.
   std::unique_ptr<Node> make_node(const OperatorTraits& traits, const c10::OperatorHandle& op,
                                   c10::DispatchKeySet keys, std::vector<c10::IValue> args,
                                   c10::ArrayRef<c10::IValue> results,
-                                  std::vector<Allocation> allocations);
+                                  std::vector<Allocation> allocations,
+                                  const std::optional<std::string>& made_of);
   std::unique_ptr<Node> make_copy_node(const OperatorTraits& traits,
                                        const std::vector<c10::IValue>& args,
                                        const std::vector<OperatorNode::Output>& outputs);

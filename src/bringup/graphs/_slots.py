@@ -67,7 +67,8 @@ class NodeInfo:
         op: the operator with its namespace and overload, `"aten::add.Tensor"`.
         scope: module path or `graphs.scope` in which it was captured, or "".
         method: how its results stay at their addresses: `"launch block"`, `"out"`, `"allocations"`,
-            `"copy"`; `"device copy"` is one that the driver makes.
+            `"copy"`; `"device copy"` is one that the driver makes, `"stream capture"` a call of
+            another library, whose work the driver captured.
         line: where it was called, `"model.py:12 in forward"`: the innermost code outside of torch
             and this package, or "".
     """

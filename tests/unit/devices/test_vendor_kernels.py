@@ -101,3 +101,95 @@ for call in (lambda: x.relu() + 1, lambda: torch.stack([x, x]), lambda: x.neg().
     assert "aten::stack" in stack
     assert "aten::cat, registered at" in stack
     assert others == "True"
+
+
+# A vendor's operator: it starts its own kernels, twice, in torch's current stream, through the
+# runtime below torch.
+VENDOR = """
+import ctypes as c
+from bringup import _native, jit
+from bringup.devices import _driver_abi as abi
+
+KERNEL = '''#include <bringup/device.h>
+BRINGUP_EXPORT void twice(const bringup_position* at, float* out, const float* x, int64_t n) {
+  const int64_t i = (int64_t)at->block_idx.x * at->block_dim.x + at->thread_idx.x;
+  if (i < n) out[i] = 2 * x[i];
+}
+'''
+built = jit.compile(jit.Source(name="vendor.cpp", text=KERNEL, entry="twice"), target="cpu").path
+runtime = abi.open_table(_native.sim_driver_path())
+module, twice = c.c_void_p(), c.c_void_p()
+assert runtime.function("module_load")(0, str(built).encode(), c.byref(module)) == 0
+assert runtime.function("get_function")(module, b"twice", c.byref(twice)) == 0
+
+def start(out, x):
+    values = (abi.Value * 3)()
+    values[0].kind, values[0].size, values[0].value = 1, 8, out.data_ptr()
+    values[1].kind, values[1].size, values[1].value = 1, 8, x.data_ptr()
+    values[2].kind, values[2].size, values[2].value = 2, 8, x.numel()
+    launch = abi.LaunchValues(
+        struct_size=c.sizeof(abi.LaunchValues), nvalues=3, values=values, fn=twice,
+        grid=abi.Dim3(x.numel(), 1, 1), block=abi.Dim3(1, 1, 1), name=b"vendor::twice",
+    )
+    stream = torch.npu.current_stream().native_handle
+    assert runtime.function("launch_values")(0, stream, c.byref(launch)) == 0
+
+def relu(x):
+    calls.append("mine")
+    half, out = torch.empty_like(x), torch.empty_like(x)
+    start(half, x)
+    start(out, half)
+    return out
+
+library.impl("relu", relu, "PrivateUse1")
+"""
+
+
+def test_a_vendors_kernels_run_in_a_captured_graph(fresh_python: Callable[..., str]) -> None:
+    told = fresh_python(
+        SETUP
+        + LOAD
+        + VENDOR
+        + """
+graph = graphs.CapturedGraph()
+with graphs.capture(graph):
+    y = (x + 1).relu() - 3
+print(calls, [(node.op, node.method) for node in graph.nodes if "relu" in node.op])
+for step in (0.0, 5.0):
+    x.add_(step)
+    graph.replay()
+    print(y.tolist() == (4 * (x + 1) - 3).tolist())
+print(len(calls))
+"""
+    )
+    first, *equal, count = told.splitlines()
+    assert first == "['mine', 'mine'] [('aten::relu', 'stream capture')]"
+    assert equal == ["True", "True"]
+    assert count == "2"  # a replay runs no Python
+
+
+def test_a_vendors_kernel_that_asks_for_other_memory_is_refused(
+    fresh_python: Callable[..., str],
+) -> None:
+    told = fresh_python(
+        SETUP
+        + LOAD
+        + VENDOR
+        + """
+def absolute(x):
+    scratch = torch.empty(64 * (len(calls) + 1), device="npu")
+    return relu(x)
+
+library.impl("abs", absolute, "PrivateUse1")
+graph = graphs.CapturedGraph()
+try:
+    with graphs.capture(graph):
+        y = x.abs()
+except errors.CaptureError as error:
+    print(str(error).replace("\\n", " "))
+print((x * 2).relu().tolist() == (x * 8).tolist())
+"""
+    )
+    refused, runs_on = told.splitlines()
+    assert "its stream could not be captured: it asked for other memory" in refused
+    assert runs_on == "True"
