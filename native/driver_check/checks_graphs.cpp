@@ -2,6 +2,7 @@
 #include <atomic>
 #include <deque>
 
+#include "driver_check/graph.h"
 #include "driver_check/launches.h"
 #include "driver_check/suite.h"
 
@@ -12,25 +13,6 @@ constexpr size_t kCount = 2000;
 constexpr size_t kBytes = kCount * sizeof(int32_t);
 const Bytes kValues = integers(kCount, 3, 2);
 const Bytes kZero(kBytes, 0);
-
-class Graph : Held {
- public:
-  explicit Graph(Context& context) : Held(context) { context.must<&D::graph_create>(0, &handle_); }
-  ~Graph() { destroy(); }
-  operator bringup_graph() const { return handle_; }
-  void destroy() {
-    if (handle_ == nullptr) return;
-    context_.give_back<&D::graph_destroy>(handle_);
-    handle_ = nullptr;
-  }
-  void add_copy(bringup_copy_kind kind, void* dst, const void* src, size_t bytes) {
-    context_.must<&D::graph_add_copy>(handle_, kind, dst, src, bytes);
-  }
-  void launch(bringup_stream stream) { context_.must<&D::graph_launch>(handle_, stream); }
-
- private:
-  bringup_graph handle_ = nullptr;
-};
 
 void handles(Context& context) {
   std::deque<Graph> graphs;  // the kit's table sees NULL, and a handle that is given out twice
@@ -94,43 +76,40 @@ void host_functions(Context& context) {
 
 void kernels(Context& context) {
   Module module(context);
-  const bringup_kernel_fn fn = module.function("check_accumulate");
   const Arrays on(context, kZero, kValues);
-  const Accumulate work(fn, on.out.data(), on.x.data(), kCount, 4);
+  const Work work(context, module, on.out.data(), on.x.data(), kCount, 4);
   Graph graph(context);
-  context.must<&D::graph_add_kernel>(graph, work.launch());
+  work.add_to(graph);
   for (int i = 0; i < 3; ++i) graph.launch(on.stream);
   expect_bytes(on.result(), accumulated(kZero, kValues, 12),
                "graph_launch of a kernel three times");
-  expect(work.released() == 0, "release was called while the graph lives",
-         "once the graph is destroyed", "before");
+  work.expect_released(0, "while the graph lives");
   graph.destroy();
   context.synchronize(0, on.stream);
-  expect(work.released() == 1,
-         "after graph_destroy release was called " + std::to_string(work.released()) + " times",
-         "once", std::to_string(work.released()));
+  work.expect_released(1, "after graph_destroy");
 }
 
 // Launches that were made keep their arguments, also those that have not begun.
 void update(Context& context) {
   Module module(context);
-  const bringup_kernel_fn fn = module.function("check_accumulate");
   const Arrays on(context, kZero, kValues);
-  Accumulate work(fn, on.out.data(), on.x.data(), kCount, 1);
+  Work work(context, module, on.out.data(), on.x.data(), kCount, 1);
   Graph graph(context);
-  context.must<&D::graph_add_kernel>(graph, work.launch());
+  work.add_to(graph);
   {
     Gate gate(context, 0, on.stream);
     graph.launch(on.stream);
     work.set_factor(10);
-    context.must<&D::graph_update_kernel>(graph, 0, work.launch());
+    expect(work.update(graph, 0) == BRINGUP_OK, "new arguments of the graph's kernel were refused",
+           "BRINGUP_OK", context.words());
     graph.launch(on.stream);
     work.set_factor(100);  // the driver copied them: this changes nothing
   }
   expect_bytes(on.result(), accumulated(kZero, kValues, 11),
                "graph_update_kernel between two launches that have not begun");
-  context.must_fail<&D::graph_update_kernel>("for a kernel that the graph does not have", graph, 7,
-                                             work.launch());
+  expect(work.update(graph, 7) != BRINGUP_OK,
+         "new arguments were taken for a kernel that the graph does not have", "a failure",
+         "BRINGUP_OK");
 }
 
 }  // namespace
@@ -138,7 +117,8 @@ void update(Context& context) {
 std::vector<Check> graph_checks() {
   constexpr const char* kCopies = "graph_create graph_destroy graph_launch graph_add_copy";
   constexpr const char* kKernels =
-      "graph_create graph_destroy graph_launch graph_add_kernel module_load get_function launch";
+      "graph_create graph_destroy graph_launch graph_add_kernel|graph_add_values module_load "
+      "get_function launch|launch_values";
   return {
       {"graphs.handles", "graph_create",
        "A handle is never NULL and differs from all live ones of its kind.", handles,
@@ -160,8 +140,9 @@ std::vector<Check> graph_checks() {
        "Later launches run with the new arguments; those made before, also those that have not "
        "begun, with the former ones.",
        update,
-       "graph_create graph_destroy graph_launch graph_add_kernel graph_update_kernel module_load "
-       "get_function launch host_func"},
+       "graph_create graph_destroy graph_launch graph_add_kernel|graph_add_values "
+       "graph_update_kernel|graph_update_values module_load get_function launch|launch_values "
+       "host_func"},
   };
 }
 

@@ -94,21 +94,18 @@ void module_data(Context& context) {
   require_kernels(context);
   constexpr size_t kCount = 100;
   std::vector<char> data = content_of(context.kernels());
-  void* module = nullptr;
-  context.must<&D::module_load_data>(0, data.data(), data.size(), &module);
-  std::fill(data.begin(), data.end(), '\0');  // the driver copied what it needs
-  bringup_kernel_fn fn = nullptr;
-  context.must<&D::get_function>(module, "check_accumulate", &fn);
   {
+    Module module(context, data);
+    std::fill(data.begin(), data.end(), '\0');  // the driver copied what it needs
     const Bytes sums = integers(kCount, 5, 1);
     const Bytes values = integers(kCount, -7, 2);
     const Arrays on(context, sums, values);
-    const Accumulate work(fn, on.out.data(), on.x.data(), kCount, 3);
-    context.must<&D::launch>(0, on.stream, work.launch());
+    const Work work(context, module, on.out.data(), on.x.data(), kCount, 3);
+    work.launch(on.stream);
     expect_bytes(on.result(), accumulated(sums, values, 3),
                  "launch of a kernel of module_load_data");
   }
-  context.must<&D::module_unload>(module);
+  void* module = nullptr;
   std::vector<char> nonsense(4096, 'x');
   context.must_fail<&D::module_load_data>("for 4096 bytes of nonsense", 0, nonsense.data(),
                                           nonsense.size(), &module);
@@ -125,7 +122,7 @@ std::vector<Check> profiler_checks() {
        records, "profiler_start profiler_stop profiler_read"},
       {"modules.data", "module_load_data",
        "module_load from memory, which the driver copies as far as it needs it.", module_data,
-       "module_load_data get_function module_unload launch"},
+       "module_load_data get_function module_unload launch|launch_values"},
   };
 }
 

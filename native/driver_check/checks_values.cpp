@@ -11,44 +11,11 @@ constexpr size_t kCount = 1000;
 const Bytes kZero(kCount * sizeof(int32_t), 0);
 const Bytes kValues = integers(kCount, -100, 3);
 
-// A launch of check_values(out, x, count, threads, factor, single, number).
-class Work {
- public:
-  Work(bringup_kernel_fn fn, uint8_t* out, uint8_t* x, int32_t factor,
-       bringup_dim3 grid = {3, 1, 1}, bringup_dim3 block = {8, 1, 1}) {
-    values_[0] = {BRINGUP_VALUE_ADDRESS, 8, {.address = out}};
-    values_[1] = {BRINGUP_VALUE_ADDRESS, 8, {.address = x}};
-    values_[2] = {BRINGUP_VALUE_INT, 8, {.integer = int64_t{kCount}}};
-    values_[5] = {BRINGUP_VALUE_FLOAT, 4, {.single = 0.5F}};
-    values_[6] = {BRINGUP_VALUE_FLOAT, 8, {.number = 6.0}};
-    set_factor(factor);
-    launch_.struct_size = sizeof launch_;
-    launch_.nvalues = 7;
-    launch_.values = values_;
-    launch_.fn = fn;
-    launch_.block = block;
-    set_grid(grid);
-    launch_.name = "check::values";
-  }
-  const bringup_launch_values_args* launch() const { return &launch_; }
-  void set_factor(int32_t factor) { values_[4] = {BRINGUP_VALUE_INT, 4, {.integer = factor}}; }
-  void set_block(bringup_dim3 block) { launch_.block = block; }
-  void set_grid(bringup_dim3 grid) {
-    launch_.grid = grid;
-    const bringup_dim3& block = launch_.block;
-    const int64_t blocks = int64_t{grid.x} * grid.y * grid.z;
-    values_[3] = {BRINGUP_VALUE_INT, 8, {.integer = blocks * block.x * block.y * block.z}};
-  }
-  void set_shared_bytes(uint32_t bytes) { launch_.shared_bytes = bytes; }
+constexpr int32_t kAdded = 3;
 
- private:
-  bringup_value values_[7]{};
-  bringup_launch_values_args launch_{};
-};
-
-// What one launch adds: 3 is the product of its floating-point values.
+// What one launch adds.
 Bytes added(const Bytes& out, const Bytes& x, int32_t factor, int32_t launches = 1) {
-  return accumulated(accumulated(out, x, factor), integers(kCount, 3, 0), launches);
+  return accumulated(accumulated(out, x, factor), integers(kCount, kAdded, 0), launches);
 }
 
 void launch(Context& context) {
@@ -59,7 +26,8 @@ void launch(Context& context) {
   const std::pair<bringup_dim3, bringup_dim3> sizes[] = {
       {{1, 1, 1}, {1, 1, 1}}, {{5, 1, 1}, {16, 1, 1}}, {{2, 3, 2}, {4, 2, 2}}};
   for (int32_t factor = -3; const auto& [grid, block] : sizes) {
-    const Work work(fn, on.out.data(), on.x.data(), factor, grid, block);
+    const ValuesWork work(context, fn, on.out.data(), on.x.data(), kCount, factor, kAdded, grid,
+                          block);
     context.must<&D::launch_values>(0, on.stream, work.launch());
     expected = added(expected, kValues, factor);
     expect_bytes(on.result(), expected,
@@ -96,7 +64,7 @@ void read_at_once(Context& context) {
   Module module(context);
   const bringup_kernel_fn fn = module.function("check_values");
   const Arrays on(context, kZero, kValues);
-  Work work(fn, on.out.data(), on.x.data(), 2);
+  ValuesWork work(context, fn, on.out.data(), on.x.data(), kCount, 2, kAdded);
   {
     Gate gate(context, 0, on.stream);
     context.must<&D::launch_values>(0, on.stream, work.launch());
@@ -111,30 +79,32 @@ void limits(Context& context) {
   const bringup_kernel_fn fn = module.function("check_values");
   const Arrays on(context, kZero, kValues);
   const bringup_device_props props = context.props(0);
-  const auto refuse = [&](const Work& work) {
+  const auto refuse = [&](const ValuesWork& work) {
     context.must_give<&D::launch_values>(BRINGUP_INVALID, 0, on.stream, work.launch());
   };
-  const auto plain = [&] { return Work(fn, on.out.data(), on.x.data(), 1); };
-  Work none = plain();
+  const auto plain = [&] {
+    return ValuesWork(context, fn, on.out.data(), on.x.data(), kCount, 1, kAdded);
+  };
+  ValuesWork none = plain();
   none.set_grid({0, 1, 1});
   refuse(none);
   if (const uint32_t most = props.max_grid[1]; most != 0 && most < UINT32_MAX) {
-    Work work = plain();
+    ValuesWork work = plain();
     work.set_grid({1, most + 1, 1});
     refuse(work);
   }
   if (const uint32_t most = props.max_block[2]; most != 0 && most < UINT32_MAX) {
-    Work work = plain();
+    ValuesWork work = plain();
     work.set_block({1, 1, most + 1});
     refuse(work);
   }
   if (const uint32_t most = props.max_block_threads; most != 0 && most < UINT32_MAX / 2) {
-    Work work = plain();
+    ValuesWork work = plain();
     work.set_block({most / 2 + 1, 2, 1});
     refuse(work);
   }
   if (const uint32_t most = props.max_shared_bytes; most != 0 && most < UINT32_MAX) {
-    Work work = plain();
+    ValuesWork work = plain();
     work.set_shared_bytes(most + 1);
     refuse(work);
   }
@@ -145,7 +115,7 @@ void graphs(Context& context) {
   Module module(context);
   const bringup_kernel_fn fn = module.function("check_values");
   const Arrays on(context, kZero, kValues);
-  Work work(fn, on.out.data(), on.x.data(), 1);
+  ValuesWork work(context, fn, on.out.data(), on.x.data(), kCount, 1, kAdded);
   bringup_graph graph = nullptr;
   context.must<&D::graph_create>(0, &graph);
   context.must<&D::graph_add_values>(graph, work.launch());

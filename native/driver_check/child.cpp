@@ -58,13 +58,15 @@ Tables start(SharedMemory& memory, const std::string& path) {
   tables.checked = driver::checked(tables.raw);
   const bringup_driver& raw = tables.raw;
   if (announced(raw, *find_field("init"))) {
-    Context context(tables.checked, raw, memory.startup, "");
+    const Kernels none;
+    Context context(tables.checked, raw, memory.startup, none);
     context.must<&D::init>();
   }
   DriverSheet& sheet = memory.sheet;
   put(sheet.device_name, raw.device_name);
   put(sheet.description, raw.description);
   sheet.capabilities = raw.capabilities;
+  put(sheet.functions, driver::function_names(raw).c_str());
   sheet.start_seconds = now_seconds() - begun;
   std::string libraries;
   for (const std::string& file : mapped_files()) {
@@ -104,9 +106,21 @@ void describe(const bringup_driver& table, DriverSheet& sheet) {
   put(sheet.driver_version, sheet.each[0].props.driver_version);
 }
 
+// One of a need's functions, "launch|launch_values": which it has, or the last that it lacks.
+const Field& chosen_of(const Context& context, const std::string& need) {
+  const Field* field = nullptr;
+  for (size_t at = 0; at <= need.size();) {
+    const size_t end = std::min(need.find('|', at), need.size());
+    field = find_field(need.substr(at, end - at).c_str());
+    if (announced(context.raw(), *field)) break;
+    at = end + 1;
+  }
+  return *field;
+}
+
 std::string unmet(const Context& context, const char* needs) {
   for (const char* names = needs; *names != '\0';) {
-    const Field& field = *find_field(next_name(names).c_str());
+    const Field& field = chosen_of(context, next_name(names));
     if (announced(context.raw(), field)) continue;
     if (field.capability == 0) return "not announced: " + std::string(field.name) + " is NULL";
     return "not announced: " + std::string(capability_name(field.capability)) + " is not set";
@@ -132,7 +146,7 @@ void make(const Check& check, Context& context) {
 
 }  // namespace
 
-int run_checks(SharedMemory& memory, const std::string& library, const std::string& kernels,
+int run_checks(SharedMemory& memory, const std::string& library, const Kernels& kernels,
                const std::vector<std::string>& names) {
   dup2(STDERR_FILENO, STDOUT_FILENO);  // a driver that prints shall not disturb what is read
   install_crash_handlers();
@@ -156,7 +170,7 @@ int run_checks(SharedMemory& memory, const std::string& library, const std::stri
     Journal& journal = memory.journals[i];
     set_current_journal(&journal);
     journal.begin(nullptr);
-    Context context(tables.checked, tables.raw, journal, kernels.c_str());
+    Context context(tables.checked, tables.raw, journal, kernels);
     make(check, context);
     ++memory.progress;
     failed = journal.has_failure();

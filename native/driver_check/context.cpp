@@ -81,6 +81,11 @@ bringup_device_props Context::props(int32_t device) {
 
 size_t Context::at_most(size_t bytes) { return std::min<size_t>(bytes, props(0).total_memory / 8); }
 
+const char* Context::kernels() {
+  if (!kernels_.device.empty()) return kernels_.device.c_str();
+  return props(0).runs_host_code != 0 ? kernels_.host.c_str() : "";
+}
+
 size_t Context::alignment(int32_t device) { return std::max<size_t>(props(device).alignment, 64); }
 
 void Context::copy(bringup_copy_kind kind, int32_t device, void* dst, const void* src, size_t bytes,

@@ -29,6 +29,12 @@ struct Skipped {
   std::string reason;
 };
 
+// Files of device code.
+struct Kernels {
+  std::string host;    // for devices that run host code
+  std::string device;  // of this device; it comes first
+};
+
 class Context;
 
 // A host function that holds a stream up until it is opened, or two seconds are over.
@@ -58,14 +64,14 @@ class Context {
   // `table`: behind the kit's checks, with its substitutes for what the driver has not; `raw`: the
   // driver's own.
   Context(const bringup_driver& table, const bringup_driver& raw, Journal& journal,
-          const char* kernels)
+          const Kernels& kernels)
       : table_(table), raw_(raw), journal_(journal), kernels_(kernels) {}
 
   const bringup_driver& table() const { return table_; }
   const bringup_driver& raw() const { return raw_; }
   Journal& journal() { return journal_; }
   // The file of kernels for the driver's device code; "" when there is none.
-  const char* kernels() const { return kernels_; }
+  const char* kernels();
 
   template <auto Member>
   bool has() const {
@@ -153,7 +159,7 @@ class Context {
   const bringup_driver& table_;
   const bringup_driver& raw_;
   Journal& journal_;
-  const char* kernels_;
+  const Kernels& kernels_;
 };
 
 // What a check holds of the driver, which goes back by itself.

@@ -91,6 +91,7 @@ struct DriverSheet {
   int32_t described;     // how many of `each` are filled
   DeviceSheet each[kDescribed];
   char problem[128];      // why not all devices could be described; ""
+  char functions[4096];   // that the table has, separated by spaces
   char libraries[32768];  // files that came with it, a line each
 };
 

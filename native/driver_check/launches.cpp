@@ -9,15 +9,19 @@ constexpr uint8_t kKinds[] = {BRINGUP_ARG_TENSOR, BRINGUP_ARG_TENSOR, BRINGUP_AR
 }  // namespace
 
 void require_kernels(Context& context) {
-  if (context.props(0).runs_host_code == 0) {
-    throw Skipped{"runs_host_code is 0: there is no compiler here for the device's code"};
+  if (*context.kernels() == '\0') {
+    throw Skipped{
+        "there is no device code: --kernels FILE, or check_kernels of the driver's package"};
   }
-  if (*context.kernels() == '\0') throw Skipped{"no device code was given (--kernels=FILE)"};
 }
 
 Module::Module(Context& context) : Held(context) {
   require_kernels(context);
   context.must<&D::module_load>(0, context.kernels(), &handle_);
+}
+
+Module::Module(Context& context, const std::vector<char>& data) : Held(context) {
+  context.must<&D::module_load_data>(0, data.data(), data.size(), &handle_);
 }
 
 Module::~Module() { context_.give_back<&D::module_unload>(handle_); }
@@ -26,6 +30,11 @@ bringup_kernel_fn Module::function(const char* name) {
   bringup_kernel_fn fn = nullptr;
   context_.must<&D::get_function>(handle_, name, &fn);
   return fn;
+}
+
+bringup_kernel_fn Module::find(const char* name) {
+  bringup_kernel_fn fn = nullptr;
+  return context_.call<&D::get_function>(handle_, name, &fn) == BRINGUP_OK ? fn : nullptr;
 }
 
 Accumulate::Accumulate(bringup_kernel_fn fn, uint8_t* out, const uint8_t* x, int64_t count,
@@ -55,6 +64,96 @@ Accumulate::Accumulate(bringup_kernel_fn fn, uint8_t* out, const uint8_t* x, int
   launch_.name = "check::accumulate";
   launch_.owner = released_.get();
   launch_.release = [](void* owner) { ++*static_cast<std::atomic<int>*>(owner); };
+}
+
+ValuesWork::ValuesWork(Context& context, bringup_kernel_fn fn, uint8_t* out, uint8_t* x,
+                       int64_t count, int32_t factor, int32_t added, bringup_dim3 grid,
+                       bringup_dim3 block) {
+  values_[0] = {BRINGUP_VALUE_ADDRESS, 8, {.address = out}};
+  values_[1] = {BRINGUP_VALUE_ADDRESS, 8, {.address = x}};
+  values_[2] = {BRINGUP_VALUE_INT, 8, {.integer = count}};
+  values_[5] = {BRINGUP_VALUE_FLOAT, 4, {.single = 0.5F}};
+  if (context.props(0).supports_float64 != 0) {
+    values_[6] = {BRINGUP_VALUE_FLOAT, 8, {.number = 2.0 * added}};
+  } else {
+    values_[6] = {BRINGUP_VALUE_FLOAT, 4, {.single = 2.0F * static_cast<float>(added)}};
+  }
+  set_factor(factor);
+  launch_.struct_size = sizeof launch_;
+  launch_.nvalues = 7;
+  launch_.values = values_;
+  launch_.fn = fn;
+  launch_.block = block;
+  set_grid(grid);
+  launch_.name = "check::values";
+}
+
+void ValuesWork::set_grid(bringup_dim3 grid) {
+  launch_.grid = grid;
+  const bringup_dim3& block = launch_.block;
+  const int64_t blocks = int64_t{grid.x} * grid.y * grid.z;
+  values_[3] = {BRINGUP_VALUE_INT, 8, {.integer = blocks * block.x * block.y * block.z}};
+}
+
+Work::Work(Context& context, Module& module, uint8_t* out, uint8_t* x, int64_t count,
+           int64_t factor, int64_t grid)
+    : Work(context,
+           module.function(context.has<&D::launch>() ? "check_accumulate" : "check_values"), out, x,
+           count, factor, grid) {}
+
+Work::Work(Context& context, bringup_kernel_fn fn, uint8_t* out, uint8_t* x, int64_t count,
+           int64_t factor, int64_t grid)
+    : context_(context) {
+  if (context.has<&D::launch>()) {
+    launched_.emplace(fn, out, x, count, factor, grid);
+  } else {
+    values_.emplace(context, fn, out, x, count, static_cast<int32_t>(factor), 0,
+                    bringup_dim3{static_cast<uint32_t>(grid), 1, 1});
+  }
+}
+
+Work Work::failing(Context& context, Module& module, uint8_t* memory, int64_t count) {
+  const bringup_kernel_fn fn = module.find("check_fail");
+  if (fn == nullptr) {
+    throw Skipped{"the device code has no check_fail: kernels of the runtime report no failures"};
+  }
+  return Work(context, fn, memory, memory, count, 1, 1);
+}
+
+void Work::launch(bringup_stream stream) const {
+  if (launched_) return context_.must<&D::launch>(0, stream, launched_->launch());
+  context_.must<&D::launch_values>(0, stream, values_->launch());
+}
+
+void Work::add_to(bringup_graph graph) const {
+  if (launched_) return context_.must<&D::graph_add_kernel>(graph, launched_->launch());
+  context_.must<&D::graph_add_values>(graph, values_->launch());
+}
+
+int32_t Work::update(bringup_graph graph, int32_t kernel) const {
+  if (launched_) {
+    return context_.call<&D::graph_update_kernel>(graph, kernel, launched_->launch());
+  }
+  return context_.call<&D::graph_update_values>(graph, kernel, values_->launch());
+}
+
+void Work::set_factor(int64_t factor) {
+  if (launched_) {
+    launched_->set_factor(factor);
+  } else {
+    values_->set_factor(static_cast<int32_t>(factor));
+  }
+}
+
+const char* Work::name() const {
+  return launched_ ? launched_->launch()->name : values_->launch()->name;
+}
+
+void Work::expect_released(int times, const std::string& when) const {
+  if (!launched_) return;
+  const int released = launched_->released();
+  expect(released == times, when + " release was called " + std::to_string(released) + " times",
+         std::to_string(times), std::to_string(released));
 }
 
 Arrays::Arrays(Context& of, const Bytes& sums, const Bytes& values)

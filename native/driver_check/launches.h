@@ -5,7 +5,9 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "driver_check/context.h"
 
@@ -15,8 +17,12 @@ namespace bringup::driver_check {
 class Module : Held {
  public:
   explicit Module(Context& context);  // skips the check where there is no file of kernels
+  // From memory, by module_load_data.
+  Module(Context& context, const std::vector<char>& data);
   ~Module();
   bringup_kernel_fn function(const char* name);
+  // The same; NULL where the module has none of that name.
+  bringup_kernel_fn find(const char* name);
 
  private:
   void* handle_ = nullptr;
@@ -40,6 +46,51 @@ class Accumulate {
   void* args_[3];
   std::shared_ptr<std::atomic<int>> released_ = std::make_shared<std::atomic<int>>(0);
   bringup_launch launch_{};
+};
+
+// A launch of check_values(out, x, count, threads, factor, single, number), elementwise over int32:
+// out += x * factor + single * number, which is `added`. `number` is a double where the device has
+// any.
+class ValuesWork {
+ public:
+  ValuesWork(Context& context, bringup_kernel_fn fn, uint8_t* out, uint8_t* x, int64_t count,
+             int32_t factor, int32_t added, bringup_dim3 grid = {3, 1, 1},
+             bringup_dim3 block = {8, 1, 1});
+  const bringup_launch_values_args* launch() const { return &launch_; }
+  void set_factor(int32_t factor) { values_[4] = {BRINGUP_VALUE_INT, 4, {.integer = factor}}; }
+  void set_block(bringup_dim3 block) { launch_.block = block; }
+  void set_grid(bringup_dim3 grid);
+  void set_shared_bytes(uint32_t bytes) { launch_.shared_bytes = bytes; }
+
+ private:
+  bringup_value values_[7]{};
+  bringup_launch_values_args launch_{};
+};
+
+// out += x * factor in the form that the driver takes: check_accumulate by `launch`, or where it
+// has none check_values by `launch_values`, which has nothing to release.
+class Work {
+ public:
+  Work(Context& context, Module& module, uint8_t* out, uint8_t* x, int64_t count, int64_t factor,
+       int64_t grid = 3);
+  // The same with a kernel that fails; skips the check where the device code has none.
+  static Work failing(Context& context, Module& module, uint8_t* memory, int64_t count);
+  void launch(bringup_stream stream) const;
+  void add_to(bringup_graph graph) const;
+  // Of the graph's kernel; a status.
+  int32_t update(bringup_graph graph, int32_t kernel) const;
+  void set_factor(int64_t factor);
+  const char* name() const;
+  // Fails the check unless release was called so often, where there is something to release.
+  void expect_released(int times, const std::string& when) const;
+
+ private:
+  Work(Context& context, bringup_kernel_fn fn, uint8_t* out, uint8_t* x, int64_t count,
+       int64_t factor, int64_t grid);
+
+  Context& context_;
+  std::optional<Accumulate> launched_;
+  std::optional<ValuesWork> values_;
 };
 
 // Device memory of two arrays with their first content, and the stream that it came in.

@@ -2,13 +2,14 @@
 // include/bringup/driver.h asks of it. One line of JSON for the driver, one for each check.
 //
 //   bringup-driver-check [--list] [--only=NAMES] [--probe] [--describe] [--kernels=FILE]
-//                        [--start-limit=S] [--check-limit=S] [--emulator=PROGRAM,ARGUMENT...]
-//                        LIBRARY
+//                        [--device-kernels=FILE] [--start-limit=S] [--check-limit=S]
+//                        [--emulator=PROGRAM,ARGUMENT...] LIBRARY
 //
 // Exit code 0: the checks were made, whatever they found; 2: they could not be.
 #include <sys/mman.h>
 #include <sys/prctl.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -67,7 +68,9 @@ Options read(int count, char** words) {
     } else if (take(word, "--only", value)) {
       options.only = split(value);
     } else if (take(word, "--kernels", value)) {
-      options.launch.kernels = value;
+      options.launch.kernels.host = value;
+    } else if (take(word, "--device-kernels", value)) {
+      options.launch.kernels.device = value;
     } else if (take(word, "--emulator", value)) {
       options.launch.emulator = split(value);
     } else if (take(word, "--start-limit", value)) {
@@ -136,6 +139,12 @@ void print_list() {
   }
 }
 
+// Of all its devices that were described.
+bool is_host_visible(const DriverSheet& sheet) {
+  return std::all_of(sheet.each, sheet.each + sheet.described,
+                     [](const DeviceSheet& one) { return one.props.host_visible_memory != 0; });
+}
+
 void print_driver(const Report& report) {
   const DriverSheet& sheet = report.sheet;
   std::vector<std::string> capabilities;
@@ -150,6 +159,8 @@ void print_driver(const Report& report) {
     line.field("devices", sheet.devices);
     line.field("start_seconds", sheet.start_seconds);
     put_texts(line, "capabilities", capabilities);
+    put_texts(line, "functions", split(sheet.functions, ' '));
+    line.field("host_visible_memory", is_host_visible(sheet));
     put_texts(line, "libraries", split(sheet.libraries, '\n'));
     line.field("failure", report.start_failure);
     line.field("function", report.start_function);

@@ -185,9 +185,10 @@ Report run_child(const Launch& launch, const std::vector<std::string>& names,
                  const Limits& limits) {
   const Mapping mapping;
   SharedMemory& memory = *mapping.memory;
-  const pid_t child =
-      start_child(launch, {"--child", std::to_string(mapping.file), "--kernels=" + launch.kernels,
-                           "--only=" + joined(names), launch.library});
+  const pid_t child = start_child(
+      launch,
+      {"--child", std::to_string(mapping.file), "--kernels=" + launch.kernels.host,
+       "--device-kernels=" + launch.kernels.device, "--only=" + joined(names), launch.library});
   const End end = wait_for(child, memory, limits);
   Report report;
   report.sheet = memory.sheet;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "driver_check/context.h"
 #include "driver_check/journal.h"
 
 namespace bringup::driver_check {
@@ -16,7 +17,7 @@ struct Limits {
 // What a child is started with.
 struct Launch {
   std::string library;
-  std::string kernels;
+  Kernels kernels;
   std::vector<std::string> emulator;  // what runs this program and its arguments; empty: the kernel
 };
 

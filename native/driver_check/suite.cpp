@@ -5,10 +5,11 @@ namespace bringup::driver_check {
 const std::vector<Check>& suite() {
   static const std::vector<Check> all = [] {
     std::vector<Check> found;
-    for (const auto& group : {table_checks(), memory_checks(), copy_checks(), stream_checks(),
-                              event_checks(), ordering_checks(), thread_checks(), host_checks(),
-                              module_checks(), values_checks(), graph_checks(), error_checks(),
-                              extension_checks(), profiler_checks(), process_checks()}) {
+    for (const auto& group :
+         {table_checks(), memory_checks(), copy_checks(), stream_checks(), event_checks(),
+          ordering_checks(), thread_checks(), host_checks(), module_checks(), values_checks(),
+          graph_checks(), error_checks(), extension_checks(), profiler_checks(), native_checks(),
+          capture_checks(), process_checks()}) {
       found.insert(found.end(), group.begin(), group.end());
     }
     return found;

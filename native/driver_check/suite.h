@@ -13,7 +13,8 @@ struct Check {
   const char* function;  // whose rule it is
   const char* rule;      // as driver.h says it
   void (*run)(Context& context);
-  const char* needs = "";  // functions without which it is skipped, separated by spaces
+  const char* needs =
+      "";  // functions without which it is skipped, separated by spaces; "a|b": either
 };
 
 // In the order in which they are made and shown.
@@ -36,6 +37,8 @@ std::vector<Check> graph_checks();
 std::vector<Check> error_checks();
 std::vector<Check> extension_checks();
 std::vector<Check> profiler_checks();
+std::vector<Check> native_checks();
+std::vector<Check> capture_checks();
 std::vector<Check> process_checks();
 
 }  // namespace bringup::driver_check

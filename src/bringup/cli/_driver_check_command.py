@@ -21,6 +21,7 @@ from bringup.cli._requirements import (
     write_results,
 )
 from bringup.devices._driver_check import KERNELS, SHOWN_CALLS, page, verdict
+from bringup.devices._driver_discovery import check_kernels
 from bringup.errors import CompileError, MissingCompilerError, first_line
 from bringup.report._columns import fixed, texts
 
@@ -43,6 +44,17 @@ def check(
             "--limit", metavar="SECONDS", min=0.1, help="Seconds that each check may take."
         ),
     ] = 20.0,
+    kernels_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--kernels",
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="Device code of the checks, as the driver's module_load takes it; without it "
+            "what the driver's package brings.",
+        ),
+    ] = None,
     json_file: JsonFile = None,
     html_file: HtmlFile = None,
 ) -> None:
@@ -57,9 +69,12 @@ def check(
     if driver is None:
         raise typer.BadParameter("name a driver's library", param_hint="DRIVER")
     library = devices.driver_library(driver)
-    kernels, no_kernels = _kernels()
+    own = kernels_file or check_kernels(driver)
+    kernels, no_kernels = _kernels() if own is None else (None, "")
     try:
-        found = devices.check_driver(library, only=only or (), kernels=kernels, check_seconds=limit)
+        found = devices.check_driver(
+            library, only=only or (), kernels=kernels, device_kernels=own, check_seconds=limit
+        )
     except ValueError as error:
         raise typer.BadParameter(f"{error}; --list shows them", param_hint="--only") from None
     console = console_for(json_file)

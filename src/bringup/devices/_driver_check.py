@@ -86,6 +86,8 @@ class DriverCheck:
         start_seconds: what loading it took, with its init.
         failure: why no check could be made, or "".
         results: of the checks, in the order of the suite.
+        functions: that its table has, of the groups that it announces.
+        host_visible_memory: whether all its devices say that the host reaches their memory.
     """
 
     path: Path
@@ -97,6 +99,8 @@ class DriverCheck:
     start_seconds: float
     failure: str
     results: tuple[CheckResult, ...]
+    functions: tuple[str, ...] = ()
+    host_visible_memory: bool = False
 
     @property
     def failures(self) -> tuple[CheckResult, ...]:
@@ -227,6 +231,7 @@ def check_driver(
     only: Sequence[str] = (),
     probe: bool = False,
     kernels: Path | None = None,
+    device_kernels: Path | None = None,
     check_seconds: float = 20.0,
     start_seconds: float = 60.0,
 ) -> DriverCheck:
@@ -236,7 +241,11 @@ def check_driver(
         library: its shared library.
         only: names of checks, of their groups, or of functions; all when empty.
         probe: the short set that precedes loading, in one process up to its first failure, instead.
-        kernels: `KERNELS`, built for the device; without it the checks that launch are skipped.
+        kernels: `KERNELS`, built for the host: for devices that run host code.
+        device_kernels: a file with the kernels check_values and check_shared of `KERNELS` in the
+            device's own code, as its module_load takes it; check_accumulate too where the driver
+            has `launch`, and check_fail where kernels can fail. Without either the checks that
+            launch are skipped.
         check_seconds: what each check may take.
         start_seconds: what loading the driver may take.
 
@@ -251,6 +260,8 @@ def check_driver(
         options.append(f"--only={','.join(only)}")
     if kernels is not None:
         options.append(f"--kernels={kernels}")
+    if device_kernels is not None:
+        options.append(f"--device-kernels={device_kernels}")
     # Faults that the simulator is asked for are meant for its user.
     environment = settings.without("BRINGUP_SIM_FAULTS") if probe else None
     driver, *lines = _lines([*options, str(library)], environment)
@@ -260,6 +271,8 @@ def check_driver(
         description=driver["description"],
         driver_version=driver["driver_version"],
         capabilities=tuple(driver["capabilities"]),
+        functions=tuple(driver["functions"]),
+        host_visible_memory=driver["host_visible_memory"],
         libraries=tuple(Path(file) for file in driver["libraries"]),
         start_seconds=driver["start_seconds"],
         failure=driver["failure"],

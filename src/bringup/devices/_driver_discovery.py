@@ -1,12 +1,14 @@
 """Drivers by name: on `BRINGUP_DRIVER_PATH`, and from packages with an entry point.
 
 The entry point `name = package.module:attribute` in the group `bringup.drivers` leads to the path
-of the driver's shared library, or to a function without arguments that returns it.
+of the driver's shared library, or to a function without arguments that returns it. The module may
+have device code for `bringup driver check` as well.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +17,7 @@ from bringup import _native, plugins, settings
 from bringup.errors import BringupError, DriverError, NativeLibraryError, PluginError
 
 ENTRY_POINT_GROUP = "bringup.drivers"
+_KERNELS_ATTRIBUTE = "check_kernels"
 _MODULE_ATTRIBUTE = "driver_path"  # of an entry point that names a module only
 
 
@@ -39,6 +42,30 @@ def driver_library(driver: str | Path) -> Path:
     if isinstance(driver, Path) or "/" in driver or path.suffix:
         raise DriverError(f"there is no driver at {path}: expected the path of a shared library")
     return _library_by_name(driver)
+
+
+def check_kernels(driver: str) -> Path | None:
+    """Return the device code of the checks that a driver's package brings, or None.
+
+    The module of its entry point has it as `check_kernels`: a path, or a function that returns it.
+
+    Raises:
+        DriverError: the package is broken, or there is no such file.
+    """
+    for entry in plugins.entry_points(ENTRY_POINT_GROUP):
+        if entry.name != driver:
+            continue
+        where = f"{_KERNELS_ATTRIBUTE!r} of the driver {driver!r}, entry point {entry.value}"
+        try:
+            plugins.entry_object(entry)
+            given = getattr(sys.modules[entry.module], _KERNELS_ATTRIBUTE, None)
+            path = given() if callable(given) else given
+        except Exception as error:
+            raise DriverError(f"{where}: {type(error).__name__}: {error}") from error
+        if path is not None and not Path(path).is_file():
+            raise DriverError(f"{where}: there is no file {path}")
+        return None if path is None else Path(path).resolve()
+    return None
 
 
 def _library_by_name(name: str) -> Path:
