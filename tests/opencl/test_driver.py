@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import shutil
 import subprocess
@@ -12,21 +13,19 @@ from pathlib import Path
 import pytest
 from tests.forked_python import output_of
 from tests.gpt_program import GPT
-from tests.opencl.conftest import ROOT, build
+from tests.opencl.conftest import ROOT, SOURCES, build
 from tests.opencl.driver_program import CALLS
 
 from bringup import devices
 
-# What a driver of a device with code of its own does not have, or `check` has no kernels for.
+# What OpenCL has not: pinned memory, a reset, kernels that report failures, memory with objects,
+# streams that are captured. PoCL has no priorities.
 ABSENT = {
-    "streams.synchronize_device", "streams.query", "streams.query_pending", "streams.priorities",
-    "host.pinned_memory", "device.reset", "host.registered_memory", "copies.rows",
+    "streams.synchronize_device", "streams.priorities", "host.pinned_memory", "device.reset",
+    "host.registered_memory", "copies.rows", "modules.failure", "native.memory", "capture.node",
+    "capture.abort", "capture.waits", "capture.states", "capture.kernels",
 }  # fmt: skip
-CODE = {
-    "modules.launch", "modules.in_order", "modules.failure", "modules.unknown", "modules.data",
-    "values.launch", "values.shared", "values.read_at_once", "values.limits", "values.graphs",
-    "graphs.kernels", "graphs.update",
-}  # fmt: skip
+CHECK_KERNELS = SOURCES / "bringup_opencl" / "check_kernels.cl"
 SETTINGS = {
     "coarse": ({"BRINGUP_OPENCL_MEMORY": "coarse"}, {"host.view", "copies.between_devices"}),
     "fine": ({"BRINGUP_OPENCL_MEMORY": "fine"}, {"copies.between_devices"}),
@@ -41,10 +40,53 @@ def test_the_driver_breaks_no_rule(
     variables, skipped = SETTINGS[setting]
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    found = devices.check_driver(library)
+    found = devices.check_driver(library, device_kernels=CHECK_KERNELS)
     assert not found.failure
     assert [(failure.name, failure.reason) for failure in found.failures] == []
-    assert {r.name for r in found.results if r.outcome == "skipped"} == ABSENT | CODE | skipped
+    assert {r.name for r in found.results if r.outcome == "skipped"} == ABSENT | skipped
+
+
+def test_the_package_brings_the_device_code_of_the_checks(
+    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "bringup_opencl"
+    shutil.copytree(SOURCES / "bringup_opencl", package)
+    shutil.copy(library, package / "libocl.so")
+    about = tmp_path / "bringup_opencl-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: bringup-opencl\nVersion: 1\n")
+    (about / "entry_points.txt").write_text("[bringup.drivers]\nopencl = bringup_opencl\n")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    command = [sys.executable, "-m", "bringup", "driver", "check", "opencl"]
+    command += ["--only", "values", "--only", "modules.data", "--json", str(tmp_path / "found")]
+    subprocess.run(command, env=environment, check=True, capture_output=True)
+    outcomes = {one["outcome"] for one in json.loads((tmp_path / "found").read_text())["results"]}
+    assert outcomes == {"pass"}
+
+
+def test_native_handles_are_those_of_opencl(library: Path) -> None:
+    told = output_of(
+        """
+import ctypes as c
+import sys
+import torch
+from bringup import devices
+devices.load_driver(sys.argv[1])
+opencl = c.CDLL("libOpenCL.so.1")
+context, device, queue = (torch.ocl.native_handle(kind) for kind in ("context", "device", "queue"))
+found = c.c_void_p()
+for question, expected in ((0x1090, context), (0x1091, device)):  # CL_QUEUE_CONTEXT, _DEVICE
+    asked = c.c_void_p(queue), question, c.c_size_t(8), c.byref(found), None
+    assert opencl.clGetCommandQueueInfo(*asked) == 0
+    assert found.value == expected
+try:
+    torch.ocl.native_handle("memory", address=torch.ones(1, device="ocl").data_ptr())
+except Exception as error:
+    print(error)
+""",
+        str(library),
+    )
+    assert told.startswith("device 'ocl:0' has no native memory: this driver has no native object")
 
 
 @pytest.fixture(scope="session")

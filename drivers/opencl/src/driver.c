@@ -339,7 +339,8 @@ static void describe(ocl_device* device, int32_t parts) {
   ask_text(id, CL_DEVICE_NAME, props->name, sizeof props->name);
   name_architecture(id, props->arch, sizeof props->arch);
   props->total_memory = ASK(cl_ulong, id, CL_DEVICE_GLOBAL_MEM_SIZE) / (uint64_t)parts;
-  device->max_allocation = ASK(cl_ulong, id, CL_DEVICE_MAX_MEM_ALLOC_SIZE);
+  const uint64_t largest = ASK(cl_ulong, id, CL_DEVICE_MAX_MEM_ALLOC_SIZE);
+  props->max_allocation = largest < props->total_memory ? largest : props->total_memory;
   props->core_count = ASK(cl_uint, id, CL_DEVICE_MAX_COMPUTE_UNITS);
   props->supports_float64 = ASK(cl_device_fp_config, id, CL_DEVICE_DOUBLE_FP_CONFIG) != 0;
   ask_text(id, CL_DEVICE_PROFILE, text, sizeof text);
@@ -347,6 +348,10 @@ static void describe(ocl_device* device, int32_t parts) {
   props->host_visible_memory = (uint32_t)opencl.fine;
   props->alignment = 64; /* of clSVMAlloc: the size of the largest vector, int16 at least */
   ask_text(id, CL_DEVICE_EXTENSIONS, text, sizeof text);
+  if (strstr(text, "cl_khr_priority_hints") != NULL) {
+    props->greatest_priority = -1;
+    props->least_priority = 1;
+  }
   if (parts == 1 && strstr(text, "cl_khr_device_uuid") != NULL) {
     ask(id, DEVICE_UUID, sizeof props->uuid, props->uuid);
   }
@@ -372,7 +377,7 @@ static int32_t init(void) {
   if (code != CL_SUCCESS) return fail_cl("clCreateContext", code);
   for (int32_t i = 0; i < opencl.count; ++i) {
     describe(&opencl.devices[i], parts);
-    TRY(open_stream(&opencl.devices[i].default_stream, i));
+    TRY(open_stream(&opencl.devices[i].default_stream, i, 0));
   }
   return BRINGUP_OK;
 }
@@ -396,6 +401,25 @@ static int32_t device_props(int32_t device, bringup_device_props* props) {
   return BRINGUP_OK;
 }
 
+/* Memory has no objects here: an address is shared virtual memory, and no cl_mem. */
+static int32_t native_handle(int32_t device, bringup_stream stream, int32_t kind, void** handle) {
+  TRY(usable_device(device));
+  switch (kind) {
+    case BRINGUP_NATIVE_CONTEXT:
+      *handle = opencl.context;
+      return BRINGUP_OK;
+    case BRINGUP_NATIVE_DEVICE:
+      *handle = opencl.devices[device].id;
+      return BRINGUP_OK;
+    case BRINGUP_NATIVE_QUEUE:
+      TRY(stream_of(device, &stream));
+      *handle = stream->queue;
+      return BRINGUP_OK;
+    default:
+      return fail(BRINGUP_UNSUPPORTED, "this driver has no native object of kind %d", kind);
+  }
+}
+
 #define HAS(function) .function = function
 static const bringup_driver driver = {
     .struct_size = sizeof(bringup_driver),
@@ -407,16 +431,16 @@ static const bringup_driver driver = {
     HAS(copy_async), HAS(fill_async), HAS(stream_create), HAS(stream_destroy),
     HAS(stream_synchronize), HAS(event_create), HAS(event_destroy), HAS(event_record),
     HAS(event_wait), HAS(event_query), HAS(event_synchronize), HAS(event_elapsed),
-    HAS(last_error), HAS(host_view), HAS(host_func), HAS(module_load), HAS(module_unload),
-    HAS(get_function), HAS(graph_create), HAS(graph_destroy), HAS(graph_add_copy),
+    HAS(stream_query), HAS(last_error), HAS(host_view), HAS(host_func), HAS(module_load),
+    HAS(module_unload), HAS(get_function), HAS(graph_create), HAS(graph_destroy), HAS(graph_add_copy),
     HAS(graph_add_host_func), HAS(graph_launch),
     .capabilities = BRINGUP_HAS_LIFECYCLE | BRINGUP_HAS_ERROR_DETAIL | BRINGUP_HAS_TIMED_WAITS |
                     BRINGUP_HAS_POINTERS | BRINGUP_HAS_WIDE_FILL | BRINGUP_HAS_MODULE_DATA |
-                    BRINGUP_HAS_LAUNCH_VALUES | BRINGUP_HAS_PROFILER,
+                    BRINGUP_HAS_LAUNCH_VALUES | BRINGUP_HAS_PROFILER | BRINGUP_HAS_NATIVE,
     HAS(init), HAS(shutdown), HAS(error_detail), HAS(stream_wait_for), HAS(event_wait_for),
     HAS(pointer_info), HAS(fill_wide_async), HAS(module_load_data), HAS(launch_values),
     HAS(graph_add_values), HAS(graph_update_values), HAS(profiler_start), HAS(profiler_stop),
-    HAS(profiler_read),
+    HAS(profiler_read), HAS(native_handle),
     /* clang-format on */
 };
 

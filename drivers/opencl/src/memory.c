@@ -59,10 +59,10 @@ int32_t mem_alloc(int32_t device, size_t bytes, void** address) {
   NEED(bytes > 0, "mem_alloc of 0 bytes");
   const ocl_device* of = &opencl.devices[device];
   const uint64_t total = of->props.total_memory;
-  if (bytes > of->max_allocation) {
+  if (bytes > of->props.max_allocation) {
     return fail(BRINGUP_OUT_OF_MEMORY,
                 "%zu bytes are more than one allocation of this device may have (%llu)", bytes,
-                (unsigned long long)of->max_allocation);
+                (unsigned long long)of->props.max_allocation);
   }
   pthread_mutex_lock(&memory.lock);
   const uint64_t left = total - memory.used[device];

@@ -24,13 +24,14 @@ struct bringup_stream_s {
   int has_host_thread, stopping;
   host_work *first, *last;
   _Atomic uint64_t given, done;    /* how often it was flushed, and before the last wait */
+  cl_event asked;                  /* stream_query's marker, under `lock`; NULL: none */
+  uint64_t asked_at;               /* what was given in front of it */
   uint64_t work_number, recording; /* of the profiler, under its lock */
 };
 
 typedef struct ocl_device {
   cl_device_id id;
   bringup_device_props props;
-  uint64_t max_allocation;
   struct bringup_stream_s default_stream;
 } ocl_device;
 
@@ -89,7 +90,7 @@ int32_t enqueue_copy(bringup_stream stream, void* dst, const void* src, size_t b
 
 /* --- streams.c */
 
-int32_t open_stream(bringup_stream stream, int32_t device);
+int32_t open_stream(bringup_stream stream, int32_t device, int32_t priority);
 /* The stream itself for NULL and others; refused where it is of another device. */
 int32_t stream_of(int32_t device, bringup_stream* stream);
 /* Ends whatever is enqueued: work begins without a further call. */
@@ -101,6 +102,7 @@ int32_t enqueue_host_func(bringup_stream stream, void (*fn)(void* user), void* u
 int32_t stream_create(int32_t device, int32_t priority, bringup_stream* stream);
 int32_t stream_destroy(bringup_stream stream);
 int32_t stream_synchronize(int32_t device, bringup_stream stream);
+int32_t stream_query(int32_t device, bringup_stream stream);
 int32_t stream_wait_for(int32_t device, bringup_stream stream, int64_t nanoseconds);
 int32_t event_create(int32_t device, int32_t timing, bringup_event* event);
 int32_t event_destroy(bringup_event event);

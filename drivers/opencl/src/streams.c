@@ -20,8 +20,18 @@ struct bringup_event_s {
 
 /* --- streams */
 
-int32_t open_stream(bringup_stream stream, int32_t device) {
-  const cl_queue_properties properties[] = {CL_QUEUE_PROPERTIES, CL_QUEUE_PROFILING_ENABLE, 0};
+/* Of cl_khr_priority_hints; only a device that has it says that it has priorities. */
+enum { kQueuePriority = 0x1096, kHigh = 1, kMedium = 2, kLow = 4 };
+
+int32_t open_stream(bringup_stream stream, int32_t device, int32_t priority) {
+  const bringup_device_props* props = &opencl.devices[device].props;
+  NEED(priority >= props->greatest_priority && priority <= props->least_priority,
+       "there is no stream priority %d: the device has those from %d to %d", priority,
+       props->greatest_priority, props->least_priority);
+  const cl_queue_properties hint = priority < 0 ? kHigh : priority > 0 ? kLow : kMedium;
+  const int has_hints = props->greatest_priority != props->least_priority;
+  const cl_queue_properties properties[] = {CL_QUEUE_PROPERTIES, CL_QUEUE_PROFILING_ENABLE,
+                                            has_hints ? kQueuePriority : 0, hint, 0};
   cl_int code = CL_SUCCESS;
   stream->queue = clCreateCommandQueueWithProperties(opencl.context, opencl.devices[device].id,
                                                      properties, &code);
@@ -58,10 +68,9 @@ int32_t enqueue_wait(bringup_stream stream, cl_event event) {
 
 int32_t stream_create(int32_t device, int32_t priority, bringup_stream* stream) {
   TRY(usable_device(device));
-  NEED(priority == 0, "there is no stream priority %d: the device has none", priority);
   bringup_stream made = calloc(1, sizeof *made);
   if (made == NULL) return fail(BRINGUP_OUT_OF_MEMORY, "no host memory for a stream");
-  const int32_t status = open_stream(made, device);
+  const int32_t status = open_stream(made, device, priority);
   if (status != BRINGUP_OK) {
     free(made);
     return status;
@@ -79,6 +88,7 @@ int32_t stream_destroy(bringup_stream stream) {
     pthread_mutex_unlock(&stream->lock);
     pthread_join(stream->host_thread, NULL);
   }
+  if (stream->asked != NULL) clReleaseEvent(stream->asked);
   const cl_int code = clReleaseCommandQueue(stream->queue);
   pthread_cond_destroy(&stream->changed);
   pthread_mutex_destroy(&stream->lock);
@@ -135,6 +145,32 @@ int32_t stream_wait_for(int32_t device, bringup_stream stream, int64_t nanosecon
   const int is_alone = stream->given == given + 1; /* nothing came behind the marker */
   if (status == BRINGUP_OK && is_alone) stream->done = given + 1;
   clReleaseEvent(event);
+  return status;
+}
+
+/* One marker at a time, so that asking again and again fills no queue. Under the stream's lock. */
+static int32_t ask_again(bringup_stream stream) {
+  cl_int state = CL_QUEUED;
+  if (stream->asked != NULL) {
+    TRY(state_of(stream->asked, &state));
+    if (state > CL_COMPLETE) return BRINGUP_NOT_READY;
+    clReleaseEvent(stream->asked);
+    stream->asked = NULL;
+    if (stream->asked_at == stream->given) return BRINGUP_OK;
+  }
+  TRY(enqueue_marker(stream, &stream->asked));
+  TRY(flush(stream));
+  stream->asked_at = stream->given;
+  TRY(state_of(stream->asked, &state));
+  return state > CL_COMPLETE ? BRINGUP_NOT_READY : BRINGUP_OK; /* a failure is done, too */
+}
+
+int32_t stream_query(int32_t device, bringup_stream stream) {
+  TRY(stream_of(device, &stream));
+  if (stream->done == stream->given) return BRINGUP_OK;
+  pthread_mutex_lock(&stream->lock);
+  const int32_t status = ask_again(stream);
+  pthread_mutex_unlock(&stream->lock);
   return status;
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["driver_path"]
+__all__ = ["check_kernels", "driver_path"]
 
 
 def driver_path() -> Path:
@@ -20,3 +20,8 @@ def driver_path() -> Path:
             "folder drivers/opencl, or `pip install` that folder"
         )
     return library
+
+
+def check_kernels() -> Path:
+    """Return the device code with which `bringup driver check opencl` tests launches."""
+    return Path(__file__).with_name("check_kernels.cl")
