@@ -20,8 +20,7 @@ from bringup.cli._requirements import (
     write_page,
     write_results,
 )
-from bringup.devices._driver_check import KERNELS, SHOWN_CALLS, page, verdict
-from bringup.devices._driver_discovery import check_kernels
+from bringup.devices._driver_check import KERNELS, SHOWN_CALLS, check_kernels, page, verdict
 from bringup.errors import CompileError, MissingCompilerError, first_line
 from bringup.report._columns import fixed, texts
 

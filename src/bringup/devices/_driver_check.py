@@ -18,6 +18,7 @@ from uuid import UUID
 from bringup import _native, settings
 from bringup._processes import ending
 from bringup.devices._driver_abi import DTYPES
+from bringup.devices._driver_discovery import check_kernels as check_kernels
 from bringup.errors import NativeLibraryError
 
 if TYPE_CHECKING:
