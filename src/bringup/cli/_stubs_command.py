@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import keyword
 from collections import defaultdict
 from pathlib import Path
@@ -57,7 +56,9 @@ def stubs(
     ] = None,
     load: Annotated[
         list[str] | None,
-        typer.Option("--load", metavar="MODULE", help="Imported first: it defines operators."),
+        typer.Option(
+            "--load", metavar="MODULE|FILE.py", help="Imported first: it defines operators."
+        ),
     ] = None,
 ) -> None:
     """Write type stubs of a namespace's operators, which torch has as objects without types.
@@ -67,9 +68,10 @@ def stubs(
     """
     require_torch()
     from bringup import ops
+    from bringup.cli.trial.trial_model import import_target
 
     for name in load or ():
-        importlib.import_module(name)
+        import_target(name)
     ops.load_op_plugins()
     text = stub_of(namespace)
     if output is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,3 +71,16 @@ def test_what_is_not_there_is_named(capsys: pytest.CaptureFixture[str], tmp_path
 
 def test_the_module_of_a_stub_hands_names_on(written: Path) -> None:
     assert "torch.ops." in written.with_suffix(".py").read_text()
+
+
+def test_operators_of_a_module_in_the_current_folder_are_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [one for one in sys.path if one not in ("", str(tmp_path))])
+    line = "from bringup import ops\nlibrary = ops.Library('stubs_loaded', 'DEF')\n"
+    Path("stubs_loaded_ops.py").write_text(f"{line}library.define('f(Tensor x) -> Tensor')\n")
+    assert cli.main(["stubs", "stubs_loaded", "--load", "stubs_loaded_ops"]) == 0
+    assert "def f(x: Tensor) -> Tensor: ..." in capsys.readouterr().out
+    assert cli.main(["stubs", "stubs_loaded", "--load", "stubs_loaded_opz"]) == 1
+    assert "there is no module 'stubs_loaded_opz'" in capsys.readouterr().err

@@ -252,6 +252,17 @@ def test_probe_times_a_product_with_one_thread_and_with_more() -> None:
         torch.set_num_threads(before)
 
 
+def test_the_probe_counts_the_few_products_that_wait_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = [{1: 2e6, 2: 1e6}] * 9 + [{1: 2e6, 2: 90e6}]
+    monkeypatch.setattr(threads, "interleaved", lambda _: iter(rounds))
+    monkeypatch.setattr(threads, "_FEWEST", len(rounds) + 1)
+    before = torch.get_num_threads()
+    try:
+        assert threads.slowdown(2) == pytest.approx(99 / 20)
+    finally:
+        torch.set_num_threads(before)
+
+
 @pytest.mark.parametrize(
     ("tried", "code"),
     [

@@ -103,7 +103,7 @@ def find_callable(module_name: str, name: str) -> Callable[..., Any]:
     """Return what a module or a file has under this name. Raises `SubjectError` where that is
     nothing that can be called.
     """
-    module = _import(module_name)
+    module = import_target(module_name)
     found: Callable[..., Any] | None = getattr(module, name, None)
     if not callable(found):
         what = "nothing of this name" if found is None else f"a {type(found).__name__}"
@@ -114,10 +114,9 @@ def find_callable(module_name: str, name: str) -> Callable[..., Any]:
     return found
 
 
-def _import(name: str) -> ModuleType:
-    """Import a module of the current folder, of an installed package, or a file.
-
-    A file's folder comes first on the path, as where Python runs it.
+def import_target(name: str) -> ModuleType:
+    """Import a module of the current folder, of an installed package, or a file, whose folder comes
+    first on the path, as where Python runs it. Raises `SubjectError` where there is none.
     """
     file = Path(name).expanduser()
     is_file = file.suffix == ".py"
