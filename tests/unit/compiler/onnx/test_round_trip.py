@@ -1,6 +1,5 @@
 """ONNX files in and out: what no pass touched comes back as the file said it."""
 
-import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tests.unit.compiler.onnx.node_tests import node_tests
 from tests.unit.compiler.onnx.support import model_of
 
 from bringup import ir
@@ -16,14 +16,6 @@ from bringup.compiler import onnx as bringup_onnx
 from bringup.errors import ModelError
 
 SHIPPED = sorted((Path(onnx.__file__).parent / "backend" / "test" / "data").rglob("*.onnx"))
-
-COLLECT = """
-import pickle, sys, warnings
-warnings.simplefilter("ignore")
-from onnx.backend.test.case.node import collect_testcases
-models = {case.name: case.model.SerializeToString() for case in collect_testcases(None)}
-pickle.dump(models, open(sys.argv[1], "wb"))
-"""
 
 
 def test_the_wheel_of_onnx_brings_models() -> None:
@@ -39,12 +31,11 @@ def test_every_model_that_onnx_ships_survives(path, tmp_path):
 
 
 @pytest.mark.slow
-def test_every_node_test_of_onnx_survives_and_its_shapes_are_inferred(tmp_path):
+def test_every_node_test_of_onnx_survives_and_its_shapes_are_inferred(kernel_cache):
     """Over 1,800 models: every operator, attributes of every type, functions, control flow."""
-    subprocess.run([sys.executable, "-c", COLLECT, str(tmp_path / "models")], check=True)
-    models = pickle.loads((tmp_path / "models").read_bytes())
-    assert len(models) > 1000
-    for name, data in models.items():
+    cases = node_tests(kernel_cache)
+    assert len(cases) > 1000
+    for name, (data, _) in cases.items():
         proto = onnx.ModelProto.FromString(data)
         model = bringup_onnx.from_proto(proto)
         assert model.to_proto() == proto, name

@@ -1,13 +1,10 @@
 """Stages, shapes, folding and support on ONNX models."""
 
-import pickle
-import subprocess
-import sys
-
 import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
+from tests.unit.compiler.onnx.node_tests import node_tests
 from tests.unit.compiler.onnx.support import (
     LINEAR,
     STAGE,
@@ -181,21 +178,6 @@ def test_what_onnx_infers_is_remembered_for_calls_that_look_the_same():
     assert len(graph.dialect.inferred) == 2
 
 
-COLLECT = """
-import pickle, sys, warnings
-import numpy
-from onnx.backend.test.case.node import collect_testcases
-warnings.simplefilter("ignore")
-def shapes(data):
-    return [numpy.shape(item) if isinstance(item, numpy.ndarray) else None for item in data]
-cases = {
-    case.name: (case.model.SerializeToString(), *map(shapes, case.data_sets[0]))
-    for case in collect_testcases(None) if case.data_sets
-}
-pickle.dump(cases, open(sys.argv[1], "wb"))
-"""
-
-
 def named(proto, shapes):
     """What each size of the inputs is called now; the outputs say nothing."""
     sizes = {}
@@ -212,11 +194,11 @@ def named(proto, shapes):
 
 
 @pytest.mark.slow
-def test_what_is_inferred_of_named_sizes_is_so_for_every_operator(tmp_path):
+def test_what_is_inferred_of_named_sizes_is_so_for_every_operator(kernel_cache):
     """The node tests of onnx with names for all sizes, and the shapes of what they expect."""
-    subprocess.run([sys.executable, "-c", COLLECT, str(tmp_path / "cases")], check=True)
-    compared, cases = 0, pickle.loads((tmp_path / "cases").read_bytes())
-    for name, (data, given, expected) in cases.items():
+    compared = 0
+    for name, (data, shapes) in node_tests(kernel_cache).items():
+        given, expected = shapes or ((), ())
         proto = onnx.ModelProto.FromString(data)
         if len(given) != len(proto.graph.input) or len(expected) != len(proto.graph.output):
             continue
