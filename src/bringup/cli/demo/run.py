@@ -35,7 +35,7 @@ _CLASS_SECONDS = 15.0  # for the sentences of a length class, at most
 _INDUCTOR_SECONDS = {False: 60.0, True: 600.0}  # for its compile; by whether --full
 _SENTENCES = 8  # of a length class
 _QUICK_SENTENCES = 2
-_QUICK_SECONDS = 1.0
+QUICK_SECONDS = 1.0
 _MOST_BUCKETS = 16
 _MORE = " (--full gives it 600 s)"
 _EXAMPLE = "bringup.cli.demo.model:example"
@@ -211,7 +211,7 @@ class _Run:
     def _limits(self, device: str, seconds: float) -> Limits:
         if self.options.full:
             return Limits(math.inf, _FULL_ROUNDS.get(device, _FEWEST_ROUNDS), math.inf)
-        most = _QUICK_SECONDS if self.options.quick else _CLASS_SECONDS
+        most = QUICK_SECONDS if self.options.quick else _CLASS_SECONDS
         return Limits(min(max(seconds, _LEAST_SECONDS), most), _FEWEST_ROUNDS, 0.05)
 
     def finish(self) -> None:
