@@ -68,7 +68,7 @@ def pytest_collection_finish() -> None:
     """Write no bytecode of what tests write, where PYTHONDONTWRITEBYTECODE says so. Leave what
     imports made out of later collections of garbage: each would take 0.3 s.
     """
-    sys.dont_write_bytecode = "PYTHONDONTWRITEBYTECODE" in os.environ
+    sys.dont_write_bytecode = bool(sys.flags.dont_write_bytecode)
     _freeze()
 
 
