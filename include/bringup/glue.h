@@ -54,6 +54,37 @@ static inline int64_t bringup_glue_numel(const void* arg) {
   return count;
 }
 
+/* The dimension that the argument `dim` names; a tensor without dimensions has one of size 1. */
+static inline int64_t bringup_glue_along(const void* arg, const void* dim) {
+  const int64_t given = dim != NULL ? *(const int64_t*)dim : 0;
+  const int64_t ndim = bringup_glue_ndim(arg) == 0 ? 1 : bringup_glue_ndim(arg);
+  return given < 0 ? given + ndim : given;
+}
+
+static inline int bringup_glue_has_along(const void* arg, const void* dim) {
+  const int64_t index = bringup_glue_along(arg, dim), ndim = bringup_glue_ndim(arg);
+  return arg == NULL || (0 <= index && index < (ndim == 0 ? 1 : ndim));
+}
+
+static inline int64_t bringup_glue_size_along(const void* arg, const void* dim) {
+  if (arg == NULL) return 0;
+  return bringup_glue_ndim(arg) == 0 ? 1 : bringup_glue_size(arg, bringup_glue_along(arg, dim));
+}
+
+static inline int64_t bringup_glue_stride_along(const void* arg, const void* dim) {
+  if (arg == NULL) return 0;
+  return bringup_glue_ndim(arg) == 0 ? 1 : bringup_glue_stride(arg, bringup_glue_along(arg, dim));
+}
+
+/* Of a list; what it has not is as None. */
+static inline int64_t bringup_glue_element(const void* arg, int64_t i) {
+  return i < bringup_glue_length(arg) ? ((const int64_t*)bringup_glue_list_data(arg))[i] : 0;
+}
+
+static inline const void* bringup_glue_item(const void* arg, int64_t i) {
+  return i < bringup_glue_length(arg) ? ((DLTensor* const*)bringup_glue_list_data(arg))[i] : NULL;
+}
+
 /* torch's ScalarType number of a dtype, -1 for one that it has not. */
 static inline int64_t bringup_glue_dtype(const void* arg) {
   if (arg == NULL) return 0;

@@ -55,6 +55,32 @@ Value of_tensor(const Instruction& step, const DLTensor& tensor, Failure& failur
   }
 }
 
+Value along(const Instruction& step, void* const* args, Failure& failure) {
+  const auto* tensor = static_cast<const DLTensor*>(args[step.argument]);
+  if (tensor == nullptr) return {0};
+  const void* named = args[step.value];
+  const int64_t given = named == nullptr ? 0 : *static_cast<const int64_t*>(named);
+  const int64_t rank = tensor->ndim == 0 ? 1 : tensor->ndim;
+  const int64_t index = given < 0 ? given + rank : given;
+  if (index < 0 || index >= rank) {
+    failure = {Reason::kAlong, step.argument, given, tensor};
+    return {0};
+  }
+  if (tensor->ndim == 0) return {1};
+  return {(step.opcode == Opcode::kSizeAlong ? tensor->shape : tensor->strides)[index]};
+}
+
+Value of_list(const Instruction& step, const bringup_list& list) {
+  if (step.value < 0 || step.value >= list.size) return {0};
+  if (step.opcode == Opcode::kElement) {
+    return {static_cast<const int64_t*>(list.data)[step.value]};
+  }
+  const DLTensor* item = static_cast<DLTensor* const*>(list.data)[step.value];
+  if (item == nullptr) return {0};
+  if (step.opcode == Opcode::kItemNumel) return {numel(*item)};
+  return {.pointer = item->data};
+}
+
 Value of_argument(const Instruction& step, const void* argument, Failure& failure) {
   if (step.opcode == Opcode::kHas) return {argument != nullptr};
   if (argument == nullptr) return {0};
@@ -69,6 +95,10 @@ Value of_argument(const Instruction& step, const void* argument, Failure& failur
       return {.pointer = static_cast<const bringup_list*>(argument)->data};
     case Opcode::kLength:
       return {static_cast<const bringup_list*>(argument)->size};
+    case Opcode::kElement:
+    case Opcode::kItemData:
+    case Opcode::kItemNumel:
+      return of_list(step, *static_cast<const bringup_list*>(argument));
     default:
       return of_tensor(step, *static_cast<const DLTensor*>(argument), failure);
   }
@@ -85,6 +115,9 @@ Value leaf(const Expression& expression, const Instruction& step, void* const* a
       return {.pointer = ctx->stream};
     case Opcode::kDevice:
       return {ctx->device.device_id};
+    case Opcode::kSizeAlong:
+    case Opcode::kStrideAlong:
+      return along(step, args, failure);
     default:
       return of_argument(step, args[step.argument], failure);
   }
@@ -136,6 +169,14 @@ int64_t combine(Opcode opcode, int64_t a, int64_t b, Failure& failure) {
   return result;
 }
 
+std::string shape_of(const DLTensor& tensor) {
+  std::string shape;
+  for (int32_t i = 0; i < tensor.ndim; ++i) {
+    shape += (i > 0 ? ", " : "") + std::to_string(tensor.shape[i]);
+  }
+  return shape;
+}
+
 const void* allocate(int64_t bytes, const bringup_ctx* ctx, bool allocates, Failure& failure) {
   if (bytes < 0) failure = {Reason::kWorkspace, -1, bytes};
   if (bytes <= 0 || !allocates) return nullptr;
@@ -170,14 +211,13 @@ Value evaluate(const Expression& expression, void* const* args, Failure& failure
 std::string describe(const Failure& failure, const Expression& expression,
                      const std::string& name) {
   switch (failure.reason) {
+    case Reason::kAlong:
+      return name + " must have the dimension that '" + expression.text +
+             "' asks for, got shape [" + shape_of(*failure.tensor) + "]";
     case Reason::kDimension: {
-      std::string shape;
-      for (int32_t i = 0; i < failure.tensor->ndim; ++i) {
-        shape += (i > 0 ? ", " : "") + std::to_string(failure.tensor->shape[i]);
-      }
       const int64_t needed = failure.number < 0 ? -failure.number : failure.number + 1;
       return name + " must have at least " + std::to_string(needed) + " dimensions for '" +
-             expression.text + "', got shape [" + shape + "]";
+             expression.text + "', got shape [" + shape_of(*failure.tensor) + "]";
     }
     case Reason::kDivision:
       return "'" + expression.text + "' divides by zero";

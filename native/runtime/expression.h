@@ -32,6 +32,11 @@ enum class Opcode : uint8_t {
   kDtype,  // torch's ScalarType number
   kDtypeCode,
   kDtypeBits,
+  kSizeAlong,  // dimension as argument `value` says; a tensor without dimensions has one of size 1
+  kStrideAlong,
+  kElement,   // number `value` of an int[] or bool[]; what a list has not is as None
+  kItemData,  // of tensor number `value` of a Tensor[], likewise
+  kItemNumel,
   kStream,  // of the call
   kDevice,
   kWorkspace,  // from here on: operators over the stack
@@ -69,11 +74,19 @@ union Value {
 
 // Why there is no value.
 struct Failure {
-  enum class Reason : uint8_t { kNone, kDimension, kDivision, kOverflow, kWorkspace, kMemory };
+  enum class Reason : uint8_t {
+    kNone,
+    kDimension,
+    kAlong,
+    kDivision,
+    kOverflow,
+    kWorkspace,
+    kMemory
+  };
   Reason reason = Reason::kNone;
-  int32_t argument = -1;             // kDimension: of which argument
+  int32_t argument = -1;             // kDimension, kAlong: of which argument
   int64_t number = 0;                // the dimension, or the bytes
-  const DLTensor* tensor = nullptr;  // kDimension
+  const DLTensor* tensor = nullptr;  // kDimension, kAlong
 
   explicit operator bool() const { return reason != Reason::kNone; }
 };

@@ -113,4 +113,10 @@ const char* ValuesCode::lower(void* const* args, const bringup_ctx* ctx,
   return reason;
 }
 
+int64_t ValuesCode::blocks(void* const* args, const bringup_ctx* ctx) const {
+  const char* reason = nullptr;
+  const int64_t read = read_expression(size_.grid[0], names_, args, ctx, false, reason).integer;
+  return reason == nullptr ? read : 1;
+}
+
 }  // namespace bringup::runtime

@@ -42,6 +42,10 @@ class BRINGUP_API ValuesCode {
   // such launch, which lives until the next one on this thread; `launch` is undefined then.
   const char* lower(void* const* args, const bringup_ctx* ctx, ValuesLaunch& launch) const;
 
+  // How many blocks in x its size says: 0 for nothing to do, less for a call that it does not take.
+  // 1 where there is no such number, which `lower` says.
+  int64_t blocks(void* const* args, const bringup_ctx* ctx) const;
+
  private:
   struct Private {};
 

@@ -11,6 +11,7 @@ _LEAVES = st.one_of(
     st.sampled_from(
         ["n", "flag", "has(y)", "x.numel()", "numel(x)", "x.dim()", "ndim(x)", "len(sizes)"]
     ),
+    st.sampled_from(["sizes[0]", "sizes[2]", "size(x, n)", "stride(x, n)"]),
     st.builds(
         lambda spelling, dim: spelling.format(dim),
         st.sampled_from(

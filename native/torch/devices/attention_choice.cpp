@@ -8,6 +8,7 @@
 
 #include "torch/common/torch_private.h"
 #include "torch/devices/state.h"
+#include "torch/operators/operator_kernel.h"
 
 namespace bringup::torch_ext {
 namespace {
@@ -23,6 +24,12 @@ int64_t choose(const at::Tensor& query, const at::Tensor& key, const at::Tensor&
                std::optional<double> scale, bool enable_gqa) {
   if (has_vendor_kernel() && at::globalContext().userEnabledOverrideableSDP()) {
     return static_cast<int64_t>(sdp::SDPBackend::overrideable);
+  }
+  // Made of products and a softmax, where those run on the device and the whole does not.
+  const bool whole = has_native_form("aten::_scaled_dot_product_flash_attention_for_cpu");
+  if (!whole && has_native_form("aten::bmm") && has_native_form("aten::_softmax") &&
+      at::globalContext().userEnabledMathSDP()) {
+    return static_cast<int64_t>(sdp::SDPBackend::math);
   }
   return at::cpu::_fused_sdp_choice(query, key, value, mask, dropout, is_causal, scale, enable_gqa);
 }

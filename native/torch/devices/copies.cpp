@@ -10,6 +10,7 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
+#include <array>
 #include <cstring>
 #include <optional>
 
@@ -19,6 +20,7 @@
 #include "torch/devices/registration.h"
 #include "torch/devices/row_layout.h"
 #include "torch/devices/state.h"
+#include "torch/operators/operator_kernel.h"
 
 namespace bringup::torch_ext {
 namespace {
@@ -125,6 +127,29 @@ void copy_by_driver(const at::Tensor& source, const at::Tensor& target, const Ro
                   device.device().index(), host.data_ptr(), rows, host.storage(), left_to_stream);
 }
 
+// By the device's kernel of the operator that gives real elements as they are, where it has one, in
+// any layout. False: nothing was done.
+bool copy_by_kernel(const at::Tensor& source, const at::Tensor& target) {
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("aten::conj_physical", "out");
+  const auto* kernel = dynamic_cast<const OperatorKernel*>(find_kernel(op));
+  const auto is_plain = [](const at::Tensor& tensor) {
+    return tensor.layout() == c10::kStrided && !tensor.is_conj() && !tensor.is_neg() &&
+           !tensor.is_complex();
+  };
+  if (kernel == nullptr || source.device() != target.device() || !on_device(source) ||
+      !is_plain(source) || !is_plain(target) || source.scalar_type() != target.scalar_type()) {
+    return false;
+  }
+  const std::array<c10::IValue, 2> arguments{source.expand_as(target), target};
+  auto launch = prepare_launch(*kernel, arguments);
+  if (!launch) return false;
+  if (!launch->empty) {
+    launch_kernel(launch->entry(), std::move(launch->block), launch->grid, launch->device);
+  }
+  return true;
+}
+
 // What can be moved in place: the same bytes in the same order, between visible memory and the
 // host's.
 bool is_in_place(const at::Tensor& source, const at::Tensor& target,
@@ -187,6 +212,8 @@ at::Tensor copy_from(const at::Tensor& source, const at::Tensor& target, bool no
   const auto rows = driver_layout(source, target);
   if (rows.has_value() && by_driver) {
     copy_by_driver(source, target, *rows, non_blocking);
+  } else if (copy_by_kernel(source, target)) {
+    return target;
   } else if (is_in_place(source, target, rows)) {
     copy_in_place(source, target, rows->width);
   } else if (driver_facts().host_visible) {

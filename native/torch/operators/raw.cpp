@@ -8,6 +8,8 @@
 
 #include <bit>
 
+#include "runtime/context.h"
+#include "runtime/values_code.h"
 #include "torch/common/errors.h"
 #include "torch/common/values.h"
 #include "torch/devices/state.h"
@@ -205,7 +207,8 @@ class Packer {
   }
 
   // The written arguments, and fresh ones or, of those that are wanted, what is given for them.
-  void add_results(c10::ArrayRef<at::Tensor> given) {
+  // False for one that does not lie as the kernel, which gets no strides unasked, takes it.
+  bool add_results(c10::ArrayRef<at::Tensor> given) {
     const at::Tensor* next_given = given.begin();
     for (size_t r = 0; r < shapes_.size(); ++r) {
       const ResultShape& shape = shapes_[r];
@@ -224,9 +227,12 @@ class Packer {
       if (launch_.fixed) check_fits(kernel_, result, shape.sizes);
       // Plain values are chosen by name, and a result has one in every form.
       const bool named = launch_.variant->kernel->values != nullptr;
+      const bool any_layout = kernel_.takes_any_layout(kernel_.arguments.size() + r);
+      if (named && !any_layout && !result.is_contiguous()) return false;
       if (fresh || named || !kernel_.in_place) add(result, true);
       launch_.results.push_back(std::move(result));
     }
+    return true;
   }
 
  private:
@@ -262,6 +268,16 @@ class Packer {
   c10::SmallVector<at::Tensor, 2> written_;
 };
 
+// Whether the size of a kernel with plain values says so.
+bool is_taken(OperatorLaunch& launch) {
+  const runtime::Kernel& kernel = *launch.variant->kernel;
+  if (kernel.values == nullptr) return true;
+  const runtime::HostContext context({12 /* kDLExtDev */, launch.device});
+  const int64_t blocks = kernel.values->blocks(launch.block.args(), context.get());
+  launch.empty = blocks == 0;
+  return blocks >= 0;
+}
+
 }  // namespace
 
 bool prepare_raw(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
@@ -273,8 +289,7 @@ bool prepare_raw(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> argume
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (!kernel.arguments[i].is_out) packer.add_argument(arguments[i], i);
   }
-  packer.add_results(given);
-  return true;
+  return packer.add_results(given) && is_taken(launch);
 }
 
 }  // namespace bringup::torch_ext

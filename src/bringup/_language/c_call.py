@@ -346,9 +346,10 @@ def _parts(text: str, signature: Sequence[Argument], where: str) -> Iterator[tup
 class _Reader(ExpressionReader):
     grammar = (
         "a parameter is ptr(x), ptr(x, float32), size(x,i), stride(x,i), numel(x), ndim(x), "
-        "dtype(x), has(x), len(list), a scalar argument's name, stream, device, workspace(bytes), "
-        "a number, a text or None; of whole numbers also + - * // %, comparisons, and, or, not, of "
-        "each i8 to i64, u8 to u64, f32, f64 and bool, and ref() of these; const() of an address"
+        "dtype(x), has(x), len(list), list[i], a scalar argument's name, stream, device, "
+        "workspace(bytes), a number, a text or None; of whole numbers also + - * // %, "
+        "comparisons, and, or, not, of each i8 to i64, u8 to u64, f32, f64 and bool, and ref() of "
+        "these; const() of an address"
     )
 
     def __init__(
@@ -465,6 +466,10 @@ class _Reader(ExpressionReader):
         given = node.args if isinstance(node, ast.Call) and not node.keywords else []
         if not 1 <= len(given) <= 2:
             raise self.error("ptr() takes a tensor or a list, and a dtype where it is to be said")
+        if isinstance(given[0], ast.Subscript) and len(given) == 1:
+            items = self.argument(given[0].value, "Tensor[]")
+            number = self.number_of(given[0].slice)
+            return self._made(ValueKind.POINTER, Instruction(Opcode.ITEM_DATA, items, number))
         index = self.index(given[0])
         name, kind = self.arguments[index].name, self.arguments[index].type
         if kind not in _POINTERS:

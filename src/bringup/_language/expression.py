@@ -48,6 +48,7 @@ _OPERATORS: Mapping[Opcode, Callable[[Any, Any], Any]] = {
     Opcode.AND: lambda left, right: int(bool(left) and bool(right)),
     Opcode.OR: lambda left, right: int(bool(left) or bool(right)),
 }
+_OF_LISTS = (Opcode.ELEMENT, Opcode.ITEM_DATA, Opcode.ITEM_NUMEL)
 _AS_GIVEN = (Opcode.FLOAT, Opcode.STRING, Opcode.TENSOR)
 
 
@@ -109,6 +110,10 @@ class Expression:
             return given
         if opcode in (Opcode.DATA, Opcode.LIST_DATA):
             return address_of(given)
+        if opcode in (Opcode.SIZE_ALONG, Opcode.STRIDE_ALONG):
+            return 0 if given is None else self._along(step, given, values[step.value])
+        if opcode in _OF_LISTS:
+            return _item(opcode, () if given is None else given, step.value)
         return 0 if given is None else self._number(step, given)
 
     def _number(self, step: Instruction, given: Any) -> Any:
@@ -129,10 +134,21 @@ class Expression:
             raise ContractError(f"{self.needs(step)}, got shape [{shape}]")
         return (given.shape if opcode is Opcode.SIZE else strides_of(given))[step.value]
 
+    def _along(self, step: Instruction, given: Any, dim: Any) -> Any:
+        rank, index = max(len(given.shape), 1), dim or 0
+        if not -rank <= index < rank:
+            shape = ", ".join(map(str, given.shape))
+            raise ContractError(f"{self.needs(step)}, got shape [{shape}]")
+        if not len(given.shape):
+            return 1
+        return (given.shape if step.opcode is Opcode.SIZE_ALONG else strides_of(given))[index]
+
     def needs(self, step: Instruction) -> str:
         """Return what a step that names a dimension asks of its tensor."""
-        needed = -step.value if step.value < 0 else step.value + 1
         name = self.names[step.argument]
+        if step.opcode in (Opcode.SIZE_ALONG, Opcode.STRIDE_ALONG):
+            return f"{name} must have the dimension that '{self.text}' asks for"
+        needed = -step.value if step.value < 0 else step.value + 1
         return f"{name} must have at least {needed} dimensions for '{self.text}'"
 
     def _combine(self, opcode: Opcode, left: Any, right: Any) -> Any:
@@ -143,6 +159,15 @@ class Expression:
         if isinstance(result, int) and not -(2**63) <= result < 2**63:
             raise ContractError(f"'{self.text}' does not fit into 64 bits")
         return result
+
+
+def _item(opcode: Opcode, given: Sequence[Any], number: int) -> Any:
+    item = given[number] if number < len(given) else None
+    if item is None:
+        return None if opcode is Opcode.ITEM_DATA else 0
+    if opcode is Opcode.ITEM_DATA:
+        return address_of(item)
+    return int(item) if opcode is Opcode.ELEMENT else math.prod(item.shape)
 
 
 def bits_of(number: float) -> int:

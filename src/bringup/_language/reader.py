@@ -18,7 +18,8 @@ _MAX_LEVELS = 100
 """Of a text: what is nested deeper might exceed Python's recursion limit."""
 _GRAMMAR = (
     "an expression is made of integers, int and bool arguments, x.shape[i] or size(x,i), "
-    "x.stride(i) or stride(x,i), x.numel() or numel(x), x.dim() or ndim(x), len(list), has(x), "
+    "x.stride(i) or stride(x,i), x.numel() or numel(x), x.dim() or ndim(x), len(list), list[i], "
+    "has(x), "
     "+ - * // %, comparisons, and, or, not and ()"
 )
 _BINARY: Mapping[type[ast.operator], Opcode] = {
@@ -51,6 +52,7 @@ _READS: Mapping[str, tuple[Opcode, bool]] = {
     "dtype_code": (Opcode.DTYPE_CODE, False),
     "dtype_bits": (Opcode.DTYPE_BITS, False),
 }
+_ALONG = {Opcode.SIZE: Opcode.SIZE_ALONG, Opcode.STRIDE: Opcode.STRIDE_ALONG}
 _METHODS = ("size", "stride", "numel", "dim")
 _LISTS = ("int[]", "float[]", "bool[]", "Tensor[]")
 _NOT = Instruction(Opcode.NOT)
@@ -224,6 +226,9 @@ class ExpressionReader:
             if node.value.attr == "shape":
                 tensor = self.argument(node.value.value, "Tensor")
                 return Instruction(Opcode.SIZE, tensor, self._dimension(node.slice))
+        elif isinstance(node, ast.Subscript):
+            values = self.argument(node.value, "int[]", "bool[]")
+            return Instruction(Opcode.ELEMENT, values, self.number_of(node.slice))
         elif isinstance(node, ast.Call) and not node.keywords:
             return self._call(node)
         raise self.unknown(node)
@@ -247,8 +252,21 @@ class ExpressionReader:
             raise self.error(f"{name} {needed} {shown}")
         if opcode is Opcode.HAS:
             return Instruction(opcode, self.index(given[0]))
+        if opcode is Opcode.NUMEL and isinstance(given[0], ast.Subscript):
+            items = self.argument(given[0].value, "Tensor[]")
+            return Instruction(Opcode.ITEM_NUMEL, items, self.number_of(given[0].slice))
+        if opcode in _ALONG and isinstance(given[1], ast.Name):
+            named = self.argument(given[1], "int")
+            return Instruction(_ALONG[opcode], self.argument(given[0], "Tensor"), named)
         index = self.argument(given[0], *(_LISTS if opcode is Opcode.LENGTH else ("Tensor",)))
         return Instruction(opcode, index, self._dimension(given[1]) if dimension else 0)
+
+    def number_of(self, node: ast.expr) -> int:
+        """Return which element of a list a literal names."""
+        number = self.integer(node)
+        if not 0 <= number < 2**31:
+            raise self.error(f"a list has no element {number}: they are counted from 0")
+        return number
 
     def _dimension(self, node: ast.expr) -> int:
         dimension = self.integer(node)

@@ -28,6 +28,11 @@ _LEAVES: Mapping[Opcode, str] = {
     Opcode.DTYPE: "bringup_glue_dtype({arg})",
     Opcode.DTYPE_CODE: "bringup_glue_dtype_code({arg})",
     Opcode.DTYPE_BITS: "bringup_glue_dtype_bits({arg})",
+    Opcode.SIZE_ALONG: "bringup_glue_size_along({arg}, args[{value}])",
+    Opcode.STRIDE_ALONG: "bringup_glue_stride_along({arg}, args[{value}])",
+    Opcode.ELEMENT: "bringup_glue_element({arg}, {value})",
+    Opcode.ITEM_DATA: "bringup_glue_data(bringup_glue_item({arg}, {value}))",
+    Opcode.ITEM_NUMEL: "bringup_glue_numel(bringup_glue_item({arg}, {value}))",
     Opcode.STREAM: "ctx->stream",
     Opcode.DEVICE: "(int64_t)ctx->device.device_id",
 }
@@ -102,6 +107,10 @@ def _refused(value: Expression, step: Instruction, stack: list[str]) -> list[str
         arg = f"args[{step.argument}]"
         reason = f"bringup_glue_dimensions({c_text(value.needs(step))}, {arg})"
         lines.append(f"if (!bringup_glue_has_dimension({arg}, {step.value})) return {reason};")
+    if opcode in (Opcode.SIZE_ALONG, Opcode.STRIDE_ALONG):
+        arg, dim = f"args[{step.argument}]", f"args[{step.value}]"
+        reason = f"bringup_glue_dimensions({c_text(value.needs(step))}, {arg})"
+        lines.append(f"if (!bringup_glue_has_along({arg}, {dim})) return {reason};")
     if opcode in _DIVISIONS:
         reason = c_text(f"'{value.text}' divides by zero")
         lines.append(f"if ({stack[-1]} == 0) return {reason};")

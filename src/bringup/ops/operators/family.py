@@ -51,6 +51,8 @@ _CARRIED: dict[Kind, frozenset[Role]] = {
     "raw": frozenset(_ROLES.values()) | {"out"},
 }
 _PREFERRED = ("default", "Tensor", "self", "Tensor_Tensor")
+# Of an operator that makes a tensor of numbers, and is given how: arange.
+_OPTIONS = ("dtype", "layout", "device", "pin_memory")
 _OF_REDUCTIONS: dict[str, Role] = {"dim": "dim", "dims": "dim", "keepdim": "keepdim"}
 
 
@@ -133,8 +135,13 @@ class Overload:
 
     @property
     def given_roles(self) -> tuple[Role, ...]:
-        """Return what its arguments are, without those that are only written."""
-        return tuple(p.role for p in self.parameters if p.role != "out")
+        """Return what its arguments are, without those that are only written, and options."""
+        return tuple(p.role for p in self.parameters if p.role != "out" and not self.is_option(p))
+
+    def is_option(self, parameter: Parameter) -> bool:
+        """Return whether it says of what kind a new tensor is, which a given result says itself."""
+        has_all = any(p.name == "pin_memory" for p in self.parameters)
+        return has_all and parameter.keyword_only and parameter.name in _OPTIONS
 
     def signature(self, kind: Kind) -> tuple[object, ...]:
         """Return what the forms of one family share: a tensor in one may be a number in another."""
@@ -142,7 +149,7 @@ class Overload:
         for parameter in self.parameters:
             if parameter.role in {"out", "dim", "keepdim", "dtype"} and kind == "reduction":
                 continue
-            if parameter.role == "out":
+            if parameter.role == "out" or self.is_option(parameter):
                 continue
             values = kind == "pointwise" and parameter.role in {"tensor", "scalar"}
             same.append((parameter.name, "value" if values else parameter.type))

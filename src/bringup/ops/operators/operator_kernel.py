@@ -153,13 +153,15 @@ def kernel(
         dtypes: of a raw kernel, macro -> the argument or result ("out", "out0", ...) whose dtype's
             C type it is; by default T is the first tensor's.
         strided: of a raw kernel, the arguments that it takes in any layout; others are copied to
-            rows where they are not contiguous.
+            rows where they are not contiguous. With `args` also results (`out`, `out0`, ...): where
+            another one would not be contiguous, the operator falls back.
         flags: more compiler options.
         args: of a raw kernel, what its function gets as plain values, as in `ops.kernel_op`:
             `"ptr(self), ptr(out), numel(out)"`; the results are `out`, or `out0`, `out1`, ... By
             default it has kernel.h's form.
         grid: with `args`, the blocks: a number, an expression such as `"(numel(out) + 63) // 64"`,
-            or up to three of them.
+            or up to three of them. Where the first is 0 there is nothing to do, and where it is
+            negative the operator falls back: `"numel(out) - (numel(out) + 1) * (groups != 1)"`.
         block: likewise, the threads of a block.
         shared: likewise, the bytes of a block's shared memory.
         host: of a raw kernel, whether it runs on the host and starts work on the device itself, by
@@ -353,14 +355,20 @@ def _macros(
 
 
 def _strided(operator: str, overload: Overload, kind: Kind, strided: Sequence[str]) -> list[int]:
-    names = [p.name for p in overload.parameters]
+    """Return the places of what is taken in any layout; those of results are behind all others."""
+    places = {p.name: i for i, p in enumerate(overload.parameters)}
+    written = {p.name for p in overload.parameters if p.role == "out"}
+    names = ["out"] if overload.results == 1 else [f"out{i}" for i in range(overload.results)]
+    for number, name in enumerate(names):
+        if name not in places or name in written:
+            places[name] = len(overload.parameters) + number
     for name in strided:
-        if kind != "raw" or name not in names:
+        if kind != "raw" or name not in places:
             raise SchemaError(
                 f"devices.kernel({operator!r}): strided={name!r}: expected an argument of a raw "
-                f"kernel ({', '.join(names)})"
+                f"kernel, or a result ({', '.join(places)})"
             )
-    return [names.index(name) for name in strided]
+    return [places[name] for name in strided]
 
 
 def _driver(operator: str) -> devices.DriverInfo:

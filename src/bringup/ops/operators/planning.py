@@ -134,7 +134,7 @@ class Planner:
         with _disable_current_modes():
             try:
                 inputs = [values[i] for i in self._overload.operands]
-                shapes, results = self._made(inputs)
+                shapes, results = self._made(inputs, self._given_dtype(values))
                 written = self._written(values, results)
             except NotImplementedError:
                 return None
@@ -217,8 +217,19 @@ class Planner:
             for role, value in zip(roles, inputs, strict=True)
         )
 
-    def _made(self, inputs: Sequence[Any]) -> tuple[list[torch.Size], tuple[torch.dtype, ...]]:
-        made = self._functional.call([_meta(v) for v in inputs])
+    def _given_dtype(self, values: Sequence[Any]) -> torch.dtype | None:
+        """Return the dtype of the first given result."""
+        paired = zip(values, self._overload.parameters, strict=True)
+        return next((value.dtype for value, p in paired if p.role == "out"), None)
+
+    def _made(
+        self, inputs: Sequence[Any], dtype: torch.dtype | None = None
+    ) -> tuple[list[torch.Size], tuple[torch.dtype, ...]]:
+        options = {"dtype": dtype, "device": "meta"}
+        missing = self._functional.parameters[len(inputs) :]
+        made = self._functional.call(
+            [*map(_meta, inputs), *(options.get(parameter.name) for parameter in missing)]
+        )
         return [result.shape for result in _present(made)], _dtypes(made)
 
     def _written(
@@ -258,7 +269,8 @@ class Planner:
             named = next(iter(self._declaration.dtypes.values()), None)
             names = [self._overload.parameters[i].name for i in self._overload.operands]
             given = _dtype_of(inputs[names.index(named)]) if named in names else None
-            return given or next(found for v in inputs if (found := _dtype_of(v)) is not None)
+            found = (one for v in inputs if (one := _dtype_of(v)) is not None)
+            return given or next(found, written)
         if self._declaration.kind == "reduction":
             if any(p.role == "dtype" for p in self._overload.parameters):
                 return written  # torch converts the elements first
@@ -382,7 +394,7 @@ class Planner:
         scalar = "float" if is_floating else "int"
         types = {**_RAW_TYPES, "scalar": scalar}
         signature = [
-            Argument(p.name, types.get(p.role, p.type), p.optional)
+            Argument(p.name, types.get(p.role) or _LISTED.get(p.type, p.type), p.optional)
             for p in (self._overload.parameters[i] for i in self._overload.operands)
         ]
         count = self._overload.results
@@ -438,6 +450,13 @@ class Planner:
 
 
 _RAW_TYPES = {"tensor": "Tensor", "tensor_list": "Tensor[]", "string": "str", "dtype": "int"}
+_LISTED = {
+    "SymInt": "int",
+    "List[int]": "int[]",
+    "List[SymInt]": "int[]",
+    "List[bool]": "bool[]",
+    "List[float]": "float[]",
+}
 _NOT_GIVEN = {"dim", "keepdim", "dtype"}
 _NUMBERS = {"int": "int64_t", "SymInt": "int64_t", "bool": "bool", "float": "double"}
 

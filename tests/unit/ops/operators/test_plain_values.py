@@ -265,3 +265,63 @@ def test_a_host_entry_puts_a_library_behind_an_operator(tmp_path: Path, host_cod
     assert said[4] == said[5]
     assert "host=True is of a raw kernel of kernel.h's form, without args=" in said[4]
     assert "a library that starts work itself needs host=True" in said[6]
+
+
+CHOSEN = """
+import torch
+from bringup import devices, jit
+devices.load_driver("sim")
+source = jit.Source(name="rows.cpp", entry="rows", text='''
+#include "bringup/device.h"
+BRINGUP_EXPORT void rows(const bringup_position* at, const T* x, T* out, int64_t n, int64_t inner) {
+  const int64_t row = at->block_idx.x;
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t place = row / inner * inner * n + row % inner + i * inner;
+    out[place] = x[place] + i;
+  }
+}
+''')
+devices.kernel("aten::_softmax", source=source, kind="raw", supports=(torch.float32,),
+    args="ptr(self), ptr(out), size(self, dim), stride(self, dim)",
+    grid="(numel(self) // (size(self, dim) + (size(self, dim) == 0)) + 1) * (ndim(self) < 3) - 1")
+joined = jit.Source(name="joined.cpp", entry="joined", text='''
+#include "bringup/device.h"
+BRINGUP_EXPORT void joined(const bringup_position* at, const T* a, int64_t n, const T* b, int64_t m,
+                           const T* none, int64_t nothing, T* out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = a[i];
+  for (int64_t i = 0; i < m; ++i) out[n + i] = b[i];
+  if (none || nothing) out[0] = -1;
+}
+''')
+devices.kernel("aten::cat", source=joined, kind="raw", dtypes={"T": "tensors"},
+    args="ptr(tensors[0]), numel(tensors[0]), ptr(tensors[1]), numel(tensors[1]), "
+    "ptr(tensors[2]), numel(tensors[2]), ptr(out)")
+x = torch.zeros(2, 3, device="npu")
+devices.fallback_report(reset=True)
+
+def told(result):
+    report = devices.fallback_report(reset=True)
+    print(result.tolist(), sum(row.calls for row in report.native), report.calls)
+
+told(torch._softmax(x, 1, False))
+told(torch._softmax(x, -2, False))
+told(torch._softmax(x[0, 0], -1, False))
+told(torch._softmax(x[:0], 0, False))
+told(torch._softmax(x[None, :1], 1, False))
+told(torch.ops.aten._softmax.out(x, 1, False, out=torch.ones(3, 2, device="npu").t()))
+told(torch.cat((x[0], x[1, :1])))
+"""
+
+
+def test_a_raw_kernel_gets_dimensions_and_lists_and_its_grid_says_what_it_takes() -> None:
+    said = output_of(CHOSEN, BRINGUP_SIM_HOST_CODE="0").splitlines()
+    assert said == [
+        "[[0.0, 1.0, 2.0], [0.0, 1.0, 2.0]] 1 0",
+        "[[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]] 1 0",
+        "0.0 1 0",
+        "[] 1 0",
+        "[[[1.0, 1.0, 1.0]]] 0 1",  # its grid refuses three dimensions
+        "[[0.3333333432674408, 0.3333333432674408, 0.3333333432674408], "
+        "[0.3333333432674408, 0.3333333432674408, 0.3333333432674408]] 0 1",  # lies otherwise
+        "[0.0, 0.0, 0.0, 0.0] 1 0",
+    ]
