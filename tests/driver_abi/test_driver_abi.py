@@ -9,6 +9,9 @@ import pytest
 from tests import training_program
 from tests.forked_python import output_of
 
+from bringup import devices, jit
+from bringup.devices._driver_check import KERNELS as KERNELS_OF_CHECKS
+
 HERE = Path(__file__).parent
 VERSIONS = sorted(folder.name for folder in HERE.iterdir() if (folder / "include").is_dir())
 
@@ -79,7 +82,25 @@ except Exception as error:
 
 
 def test_there_are_older_drivers() -> None:
-    assert "1.0" in VERSIONS
+    assert {"1.0", "1.2"} <= set(VERSIONS)
+    for version in VERSIONS:
+        assert {"libfull.so", "librefused.so", "librequired.so"} <= {
+            file.name for file in (HERE / version).iterdir()
+        }
+
+
+def test_a_driver_of_1_2_has_native_handles_and_captures_streams() -> None:
+    found = devices.check_driver(
+        HERE / "1.2" / "libfull.so", only=["native", "capture", "device"], kernels=host_kernels()
+    )
+    assert not found.failure
+    outcomes = {one.name: one.outcome for one in found.results}
+    assert outcomes.pop("native.memory") == outcomes.pop("device.reset") == "skipped"
+    assert set(outcomes.values()) == {"pass"}, found.failures
+
+
+def host_kernels() -> Path:
+    return jit.compile(jit.Source(KERNELS_OF_CHECKS, entry="check_accumulate"), target="cpu").path
 
 
 @pytest.mark.parametrize("version", VERSIONS)
