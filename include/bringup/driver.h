@@ -470,7 +470,8 @@ typedef struct bringup_driver {
    * over. What would wait for the stream or ask for its end, and what the runtime cannot capture,
    * fails and breaks the capture. end of a broken one fails and adds nothing. end, also where it
    * fails, and abort, which drops all of it, let the stream run again. A stream is captured once at
-   * a time; end and abort of one that is not captured are BRINGUP_INVALID. */
+   * a time; end and abort of one that is not captured are BRINGUP_INVALID, and so is end where
+   * nothing was given: work that went past the stream shall not become a node that does nothing. */
   int32_t (*stream_capture_begin)(int32_t device, bringup_stream stream);
   int32_t (*stream_capture_end)(int32_t device, bringup_stream stream, bringup_graph graph);
   int32_t (*stream_capture_abort)(int32_t device, bringup_stream stream);

@@ -105,7 +105,8 @@ void states(Context& context) {
   begin(context, stream);
   expect_state(context, stream, BRINGUP_CAPTURE_ACTIVE, "of a stream that is captured");
   context.must_fail<&D::stream_capture_begin>("for a stream that is captured", 0, stream);
-  context.must<&D::stream_capture_end>(0, stream, static_cast<bringup_graph>(graph));
+  context.must_give<&D::stream_capture_end>(BRINGUP_INVALID, 0, stream,  // nothing was given
+                                            static_cast<bringup_graph>(graph));
   expect_state(context, stream, BRINGUP_CAPTURE_NONE, "after stream_capture_end");
   context.must_give<&D::stream_capture_end>(BRINGUP_INVALID, 0, stream,
                                             static_cast<bringup_graph>(graph));
@@ -147,7 +148,7 @@ std::vector<Check> capture_checks() {
        "A wait breaks the capture; end of a broken one fails and adds nothing.", waits, kNeeds},
       {"capture.states", "stream_capture_query",
        "A stream is captured once at a time; end and abort of one that is not captured are "
-       "BRINGUP_INVALID.",
+       "BRINGUP_INVALID, and so is end where nothing was given.",
        states, kNeeds},
       {"capture.kernels", "stream_capture_begin",
        "Launches are captured; what a bringup_launch points at is released with the graph.",

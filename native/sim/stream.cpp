@@ -200,6 +200,9 @@ std::optional<Stream::Capture> Stream::take_capture() {
 std::vector<Task> Stream::end_capture() {
   std::optional<Capture> taken = take_capture();
   if (!taken) throw SimError(BRINGUP_INVALID, "the stream is not captured");
+  if (taken->broken_by.empty() && taken->tasks.empty()) {
+    throw SimError(BRINGUP_INVALID, "nothing was given to the stream while it was captured");
+  }
   if (taken->broken_by.empty()) return std::move(taken->tasks);
   throw SimError(BRINGUP_INVALID, "the capture of the stream is broken: " + taken->broken_by);
 }

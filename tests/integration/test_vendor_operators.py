@@ -279,7 +279,7 @@ check(F.hardtanh, x, fallback=["aten::hardtanh"])
 """)
 
 
-def test_a_captured_graph_refuses_a_vendors_kernels_and_runs_the_cpus_of_the_others(
+def test_a_captured_graph_holds_a_vendors_kernels_and_the_cpus_of_the_others(
     program: Program,
 ) -> None:
     said = program("""
@@ -293,18 +293,17 @@ for _ in range(2):
     graph.replay()
     torch.npu.synchronize()
     torch.testing.assert_close(result.cpu(), 1 - given.cpu())
-for call in (torch.relu, torch.ops.vendor.cube, lambda t: torch.maximum(t, t)):
-    try:
-        with graphs.capture(graphs.CapturedGraph()):
-            call(given)
-    except errors.CaptureError as error:
-        print(str(error).replace("\\n", " "))
+for call in (torch.relu, torch.ops.vendor.cube, lambda t: torch.maximum(t, -t)):
+    graph = graphs.CapturedGraph()
+    with graphs.capture(graph):
+        result = call(given)
+    print([node.op for node in graph.nodes if node.method == "stream capture"])
+    for _ in range(2):
+        given.copy_(torch.randn_like(x))
+        graph.replay()
+        assert torch.equal(result, call(given))
 """)
-    relu, cube, maximum = said.splitlines()
-    assert "aten::relu runs a kernel on the device that starts its own work" in relu
-    assert "device_operators/aten.cpp" in relu
-    assert "vendor::cube runs a kernel on the device that starts its own work" in cube
-    assert "aten::maximum runs a kernel" in maximum  # through its out form
+    assert said.splitlines() == ["['aten::relu']", "['vendor::cube']", "['aten::maximum']"]
 
 
 def test_the_stable_library_needs_no_symbol_of_libtorchs_classes(built: Path) -> None:

@@ -133,7 +133,8 @@ TEST(a_capture_is_of_one_stream_and_not_of_the_default_one) {
   CHECK_EQ(driver().stream_capture_begin(0, stream.get()), BRINGUP_OK);
   CHECK_EQ(driver().stream_capture_begin(0, stream.get()), BRINGUP_INVALID);
   CHECK_EQ(state(stream.get()), BRINGUP_CAPTURE_ACTIVE);
-  CHECK_EQ(driver().stream_capture_end(0, stream.get(), graph.handle), BRINGUP_OK);
+  CHECK_EQ(driver().stream_capture_end(0, stream.get(), graph.handle), BRINGUP_INVALID);
+  CHECK(last_error().find("nothing was given") != std::string::npos);
   CHECK_EQ(driver().stream_capture_abort(0, stream.get()), BRINGUP_INVALID);
 }
 

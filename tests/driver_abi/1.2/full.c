@@ -163,6 +163,10 @@ static int32_t stream_capture_abort(int32_t device, bringup_stream stream) {
 static int32_t stream_capture_end(int32_t device, bringup_stream stream, bringup_graph graph) {
   int i;
   if (stream == NULL || stream->captured == NULL) return BRINGUP_INVALID;
+  if (stream->captured->count == 0) {
+    stream_capture_abort(device, stream);
+    return failed(BRINGUP_INVALID, "nothing was given to the stream");
+  }
   if (stream->broken || graph->count + stream->captured->count > 64) {
     stream_capture_abort(device, stream);
     return failed(BRINGUP_ERROR, "the capture is broken");
