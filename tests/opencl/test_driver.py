@@ -284,8 +284,13 @@ def test_the_package_is_found_by_its_name(tmp_path: Path) -> None:
     options = ["--quiet", "--no-build-isolation", "--no-deps", "--no-index", "--target", str(site)]
     subprocess.run([sys.executable, "-m", "pip", "install", *options, str(source)], check=True)
     (package,) = importlib.metadata.distributions(path=[str(site)])
-    assert [(e.group, e.name) for e in package.entry_points] == [("bringup.drivers", "opencl")]
-    code = "from bringup import devices; print(devices.driver_library('opencl'))"
+    groups = [(e.group, e.name) for e in package.entry_points]
+    assert groups == [("bringup.drivers", "opencl"), ("bringup.targets", "opencl")]
+    code = (
+        "from bringup import devices, jit\n"
+        "assert jit.Source(text='', name='k.cl').language == 'opencl'\n"
+        "print(devices.driver_library('opencl'))"
+    )
     found = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": str(site)},
