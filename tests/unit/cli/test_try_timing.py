@@ -255,7 +255,7 @@ def test_probe_times_a_product_with_one_thread_and_with_more() -> None:
 def test_the_probe_counts_the_few_products_that_wait_long(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = [{1: 2e6, 2: 1e6}] * 9 + [{1: 2e6, 2: 90e6}]
     monkeypatch.setattr(threads, "interleaved", lambda _: iter(rounds))
-    monkeypatch.setattr(threads, "_FEWEST", len(rounds) + 1)
+    monkeypatch.setattr(threads, "FEWEST_ROUNDS", len(rounds) + 1)
     before = torch.get_num_threads()
     try:
         assert threads.slowdown(2) == pytest.approx(99 / 20)

@@ -11,7 +11,7 @@ import torch
 from bringup._timing import interleaved
 
 _PROBE_SECONDS = 0.3
-_FEWEST = 5
+FEWEST_ROUNDS = 5
 
 
 @contextmanager
@@ -55,7 +55,7 @@ def slowdown(threads: int) -> float:
     deadline = time.perf_counter() + _PROBE_SECONDS
     for sampled in interleaved(calls):
         taken.append(sampled)
-        if len(taken) >= _FEWEST and time.perf_counter() >= deadline:
+        if len(taken) >= FEWEST_ROUNDS and time.perf_counter() >= deadline:
             break
     # No median: on busy processors most products are quick, and a few wait a hundred times as long.
     return sum(one[threads] for one in taken) / sum(one[1] for one in taken)
