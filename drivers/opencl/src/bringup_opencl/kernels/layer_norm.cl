@@ -28,29 +28,29 @@ kernel void layer_norm_backward(global const T* grad, global const T* x, global 
                                 global const T* rstd, global const T* weight, global T* of_x,
                                 global T* of_weight, global T* of_bias, long rows, long n) {
   local T part[LANES];
-  if (get_group_id(0) >= rows) {
-    const long i = (get_group_id(0) - rows) * LANES + get_local_id(0);
-    T scaled = 0, plain = 0;
-    for (long row = 0; i < n && row < rows; ++row) {
-      const T one = grad[row * n + i];
-      scaled += one * (x[row * n + i] - mean[row]) * rstd[row];
-      plain += one;
-    }
-    if (i < n && of_weight) of_weight[i] = scaled;
-    if (i < n && of_bias) of_bias[i] = plain;
-    return;
+  // No block leaves before the barriers: PoCL lets one that returned go on behind them.
+  const long row = get_group_id(0) < rows ? get_group_id(0) : 0;
+  const long along_row = get_group_id(0) < rows ? n : 0;
+  const long column = ((long)get_group_id(0) - rows) * LANES + get_local_id(0);
+  const bool has_column = get_group_id(0) >= rows && column < n;
+  T scaled = 0, plain = 0;
+  for (long at = 0; has_column && at < rows; ++at) {
+    const T one = grad[at * n + column];
+    scaled += one * (x[at * n + column] - mean[at]) * rstd[at];
+    plain += one;
   }
-  const long row = get_group_id(0);
+  if (has_column && of_weight) of_weight[column] = scaled;
+  if (has_column && of_bias) of_bias[column] = plain;
   const T middle = mean[row], scale = rstd[row];
   T along = 0, sum = 0;
-  for (long i = get_local_id(0); i < n; i += LANES) {
+  for (long i = get_local_id(0); i < along_row; i += LANES) {
     const T one = grad[row * n + i] * (weight ? weight[i] : (T)1);
     along += one * (x[row * n + i] - middle) * scale;
     sum += one;
   }
   along = row_sum(along, part) / n;
   sum = row_sum(sum, part) / n;
-  for (long i = get_local_id(0); of_x && i < n; i += LANES) {
+  for (long i = get_local_id(0); of_x && i < along_row; i += LANES) {
     const T one = grad[row * n + i] * (weight ? weight[i] : (T)1);
     of_x[row * n + i] = (one - sum - (x[row * n + i] - middle) * scale * along) * scale;
   }
