@@ -35,3 +35,57 @@ def test_a_gpt_trains_without_a_fallback_as_on_the_cpu(library: Path) -> None:
     program = f"ROOT = {str(ROOT / 'drivers/opencl/src')!r}\n{GPT}\n{TRAINED}"
     said = output_of(program, str(library), BRINGUP_OPENCL_MEMORY="coarse")
     assert said.splitlines()[-1] == "done"
+
+
+UNWRITTEN = """
+import sys, weakref
+sys.path.insert(0, ROOT)
+from torch.utils._python_dispatch import TorchDispatchMode
+from bringup import devices
+import bringup_opencl
+devices.load_driver(sys.argv[1])
+bringup_opencl.load()
+
+class Unwritten(TorchDispatchMode):
+    '''Compares every tensor that is alive with what it was, behind each operator.'''
+    kept, operators = {}, 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        Unwritten.operators += 1
+        schema = function._schema.arguments
+        given = [*args, *(kwargs or {}).values()]
+        written = [v for v, a in zip(given, schema) if a.alias_info and a.alias_info.is_write]
+        storages = {t.untyped_storage().data_ptr() for t in written if isinstance(t, torch.Tensor)}
+        for key, (reference, copy) in list(self.kept.items()):
+            tensor = reference()
+            if tensor is None:
+                del self.kept[key]
+            elif tensor.untyped_storage().data_ptr() in storages:
+                self.kept[key] = reference, tensor.detach().cpu()
+            else:
+                assert torch.equal(tensor.detach().cpu().nan_to_num(), copy.nan_to_num()), function
+        several = result if isinstance(result, (tuple, list)) else (result,)
+        for tensor in [*given, *several]:
+            if isinstance(tensor, torch.Tensor) and tensor.device.type == "ocl":
+                if id(tensor) not in self.kept:
+                    self.kept[id(tensor)] = weakref.ref(tensor), tensor.detach().cpu()
+        return result
+
+torch.manual_seed(0)
+x, y = torch.randn(64, 8).to("ocl"), torch.randint(4, (64,)).to("ocl")
+small = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.LayerNorm(32), nn.Linear(32, 4)).to("ocl")
+step = trainer("ocl", foreach=False)
+with Unwritten():
+    F.cross_entropy(small(x), y).backward()
+    step()
+assert Unwritten.operators > 300
+print("done")
+"""
+
+
+def test_operators_write_their_results_alone(library: Path) -> None:
+    """A kernel that wrote behind its result met the tensor that lay there."""
+    program = f"ROOT = {str(ROOT / 'drivers/opencl/src')!r}\n{GPT}\n{UNWRITTEN}"
+    said = output_of(program, str(library), BRINGUP_OPENCL_MEMORY="coarse")
+    assert said.splitlines()[-1] == "done"
