@@ -89,3 +89,30 @@ def test_operators_write_their_results_alone(library: Path) -> None:
     program = f"ROOT = {str(ROOT / 'drivers/opencl/src')!r}\n{GPT}\n{UNWRITTEN}"
     said = output_of(program, str(library), BRINGUP_OPENCL_MEMORY="coarse")
     assert said.splitlines()[-1] == "done"
+
+
+SERVED = """
+import sys
+sys.path.insert(0, ROOT)
+from bringup import devices
+import bringup_opencl
+devices.load_driver(sys.argv[1])
+bringup_opencl.load()
+torch.manual_seed(0)
+model = Block(64, 4, 0.0).eval()
+x = torch.randn(2, 16, 64)
+with torch.inference_mode():
+    wanted = model(x)
+    compiled = torch.compile(model.to("ocl"), backend="bringup")
+    torch.testing.assert_close(compiled(x.to("ocl")).cpu(), wanted, rtol=1e-5, atol=1e-5)
+    with devices.fallback_policy("forbid"):
+        compiled(x.to("ocl"))
+print("done")
+"""
+
+
+def test_a_block_is_compiled_without_kernels_of_another_language(library: Path) -> None:
+    """The shipped kernels are in C++: their passes leave the device's operators."""
+    program = f"ROOT = {str(ROOT / 'drivers/opencl/src')!r}\n{GPT}\n{SERVED}"
+    said = output_of(program, str(library), BRINGUP_OPENCL_MEMORY="coarse")
+    assert said.splitlines()[-1] == "done"

@@ -376,13 +376,19 @@ def _no_guards(mode: Any) -> Iterator[None]:
 
 
 def _require_kernel(overload: Any, metas: Iterable[object]) -> None:
-    """Raise `PassSkipException` for an operator of a library that has kernels, but none for tensors
-    of torch's CUDA backend, where an input is. The CPU has a kernel for every operator of ours, and
-    a driver's device falls back to it.
+    """Raise `PassSkipException` for an operator of a library that has kernels, but none for the
+    device of an input: torch's CUDA backend, or a driver's device whose code is in another
+    language. The CPU has a kernel for every operator of ours.
     """
     if overload.namespace in ("aten", "prims"):
         return
-    on_cuda = any(isinstance(meta, torch.Tensor) and meta.device.type == "cuda" for meta in metas)
-    has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key
-    if on_cuda and not has_kernel(overload.name(), "CUDA"):
-        raise PassSkipException(f"{overload.name()} has no kernel for cuda")
+    name = overload.name()
+    for kind in {meta.device.type for meta in metas if isinstance(meta, torch.Tensor)}:
+        has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key
+        if kind == "cuda" and not has_kernel(name, "CUDA"):
+            raise PassSkipException(f"{name} has no kernel for cuda")
+        if kind == torch._C._get_privateuse1_backend_name():
+            from bringup.ops.kernel.availability import wrong_language  # with the first such device
+
+            if reason := wrong_language(name, kind):
+                raise PassSkipException(f"{name} has no kernel for {kind}: {reason}")

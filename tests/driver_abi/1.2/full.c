@@ -1,5 +1,5 @@
-/* Optional functions of ABI 1.2: pinned memory, host-visible memory, host functions, device code that
- * is host code, graphs, native handles, streams that are captured. */
+/* Optional functions of ABI 1.2: pinned memory, host-visible memory, host functions, device code
+ * that is host code, graphs, native handles, streams that are captured. */
 #define BOARD_HOST_VISIBLE
 #include <dlfcn.h>
 
@@ -147,7 +147,8 @@ static int32_t graph_launch(bringup_graph graph, bringup_stream stream) {
   return status;
 }
 
-/* --- streams that are captured: their work goes to a graph, whose nodes another one gets at the end */
+/* --- streams that are captured: their work goes to a graph, whose nodes another one gets at the
+ * end */
 static int32_t stream_capture_begin(int32_t device, bringup_stream stream) {
   if (stream == NULL || stream->captured != NULL) return BRINGUP_INVALID;
   stream->broken = 0;

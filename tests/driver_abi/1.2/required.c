@@ -1,4 +1,5 @@
-/* No optional function; its table ends where they begin. With -DREFUSED a required one is missing. */
+/* No optional function; its table ends where they begin. With -DREFUSED a required one is missing.
+ */
 #include "board.h"
 
 static const bringup_driver driver = {

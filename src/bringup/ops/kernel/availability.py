@@ -7,8 +7,23 @@ from typing import Any
 
 import torch
 
-from bringup.errors import MissingCompilerError
+from bringup.errors import DeviceError, MissingCompilerError
+from bringup.jit.target.target import find_target
 from bringup.ops.kernel.kernel_op import definition_of
+
+
+def wrong_language(name: str, device: str) -> str:
+    """Return why the kernel of the operator `name` cannot be built for a driver's device: "" where
+    it can, and for other operators.
+    """
+    definition = definition_of(name)
+    if definition is None:
+        return ""
+    try:
+        find_target(definition.tuning(device)["target"]).check_language(definition.template.source)
+    except (DeviceError, ValueError) as error:
+        return str(error)
+    return ""
 
 
 def missing_binary(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
