@@ -24,7 +24,7 @@
  * again later; a handle that could not be destroyed is not used again, and the kit warns. Thread
  * rule: every function may be called from any thread. Device numbers run from 0 to device_count
  * - 1. Order rule: work given to one stream runs in the order given; work in different streams may
- * overlap. Work begins without a further call: what was given runs although nobody waits or asks.
+ * overlap. Work begins without a further call: what was given runs although no call waits or asks.
  * A NULL stream is the device's default stream. All *_async functions may return before the work is
  * done. Process rule: a child of fork() cannot use the driver: every function that
  * needs the device returns BRINGUP_ERROR and says so. When the process ends, whatever still runs is

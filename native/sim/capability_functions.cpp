@@ -137,8 +137,8 @@ void graph_update_values(bringup_graph graph, int32_t kernel,
   graph_of(graph)->update(kernel, ValuesLaunch(*launch, memory));
 }
 
-// --- NATIVE. The simulator's own objects, which nobody can call: code that asks for them is tested
-// by their being what they stand for.
+// --- NATIVE. The simulator's own objects, which no code can call: code that asks for them is
+// tested by their being what they stand for.
 
 void native_handle(int32_t device, bringup_stream stream, int32_t kind, void** handle) {
   Simulator& simulator = Simulator::instance();

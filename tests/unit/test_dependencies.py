@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 # Names of modules that are not those of their distributions.
-MODULES = {"cuda_core": "cuda", "cuda_bindings": "cuda"}
+MODULES = {"cuda_core": "cuda", "cuda_bindings": "cuda", "apache_tvm_ffi": "tvm_ffi"}
 # torch needs them itself, and only what needs torch imports them; `google` is onnx's protobuf.
 INDIRECT = {"bringup", "google", "sympy", "typing_extensions"}
 

@@ -1,8 +1,11 @@
 #include "torch/devices/host_allocator.h"
 
+#include <nanobind/nanobind.h>
+
 #include <cstdlib>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -70,7 +73,10 @@ PinnedRanges& pinned_ranges() {
 // driver's).
 class PinnedCache final : public at::CachingHostAllocatorImpl<c10::Stream, OwnedEvent> {
  public:
+  // Without the GIL, which torch's call has: a driver in Python needs it under the locks.
   void empty_cache() override {
+    std::optional<nanobind::gil_scoped_release> no_gil;
+    if (Py_IsInitialized() != 0 && PyGILState_Check() != 0) no_gil.emplace();
     const std::lock_guard alone(emptying_);
     for (void* address : take_refused()) give_back(address);
     CachingHostAllocatorImpl::empty_cache();

@@ -16,7 +16,7 @@ namespace bringup::torch_ext::graphs {
 
 namespace {
 
-// Streams that nobody else gives work: one of each device, for as long as the process lives.
+// Streams that no other code gives work: one of each device, for as long as the process lives.
 struct CaptureStreams {
   std::mutex mutex;
   std::map<c10::DeviceIndex, c10::Stream> made;

@@ -110,6 +110,7 @@ def test_steps_of_update_and_replay_with_faults_are_exact(
             graph.replay()
             value = value * 10 + n
         else:
+            torch.npu.synchronize()  # or work that is still to run would have the failure
             with devices.sim.faults(**settings):
                 failed = bool(raised_by(lambda: replay_and_wait(graph)))
             raised_by(torch.npu.synchronize)
