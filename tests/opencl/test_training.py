@@ -7,15 +7,17 @@ from pathlib import Path
 from tests.forked_python import output_of
 from tests.gpt_program import GPT
 from tests.opencl.conftest import ROOT
+from tests.opencl.operators_program import LOADED
+
+
+def said_last(library: Path, program: str) -> str:
+    """Return the last line of a program behind the loaded device and the GPT."""
+    begin = f"ROOT = {str(ROOT / 'drivers/opencl/src')!r}\n{LOADED}\n{GPT}\n"
+    said = output_of(begin + program, str(library), BRINGUP_OPENCL_MEMORY="coarse")
+    return said.splitlines()[-1]
+
 
 TRAINED = """
-import sys
-sys.path.insert(0, ROOT)
-from bringup import devices
-import bringup_opencl
-torch.set_num_threads(1)
-devices.load_driver(sys.argv[1])
-bringup_opencl.load()
 
 def losses(device):
     step = trainer(device)
@@ -32,19 +34,12 @@ print("done")
 
 
 def test_a_gpt_trains_without_a_fallback_as_on_the_cpu(library: Path) -> None:
-    program = f"ROOT = {str(ROOT / 'drivers/opencl/src')!r}\n{GPT}\n{TRAINED}"
-    said = output_of(program, str(library), BRINGUP_OPENCL_MEMORY="coarse")
-    assert said.splitlines()[-1] == "done"
+    assert said_last(library, TRAINED) == "done"
 
 
 UNWRITTEN = """
-import sys, weakref
-sys.path.insert(0, ROOT)
+import weakref
 from torch.utils._python_dispatch import TorchDispatchMode
-from bringup import devices
-import bringup_opencl
-devices.load_driver(sys.argv[1])
-bringup_opencl.load()
 
 class Unwritten(TorchDispatchMode):
     '''Compares every tensor that is alive with what it was, behind each operator.'''
@@ -86,18 +81,10 @@ print("done")
 
 def test_operators_write_their_results_alone(library: Path) -> None:
     """A kernel that wrote behind its result met the tensor that lay there."""
-    program = f"ROOT = {str(ROOT / 'drivers/opencl/src')!r}\n{GPT}\n{UNWRITTEN}"
-    said = output_of(program, str(library), BRINGUP_OPENCL_MEMORY="coarse")
-    assert said.splitlines()[-1] == "done"
+    assert said_last(library, UNWRITTEN) == "done"
 
 
 SERVED = """
-import sys
-sys.path.insert(0, ROOT)
-from bringup import devices
-import bringup_opencl
-devices.load_driver(sys.argv[1])
-bringup_opencl.load()
 torch.manual_seed(0)
 model = Block(64, 4, 0.0).eval()
 x = torch.randn(2, 16, 64)
@@ -113,6 +100,4 @@ print("done")
 
 def test_a_block_is_compiled_without_kernels_of_another_language(library: Path) -> None:
     """The shipped kernels are in C++: their passes leave the device's operators."""
-    program = f"ROOT = {str(ROOT / 'drivers/opencl/src')!r}\n{GPT}\n{SERVED}"
-    said = output_of(program, str(library), BRINGUP_OPENCL_MEMORY="coarse")
-    assert said.splitlines()[-1] == "done"
+    assert said_last(library, SERVED) == "done"

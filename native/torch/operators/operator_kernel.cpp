@@ -9,6 +9,7 @@
 #include <torch/csrc/DynamicTypes.h>
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "torch/common/errors.h"
@@ -436,14 +437,16 @@ void remove_operator_kernel(OperatorKernel& kernel) {
 }
 
 bool has_native_form(const std::string& name) {
-  const auto base = [](const std::string& full) {
+  // Views: attention asks at every call.
+  const auto base_of = [](std::string_view full) {
     return full.ends_with('_') ? full.substr(0, full.size() - 1) : full;
   };
+  const std::string_view base = base_of(name);
   // A loop over an operator that may have another name: _foreach_norm is linalg_vector_norm's.
   const bool any_form = name.starts_with("aten::_foreach_");
   return any_kernel([&](const KernelRecord& record) {
     return dynamic_cast<const OperatorKernel*>(&record) != nullptr &&
-           (any_form || base(record.handle.operator_name().name) == base(name));
+           (any_form || base_of(record.handle.operator_name().name) == base);
   });
 }
 

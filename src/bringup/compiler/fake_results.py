@@ -383,12 +383,14 @@ def _require_kernel(overload: Any, metas: Iterable[object]) -> None:
     if overload.namespace in ("aten", "prims"):
         return
     name = overload.name()
-    for kind in {meta.device.type for meta in metas if isinstance(meta, torch.Tensor)}:
-        has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key
-        if kind == "cuda" and not has_kernel(name, "CUDA"):
-            raise PassSkipException(f"{name} has no kernel for cuda")
-        if kind == torch._C._get_privateuse1_backend_name():
-            from bringup.ops.kernel.availability import wrong_language  # with the first such device
+    kinds = {meta.device.type for meta in metas if isinstance(meta, torch.Tensor)}
+    if "cuda" in kinds and not torch._C._dispatch_has_computed_kernel_for_dispatch_key(
+        name, "CUDA"
+    ):
+        raise PassSkipException(f"{name} has no kernel for cuda")
+    driven = torch._C._get_privateuse1_backend_name()
+    if driven in kinds:
+        from bringup.ops.kernel.availability import wrong_language  # with the first such device
 
-            if reason := wrong_language(name, kind):
-                raise PassSkipException(f"{name} has no kernel for {kind}: {reason}")
+        if reason := wrong_language(name, driven):
+            raise PassSkipException(f"{name} has no kernel for {driven}: {reason}")

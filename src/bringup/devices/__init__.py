@@ -7,8 +7,8 @@ can be written in Python first (`PythonDriver`).
 
 An operator without a kernel on the device runs on the host: `set_fallback_policy` and
 `fallback_policy` say which may, `fallback_report` what it cost. `kernel` gives an operator one,
-`pointwise_kernels` gives those of the table `POINTWISE` one (`bringup.ops` implements them, which
-is imported when they are first asked for).
+`OperatorTable` those of a package, `pointwise_kernels` those of the table `POINTWISE`
+(`bringup.ops` implements them, which is imported when they are first asked for).
 
 `replay_trace` makes the calls of a trace (`BRINGUP_DRIVER_TRACE`) on a driver, without torch.
 `sim.faults` makes the simulated NPU fail, for tests of what a program does then.
@@ -69,16 +69,17 @@ from bringup.devices._replay_process import ReplayDifference, ReplayReport, repl
 if TYPE_CHECKING:
     kernel: Any
     OperatorKernel: Any
+    Operator: Any
+    OperatorTable: Any
     POINTWISE: Any
-    PointwiseOperator: Any
     pointwise_kernels: Any
 else:
     __getattr__ = lazily(
         __name__,
         {
             "bringup.ops.operators.operator_kernel": "kernel OperatorKernel",
-            "bringup.ops.operators.pointwise_table": "POINTWISE PointwiseOperator "
-            "pointwise_kernels",
+            "bringup.ops.operators.pointwise_table": "POINTWISE pointwise_kernels",
+            "bringup.ops.operators.table": "Operator OperatorTable",
         },
     )
 
@@ -101,10 +102,11 @@ __all__ = [
     "KernelKind",
     "KnownCheck",
     "NativeRow",
+    "Operator",
     "OperatorKernel",
+    "OperatorTable",
     "PointerInfo",
     "PointerKind",
-    "PointwiseOperator",
     "PythonDriver",
     "Registration",
     "ReplayDifference",

@@ -62,7 +62,7 @@ def test_operators_that_the_device_has_already_leave_the_package_out_with_the_re
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (gelu,) = [one for one in bringup_sim_ops.OPERATORS if one.name.startswith("aten::gelu")][:1]
-    own = devices.kernel(gelu.name, expression=gelu.entry)
+    own = devices.kernel(gelu.name, expression=gelu.expression)
     try:
         assert cli.main(["coverage", "covered_model:make"]) == ExitCode.DONE
     finally:

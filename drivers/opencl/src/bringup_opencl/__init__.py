@@ -45,13 +45,14 @@ def load() -> dict[str, OperatorKernel]:
     Raises:
         DeviceError: no driver is loaded, or other code has a kernel for one of the operators.
     """
-    from bringup_opencl import _load  # with torch, which finding the driver does not need
+    from bringup_opencl._load import TABLE  # with torch, which finding the driver does not need
 
-    return _load.load()
+    loaded: dict[str, OperatorKernel] = TABLE.load()
+    return loaded
 
 
 def unload() -> None:
     """Take all of them out again: the operators fall back as before."""
-    from bringup_opencl import _load
+    from bringup_opencl._load import TABLE
 
-    _load.unload()
+    TABLE.unload()

@@ -1,52 +1,19 @@
-"""The table: which operator has its kernel where, and what the kernel is called with.
-
-Pointwise operators are not here: `devices.pointwise_kernels` has expressions for them.
-"""
+"""The table: which operator has its kernel where, and what the kernel is called with."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import torch
+
+from bringup.devices import POINTWISE, Operator
 
 __all__ = ["OPERATORS", "Operator"]
 
 Supported: TypeAlias = torch.dtype | Literal["floating", "integral", "bool"]
 
 _LANES = 64  # of a block that goes along a row (kernels/rows.h)
-
-
-@dataclass(frozen=True)
-class Operator:
-    """One operator of torch and its kernel; the arguments of `devices.kernel`.
-
-    Attributes:
-        name: "aten::add", for the family of its usual overload, or with the overload.
-        file: in the folder `kernels`; none for an expression.
-        kind: as of `devices.kernel`.
-        entry: the function in the file.
-        supports: the dtypes that it computes in; others fall back.
-        dtypes: of a raw kernel, macro -> argument whose C type it is.
-        strided: of a raw kernel, the arguments and results that it takes in any layout.
-        args: of a raw kernel, what it is called with.
-        grid: its blocks.
-        block: the threads of a block.
-        expression: of a pointwise kernel.
-    """
-
-    name: str
-    file: str
-    kind: Literal["pointwise", "reduction", "raw"]
-    entry: str
-    supports: tuple[Supported, ...]
-    dtypes: Mapping[str, str] | None = None
-    strided: tuple[str, ...] = ()
-    args: str | None = None
-    grid: str | Sequence[str] = "1"
-    block: int | Sequence[int] = 1
-    expression: str | None = None
 
 
 _SINGLE: tuple[Supported, ...] = (torch.float32,)
@@ -70,15 +37,23 @@ def _raw(
 ) -> Operator:
     file, _, entry = place.partition(":")
     return Operator(
-        f"aten::{name}", file, "raw", entry, supports, dtypes, tuple(strided.split()), args, grid,
-        block,
-    )  # fmt: skip
+        f"aten::{name}",
+        supports,
+        file=file,
+        kind="raw",
+        entry=entry,
+        dtypes=dtypes,
+        strided=tuple(strided.split()),
+        args=args,
+        grid=grid,
+        block=block,
+    )
 
 
 def _reduction(
     name: str, entry: str, supports: tuple[Supported, ...], file: str = "reductions.cl"
 ) -> Operator:
-    return Operator(f"aten::{name}", file, "reduction", entry, supports)
+    return Operator(f"aten::{name}", supports, file=file, kind="reduction", entry=entry)
 
 
 def _each(count: str) -> str:
@@ -130,18 +105,10 @@ _PIECES = 30  # tensors that cat.cl takes: a call has at most 64 plain values
 _NORM_ROWS = "numel(mean) + (numel(mean) == 0)"
 
 OPERATORS: tuple[Operator, ...] = (
+    *POINTWISE,
     # Elements as they are: what `copy_` between layouts runs.
-    Operator(
-        "aten::conj_physical.out",
-        "",
-        "pointwise",
-        "conj_physical",
-        ("floating", "integral", "bool"),
-        expression="self",
-    ),
-    Operator(
-        "aten::isneginf", "", "pointwise", "isneginf", ("floating",), expression="self == -inf"
-    ),
+    Operator("aten::conj_physical.out", ("floating", "integral", "bool"), "self"),
+    Operator("aten::isneginf", ("floating",), "self == -inf"),
     _reduction("sum.dim_IntList", "sum", _NUMBERS),
     _reduction("mean.dim", "mean", _FLOATING),
     _reduction("amax", "amax", _NUMBERS),

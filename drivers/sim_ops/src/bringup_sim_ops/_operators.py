@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import torch
 
-from bringup import devices
+from bringup.devices import POINTWISE, Operator
 
 __all__ = ["OPERATORS", "Operator"]
 
@@ -20,33 +19,8 @@ _EVERYTHING: tuple[Supported, ...] = ("floating", "integral", "bool")
 _PLAIN: tuple[Supported, ...] = (torch.float32, torch.float64)
 
 
-@dataclass(frozen=True)
-class Operator:
-    """One operator of torch and its kernel; the arguments of `devices.kernel`.
-
-    Attributes:
-        name: "aten::add", for the family of its usual overload, or with the overload.
-        file: in the folder `kernels`; "" for one of the kit's expressions.
-        kind: as of `devices.kernel`.
-        entry: the function or class in the file; the expression.
-        supports: the dtypes that it computes in; others fall back.
-        dtypes: of a raw kernel, macro -> argument whose C type it is.
-        strided: of a raw kernel, the arguments that it takes in any layout.
-        flags: more options of the compiler.
-    """
-
-    name: str
-    file: str
-    kind: Literal["pointwise", "reduction", "raw"]
-    entry: str
-    supports: tuple[Supported, ...]
-    dtypes: Mapping[str, str] | None = None
-    strided: tuple[str, ...] = field(default=())
-    flags: tuple[str, ...] = field(default=())
-
-
 def _reduction(name: str, entry: str, supports: tuple[Supported, ...]) -> Operator:
-    return Operator(f"aten::{name}", "reductions.cpp", "reduction", entry, supports)
+    return Operator(f"aten::{name}", supports, file="reductions.cpp", kind="reduction", entry=entry)
 
 
 def _raw(
@@ -59,7 +33,16 @@ def _raw(
     strided: tuple[str, ...] = (),
     flags: tuple[str, ...] = (),
 ) -> Operator:
-    return Operator(f"aten::{name}", file, "raw", entry, supports, dtypes, strided, flags)
+    return Operator(
+        f"aten::{name}",
+        supports,
+        file=file,
+        kind="raw",
+        entry=entry,
+        dtypes=dtypes,
+        strided=strided,
+        flags=flags,
+    )
 
 
 # Fused products and sums, as a library of products has.
@@ -71,12 +54,8 @@ _TARGETS = {"T": "self", "I": "target"}
 _POWERS = ("aten::pow.Tensor_Tensor", "aten::pow.Scalar")
 
 OPERATORS: tuple[Operator, ...] = (
-    *(
-        Operator(row.name, "", "pointwise", row.expression, row.supports)
-        for row in devices.POINTWISE
-        if row.name not in _POWERS
-    ),
-    *(Operator(name, "pow.cpp", "pointwise", "pow", _NUMBERS) for name in _POWERS),
+    *(row for row in POINTWISE if row.name not in _POWERS),
+    *(Operator(name, _NUMBERS, file="pow.cpp", entry="pow") for name in _POWERS),
     _reduction("sum.dim_IntList", "sum", _NUMBERS),
     _reduction("mean.dim", "mean", _FLOATING),
     _reduction("amax", "amax", _NUMBERS),

@@ -31,6 +31,7 @@ _GROUPS: Mapping[str, tuple[torch.dtype, ...]] = {
     "bool": (torch.bool,),
 }
 
+_HERE = __name__.rpartition(".")[0]
 Form: TypeAlias = Literal["host", "device", "values"]  # in which a raw kernel is started
 
 _lock = threading.Lock()
@@ -177,7 +178,7 @@ def kernel(
             gives views, or it is no reduction where `kind` says so.
         FileNotFoundError: the source is not there.
     """
-    caller = sys._getframe(1)
+    caller = _caller()
     if kind not in ("pointwise", "reduction", "raw"):
         raise SchemaError(
             f"devices.kernel({operator!r}): kind={kind!r}: expected 'pointwise', 'reduction' or "
@@ -187,12 +188,7 @@ def kernel(
     for one in family:
         check_declared(one, kind)
     launch = None if args is None else PlainLaunch(args, grid, block, shared)
-    _check_options(operator, kind, source, expression, launch, (grid, block, shared))
-    if host and (kind != "raw" or launch is not None):
-        raise SchemaError(
-            f"devices.kernel({operator!r}): host=True is of a raw kernel of kernel.h's form, "
-            "without args="
-        )
+    _check_options(operator, kind, source, expression, launch, (grid, block, shared), host)
     form: Form = "host" if host else "device" if launch is None else "values"
     supported = _supported(operator, supports)
     declaration = Declaration(
@@ -205,9 +201,16 @@ def kernel(
         None if expression is None else _expression(operator, expression, family[0], supported),
         launch,
     )
-    where = f"{caller.f_code.co_filename}:{caller.f_lineno}"
     names = strided if isinstance(strided, str) else tuple(strided)
-    return _register(operator, family, declaration, names, where)
+    return _register(operator, family, declaration, names, caller)
+
+
+def _caller() -> FrameType:
+    """Return who declares a kernel: the first frame outside of these modules."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(_HERE):
+        frame = frame.f_back
+    return frame
 
 
 def _register(
@@ -215,9 +218,10 @@ def _register(
     family: Sequence[Overload],
     declaration: Declaration,
     strided: Sequence[str],
-    where: str,
+    caller: FrameType,
 ) -> OperatorKernel:
     """Return all overloads or, where one is refused, none."""
+    where = f"{caller.f_code.co_filename}:{caller.f_lineno}"
     native = torch_library("devices.kernel").operators
     driver = _driver(operator)
     planners = [
@@ -227,7 +231,7 @@ def _register(
     places = [_strided(operator, one, declaration.kind, strided) for one in family]
     handles: dict[str, Any] = {}
     with _lock:
-        _replace(operator, [one.qualified_name for one in family], where)
+        _replace(operator, [one.qualified_name for one in family], where, caller)
         try:
             for (one, planner), any_layout in zip(planners, places, strict=True):
                 handles[one.qualified_name] = native.register(
@@ -248,15 +252,18 @@ def _register(
     return made
 
 
-def _replace(operator: str, names: Sequence[str], where: str) -> None:
+def _replace(operator: str, names: Sequence[str], where: str, caller: FrameType) -> None:
     """Take out what is registered for these overloads."""
     former = {id(known): known for name in names if (known := _registered.get(name))}
     for known in former.values():
         if known._where != where:
-            warnings.warn(
+            warnings.warn_explicit(
                 f"devices.kernel({operator!r}) takes the place of the kernel that {known._where} "
                 "declared; close() that one first where this is meant",
-                stacklevel=4,
+                UserWarning,
+                caller.f_code.co_filename,
+                caller.f_lineno,
+                registry=caller.f_globals.setdefault("__warningregistry__", {}),
             )
         known._take_out(names)
 
@@ -268,6 +275,7 @@ def _check_options(
     expression: str | None,
     launch: PlainLaunch | None,
     sizes: tuple[Extent, Extent, int | str],
+    host: bool,
 ) -> None:
     where = f"devices.kernel({operator!r})"
     if (source is None) == (expression is None):
@@ -278,6 +286,10 @@ def _check_options(
         raise SchemaError(f"{where}: args= belongs to kind='raw'; the kit starts a {kind} kernel")
     if launch is None and sizes != (1, 1, 0):
         raise SchemaError(f"{where}: grid=, block= and shared= belong to args=")
+    if host and (kind != "raw" or launch is not None):
+        raise SchemaError(
+            f"{where}: host=True is of a raw kernel of kernel.h's form, without args="
+        )
 
 
 def _expression(

@@ -17,8 +17,7 @@ from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dty
 from torch.utils._python_dispatch import _disable_current_modes
 
 from bringup import jit
-from bringup._language.c_call import Binding, Extent, parse_call, parse_size
-from bringup._language.c_call import plain_values as plain_values_only
+from bringup._language.c_call import Binding, Extent, parse_call, parse_size, plain_values
 from bringup._language.signature import C_TYPES, Argument, dtype_name
 from bringup.errors import MissingKernelError, SchemaError
 from bringup.jit.builder.diagnose import compiling_for
@@ -53,7 +52,7 @@ class PlainLaunch:
         """Return the same for these arguments. Raises `SchemaError` for what does not fit."""
         try:
             parameters = parse_call(self.args, signature, where)
-            plain_values_only(parameters, where)
+            plain_values(parameters, where)
             size = parse_size(self.grid, self.block, self.shared, signature, where)
             called = called_as_declared(source, parameters, where, signature)
             return Binding("values", called, size)
@@ -100,17 +99,17 @@ class Planner:
         overload: Overload,
         declaration: Declaration,
         device_name: str,
-        plain_values: bool,
+        takes_plain_values: bool,
     ) -> None:
-        """`device_name`: the type of the devices that it plans for; `plain_values`: what they get.
+        """`device_name`: the type of the devices that it plans for, and what their kernels get.
         Raises `SchemaError` for a macro that no argument has, and for what they cannot run.
         """
         self._overload = overload
         self._functional = functional_form(overload, declaration.kind)
         self._declaration = declaration
         self._device_name = device_name
-        self._plain_values = plain_values
-        if plain_values and declaration.takes_views:
+        self._plain_values = takes_plain_values
+        if takes_plain_values and declaration.takes_views:
             raise self._error(
                 "the device's code is not the host's, so there are no views of kernel.h for "
                 "entry='run'; write a function of one element, or a raw kernel"

@@ -6,10 +6,11 @@ NaN goes through as torch has it. What is a product or root in torch is one here
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
 from bringup.errors import SchemaError
-from bringup.ops.operators.operator_kernel import OperatorKernel, kernel
+from bringup.ops.operators.operator_kernel import OperatorKernel
+from bringup.ops.operators.table import Operator, OperatorTable
 
 Group: TypeAlias = Literal["floating", "integral", "bool"]
 
@@ -47,33 +48,14 @@ self * self if exponent == 2 else root
 """
 
 
-class PointwiseOperator(NamedTuple):
-    """An operator of the table.
-
-    Attributes:
-        name: "aten::add", for the family of its usual overload, or with the overload.
-        expression: what it computes for one element.
-        supports: the dtypes that it computes in.
-
-    Examples:
-        >>> from bringup import devices
-        >>> next(row.expression for row in devices.POINTWISE if row.name == "aten::add")
-        'self + alpha * other'
-    """
-
-    name: str
-    expression: str
-    supports: tuple[Group, ...]
-
-
-def _rows(supports: tuple[Group, ...], **expressions: str) -> list[PointwiseOperator]:
+def _rows(supports: tuple[Group, ...], **expressions: str) -> list[Operator]:
     return [
-        PointwiseOperator(f"aten::{name.replace('__', '.')}", text, supports)
+        Operator(f"aten::{name.replace('__', '.')}", supports, text)
         for name, text in expressions.items()
     ]
 
 
-POINTWISE: tuple[PointwiseOperator, ...] = (
+POINTWISE: tuple[Operator, ...] = (
     *_rows(
         _NUMBERS,
         add="self + alpha * other",
@@ -170,13 +152,4 @@ def pointwise_kernels(without: Collection[str] = ()) -> dict[str, OperatorKernel
     names = {row.name for row in POINTWISE}
     if unknown := sorted(set(without) - names):
         raise SchemaError(f"devices.pointwise_kernels: without={unknown[0]!r}: no such operator")
-    made: dict[str, OperatorKernel] = {}
-    try:
-        for row in POINTWISE:
-            if row.name not in without:
-                made[row.name] = kernel(row.name, expression=row.expression, supports=row.supports)
-    except BaseException:
-        for one in made.values():
-            one.close()
-        raise
-    return made
+    return OperatorTable(row for row in POINTWISE if row.name not in without).load()

@@ -3,18 +3,25 @@
 
 long first_of_row(long row, long n, long inner) { return row / inner * inner * n + row % inner; }
 
+// The sum of the row's exponentials, each over that of the largest element, for all threads.
+T exponentials(global const T* x, long n, long inner, local T* part, T* largest) {
+  T most = -INFINITY;
+  for (long i = get_local_id(0); i < n; i += LANES) {
+    const T value = x[i * inner];
+    most = value != value || value > most ? value : most;
+  }
+  most = row_max(most, part);
+  T sum = 0;
+  for (long i = get_local_id(0); i < n; i += LANES) sum += exp(x[i * inner] - most);
+  *largest = most;
+  return row_sum(sum, part);
+}
+
 kernel void softmax(global const T* x, global T* out, long n, long step) {
   local T part[LANES];
   const long inner = n == 1 ? 1 : step, first = first_of_row(get_group_id(0), n, inner);
-  T largest = -INFINITY;
-  for (long i = get_local_id(0); i < n; i += LANES) {
-    const T value = x[first + i * inner];
-    largest = value != value || value > largest ? value : largest;
-  }
-  largest = row_max(largest, part);
-  T sum = 0;
-  for (long i = get_local_id(0); i < n; i += LANES) sum += exp(x[first + i * inner] - largest);
-  sum = row_sum(sum, part);
+  T largest;
+  const T sum = exponentials(x + first, n, inner, part, &largest);
   for (long i = get_local_id(0); i < n; i += LANES) {
     out[first + i * inner] = exp(x[first + i * inner] - largest) / sum;
   }
@@ -23,15 +30,8 @@ kernel void softmax(global const T* x, global T* out, long n, long step) {
 kernel void log_softmax(global const T* x, global T* out, long n, long step) {
   local T part[LANES];
   const long inner = n == 1 ? 1 : step, first = first_of_row(get_group_id(0), n, inner);
-  T largest = -INFINITY;
-  for (long i = get_local_id(0); i < n; i += LANES) {
-    const T value = x[first + i * inner];
-    largest = value != value || value > largest ? value : largest;
-  }
-  largest = row_max(largest, part);
-  T sum = 0;
-  for (long i = get_local_id(0); i < n; i += LANES) sum += exp(x[first + i * inner] - largest);
-  const T offset = log(row_sum(sum, part));
+  T largest;
+  const T offset = log(exponentials(x + first, n, inner, part, &largest));
   for (long i = get_local_id(0); i < n; i += LANES) {
     out[first + i * inner] = x[first + i * inner] - largest - offset;
   }
