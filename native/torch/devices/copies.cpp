@@ -127,21 +127,20 @@ void copy_by_driver(const at::Tensor& source, const at::Tensor& target, const Ro
                   device.device().index(), host.data_ptr(), rows, host.storage(), left_to_stream);
 }
 
-// By the device's kernel of the operator that gives real elements as they are, where it has one, in
-// any layout. False: nothing was done.
+// By the device's kernel of the functional copy, where it has one, in any layout and dtype. False:
+// nothing was done.
 bool copy_by_kernel(const at::Tensor& source, const at::Tensor& target) {
-  static const auto op =
-      c10::Dispatcher::singleton().findSchemaOrThrow("aten::conj_physical", "out");
+  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy", "out");
   const auto* kernel = dynamic_cast<const OperatorKernel*>(find_kernel(op));
   const auto is_plain = [](const at::Tensor& tensor) {
     return tensor.layout() == c10::kStrided && !tensor.is_conj() && !tensor.is_neg() &&
            !tensor.is_complex();
   };
   if (kernel == nullptr || source.device() != target.device() || !on_device(source) ||
-      !is_plain(source) || !is_plain(target) || source.scalar_type() != target.scalar_type()) {
+      !is_plain(source) || !is_plain(target)) {
     return false;
   }
-  const std::array<c10::IValue, 2> arguments{source.expand_as(target), target};
+  const std::array<c10::IValue, 4> arguments{target, source.expand_as(target), false, target};
   auto launch = prepare_launch(*kernel, arguments);
   if (!launch) return false;
   if (!launch->empty) {

@@ -1,5 +1,5 @@
-// The operators that a device must have itself: allocation, views, storage, and the two that
-// torch's core sends to PrivateUse1 under another name (convolution).
+// The operators that a device must have itself: allocation, views, storage, and what the two are on
+// the host that torch's core sends to PrivateUse1 under another name (convolution).
 #include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
 #include <ATen/native/Resize.h>
@@ -19,6 +19,7 @@
 #include "torch/devices/allocator.h"
 #include "torch/devices/copies.h"
 #include "torch/devices/dtypes.h"
+#include "torch/devices/fallback.h"
 #include "torch/devices/fallback_policy.h"
 #include "torch/devices/host_call.h"
 #include "torch/devices/registration.h"
@@ -180,6 +181,35 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(
   return results;
 }
 
+// As the CPU lays them out: by channels where the input or the weight is.
+at::MemoryFormat format_of(const Tensor& input, const Tensor& weight) {
+  for (const Tensor* tensor : {&input, &weight}) {
+    const at::MemoryFormat format = tensor->suggest_memory_format();
+    if (format != at::MemoryFormat::Contiguous) return format;
+  }
+  return at::MemoryFormat::Contiguous;
+}
+
+// Shapes and layouts alone.
+Tensor convolution_meta(const Tensor& input, const Tensor& weight,
+                        const std::optional<Tensor>& bias, c10::SymIntArrayRef stride,
+                        c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation, bool transposed,
+                        c10::SymIntArrayRef output_padding, c10::SymInt groups) {
+  const Tensor result = at::convolution_symint(input, weight, bias, stride, padding, dilation,
+                                               transposed, output_padding, std::move(groups));
+  return result.contiguous(format_of(input, weight));
+}
+
+std::tuple<Tensor, Tensor, Tensor> convolution_backward_meta(
+    const Tensor& grad, const Tensor& input, const Tensor& weight, c10::SymIntArrayRef stride,
+    c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation, bool transposed,
+    c10::SymIntArrayRef output_padding, c10::SymInt groups, std::array<bool, 3> wanted) {
+  const std::vector<c10::SymInt> bias_size = {grad.sym_size(1)};
+  return at::convolution_backward_symint(grad, input, weight, c10::SymIntArrayRef(bias_size),
+                                         stride, padding, dilation, transposed, output_padding,
+                                         std::move(groups), wanted);
+}
+
 }  // namespace
 
 void register_operators() {
@@ -197,8 +227,14 @@ void register_operators() {
   library->impl("set_.source_Storage_storage_offset", &set_to_storage_at);
   library->impl("is_set_to", &at::native::is_set_to);
   library->impl("record_stream", &record_stream);
-  library->impl("convolution_overrideable", &convolution);
-  library->impl("convolution_backward_overrideable", &convolution_backward);
+  // torch has neither a CPU kernel nor a Meta kernel for these two.
+  add_host_form({"aten::convolution_overrideable", ""},
+                c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(convolution)));
+  add_host_form({"aten::convolution_backward_overrideable", ""},
+                c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(convolution_backward)));
+  static auto* shapes = new KitLibrary("aten", c10::DispatchKey::Meta, __FILE__, __LINE__);
+  shapes->impl("convolution_overrideable", &convolution_meta);
+  shapes->impl("convolution_backward_overrideable", &convolution_backward_meta);
 }
 
 }  // namespace bringup::torch_ext

@@ -54,14 +54,14 @@ _REGISTRATION = re.compile(
 # What is in front of a path that says enough without it: where torch or bringup was built.
 _BUILD_FOLDER = re.compile(r"^/.*?/(?=(?:build/)?aten/src/|torch/csrc/|native/torch/)")
 _PACKAGES = re.compile(r"^/.*?/site-packages/")
-# Where the kit registers kernels that run on the host: all of one file, and two of another.
+# Where the kit registers kernels that run on the host.
 _HOST_FILE = "torch/devices/fallback.cpp"
-_HOST_OPERATORS = {
+# Those among them that have another name there.
+_RENAMED = {
     "aten::convolution_overrideable",
     "aten::convolution_backward_overrideable",
 }
 _REFUSALS_FILE = "torch/devices/layouts.cpp"
-_OPERATORS_FILE = "torch/devices/required_operators.cpp"
 
 # Kernels that end what is known without running them: they compute, or call other operators
 # from the top, or leave the rest to Python.
@@ -282,8 +282,6 @@ def _kind_of_ours(operator: str, key: str, file: str) -> KernelKind | None:
     if file.endswith(_HOST_FILE):
         composite = key == "PrivateUse1" and _hands_to_out_form(operator)
         return KernelKind.COMPOSITE_EXPLICIT if composite else KernelKind.HOST
-    if file.endswith(_OPERATORS_FILE) and operator in _HOST_OPERATORS:
-        return KernelKind.HOST
     if file.endswith(_REFUSALS_FILE) and key != "SparsePrivateUse1":
         return KernelKind.REFUSAL
     return None
@@ -350,6 +348,6 @@ def _backend_keys() -> frozenset[str]:
 
 
 def _on_host(table: DispatchTable, entry: DispatchEntry) -> tuple[DispatchEntry, ...]:
-    if entry.kind is not KernelKind.HOST or table.operator in _HOST_OPERATORS:
+    if entry.kind is not KernelKind.HOST or table.operator in _RENAMED:
         return ()
     return (table["SparseCPU" if entry.key.startswith("Sparse") else "CPU"],)
