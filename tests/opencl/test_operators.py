@@ -105,6 +105,22 @@ compare(lambda a: torch.cat((a > 0, a > 1)), a)
 compare(lambda a: torch.tril(a, 1), a)
 compare(lambda a: torch.triu(a.transpose(1, 2), -1), a)
 compare(lambda a: torch.arange(3, 30, 4, device=a.device), a)
+chosen = torch.randint(5, (2, 7, 4))
+for source in (b, b.double(), torch.randint(9, (2, 5, 4))):
+    compare(lambda x, i: x.gather(1, i), source, chosen)
+    added = torch.arange(56).reshape(2, 7, 4).to(source.dtype)
+    compare(lambda x, i, y: x.scatter_add(1, i, y), source, chosen, added)
+compare(lambda x, i: x.transpose(0, 2).gather(-1, i), b, torch.randint(2, (4, 5, 3)))
+compare(lambda x, i: x.gather(0, i), torch.tensor(3.0), torch.tensor(0))
+compare(lambda x, i: x.gather(1, i[:1]), b, chosen, falls_back=True)
+compare(lambda x, i, y: x.scatter_add(1, i[:, :3], y), b, chosen, added.float(), falls_back=True)
+def in_place(x, i, y):
+    return x.clone().scatter_add_(0, i, y)
+compare(in_place, torch.randn(200), torch.randint(200, (900,)), torch.randn(900))
+compare(in_place, torch.randn(3, 5000), torch.randint(3, (4, 5000)), torch.randn(4, 5000))
+def gradient_of_gathered(x, i):
+    return torch.autograd.grad(x.requires_grad_().gather(1, i).square().sum(), x)
+compare(gradient_of_gathered, b, chosen)
 scores, targets = torch.randn(6, 5), torch.tensor([0, 4, 2, -100, 1, 1])
 weight = torch.rand(5)
 for reduction in ("mean", "sum", "none"):
@@ -113,6 +129,92 @@ for reduction in ("mean", "sum", "none"):
         return (made, *torch.autograd.grad(made.sum(), x))
     compare(loss, scores, targets, weight)
     compare(loss, torch.randn(2, 5, 3, 4), torch.randint(5, (2, 3, 4)), weight)
+""",
+    "convolutions": """
+import torch.nn.functional as F
+last = torch.channels_last
+def convolved(options, bias=True, format=torch.contiguous_format):
+    def run(x, w, b):
+        given = [x.detach().to(memory_format=format), w.detach().clone(), b.detach().clone()]
+        x, w, b = (one.requires_grad_() for one in given)
+        made = F.conv2d(x, w, b if bias else None, **options)
+        wanted = (x, w, b) if bias else (x, w)
+        gradients = torch.autograd.grad(made.square().sum(), wanted)
+        for one in (made, *gradients[:2]):
+            assert one.dim() < 4 or one.numel() < 2 or one.is_contiguous(memory_format=format)
+        return (made.detach(), *gradients)
+    return run
+x, w, b = torch.randn(3, 4, 9, 11), torch.randn(6, 4, 3, 2), torch.randn(6)
+compare(convolved({}), x, w, b, rtol=1e-4, atol=1e-4)
+compare(convolved({"padding": 1}, False), x, w, b, rtol=1e-4, atol=1e-4)
+uneven = {"stride": (2, 3), "padding": (2, 1), "dilation": (1, 2)}
+compare(convolved(uneven), x, w, b, rtol=1e-4, atol=1e-4)
+compare(convolved(uneven, format=last), x, w, b, rtol=1e-4, atol=1e-4)
+compare(convolved({"groups": 2, **uneven}), x, w[:, :2], b, rtol=1e-4, atol=1e-4)
+compare(convolved({"groups": 4}), x, torch.randn(8, 1, 3, 3), torch.randn(8), rtol=1e-4, atol=1e-4)
+wide = torch.randn(40, 37, 5, 5), torch.randn(40)
+compare(convolved({"padding": 2}), torch.randn(2, 37, 13, 7), *wide, rtol=1e-4, atol=2e-2)
+compare(lambda x, w, b: F.conv2d(x.transpose(2, 3), w[:, :, ::2, :1], b), x, w, b)
+compare(lambda x, w: F.conv2d(x[0], w), x, w)
+compare(lambda x, w: F.conv2d(x, w), torch.empty(0, 4, 9, 9), w)
+compare(convolved({"padding": 1}), torch.empty(0, 4, 9, 9), w, b)
+compare(lambda x, w: F.conv1d(x[:, :, 0], w[..., 0], padding=2, stride=3), x, w, rtol=1e-4)
+def asked(x, w, b):
+    x, w, b = (one.detach().clone().requires_grad_() for one in (x, w, b))
+    made = F.conv2d(x, w, b).sum()
+    return tuple(torch.autograd.grad(made, one, retain_graph=True)[0] for one in (x, w, b))
+compare(asked, x, w, b, rtol=1e-4, atol=1e-4)
+# By rule on the host.
+volumes = torch.randn(1, 2, 4, 5, 6), torch.randn(3, 2, 2, 2, 2)
+compare(F.conv3d, *volumes, falls_back=True)
+compare(lambda x, w: F.conv_transpose2d(x, w[:4]), x, w, falls_back=True)
+compare(lambda x, w: F.conv2d(x, w), x.double(), w.double(), falls_back=True)
+""",
+    "images": """
+import torch.nn.functional as F
+last = torch.channels_last
+x = torch.randn(3, 4, 9, 10)
+def gradients(function, format=torch.contiguous_format):
+    def run(x, *others):
+        x = x.detach().clone(memory_format=torch.preserve_format)
+        x = x.to(memory_format=format) if x.dim() == 4 else x
+        x, others = x.requires_grad_(), [one.detach().clone().requires_grad_() for one in others]
+        made = function(x, *others)
+        assert x.dim() < 4 or made.is_contiguous(memory_format=format)
+        return (made.detach(), *torch.autograd.grad((made * made * made).sum(), [x, *others]))
+    return run
+w, b, mean, var = torch.rand(4), torch.randn(4), torch.randn(4), torch.rand(4)
+for training in (True, False):
+    for format in (torch.contiguous_format, last):
+        def normed(x, w, b, mean, var):
+            kept = mean.detach().clone(), var.detach().clone()
+            made = gradients(lambda *of: F.batch_norm(of[0], *kept, *of[1:], training, 0.3), format)
+            return (*made(x, w, b), *kept)
+        compare(normed, x, w, b, mean, var, rtol=1e-4, atol=1e-3)
+    for shape in ((5, 4), (5, 4, 7), (2, 4, 1, 300)):
+        one = torch.randn(shape)
+        compare(lambda x, m, v: F.batch_norm(x, m.clone(), v.clone(), None, None, training), one,
+                mean, var)
+compare(lambda x: F.batch_norm(x.transpose(2, 3), None, None, training=True), x)
+volumes = torch.randn(2, 3, 2, 3, 4)
+compare(lambda x: F.batch_norm(x, None, None, training=True), volumes, falls_back=True)
+strided = x[:, :, ::2, 1:]
+for options in ((2,), (3, 2, 1), ((3, 2), (1, 2), (1, 0), (2, 1)), (3, 2, 1, 1, True)):
+    for format in (torch.contiguous_format, last):
+        compare(gradients(lambda x: F.max_pool2d(x, *options), format), x, rtol=1e-4, atol=1e-4)
+    compare(gradients(lambda x: F.max_pool2d(x, *options)), x[0].transpose(1, 2), rtol=1e-4)
+    compare(lambda x: F.max_pool2d(x, *options, return_indices=True), strided)
+compare(lambda x: F.max_pool2d(x, 2), torch.tensor([[[1.0, float("nan")], [2.0, 3.0]]]))
+compare(lambda x: F.max_pool2d(x, 2), torch.empty(0, 4, 6, 6))
+for options in ((2,), (3, 2, 1), ((3, 2), (1, 2), (1, 0)), (3, 2, 1, True), (3, 2, 1, True, False),
+                (3, 2, 1, False, True, 5)):
+    for format in (torch.contiguous_format, last):
+        compare(gradients(lambda x: F.avg_pool2d(x, *options), format), x, rtol=1e-4, atol=1e-4)
+    compare(lambda x: F.avg_pool2d(x[0], *options), strided)
+for size in (1, 3, (2, 7), (9, 10), (12, 4)):
+    compare(gradients(lambda x: F.adaptive_avg_pool2d(x, size)), x, rtol=1e-4, atol=1e-4)
+    compare(lambda x: F.adaptive_avg_pool2d(x.to(memory_format=last), size), x)
+compare(lambda x: x.mean((2, 3)), x)
 """,
     "copies": """
 x = torch.randn(5, 6, 7)
@@ -127,7 +229,17 @@ def into_a_part(x):
     made[:, ::2] = x
     return made
 compare(into_a_part, x)
-compare(lambda x: x[:, ::2].to(torch.float64), x)  # through the host
+numbers = torch.tensor([[-2.75, 0.0, 0.3], [1.5, 100.2, -0.6]])
+pairs = '''float32 float16  float16 float32  float32 bfloat16  bfloat16 float32  float16 bfloat16
+    float32 int64  int64 float32  float32 bool  bool float32  float32 uint8  float32 float64
+    float64 float32  int64 int32  int64 bool'''.split()
+for given, wanted in zip(pairs[::2], pairs[1::2], strict=True):
+    given, wanted = getattr(torch, given), getattr(torch, wanted)
+    compare(lambda x: x.to(wanted), numbers.to(given), rtol=0, atol=0)
+    compare(lambda x: x.t()[::2].to(wanted), numbers.to(given), rtol=0, atol=0)
+compare(lambda x: x.to(torch.bfloat16), torch.tensor([float("nan"), float("-inf"), 1e39]))
+compare(lambda x: x.new_zeros(4, 3, dtype=torch.int64).copy_(x[0]), numbers)
+compare(lambda x: x.new_zeros(6, 3, dtype=torch.half)[::3].copy_(x), numbers)
 """,
 }
 

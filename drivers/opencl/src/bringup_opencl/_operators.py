@@ -2,64 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal, TypeAlias
-
-import torch
-
 from bringup.devices import POINTWISE, Operator
+from bringup_opencl._images import IMAGES
+from bringup_opencl._rows import ANY, FLOATING, NUMBERS, each, raw, reduction
 
 __all__ = ["OPERATORS", "Operator"]
 
-Supported: TypeAlias = torch.dtype | Literal["floating", "integral", "bool"]
-
-_LANES = 64  # of a block that goes along a row (kernels/rows.h)
-
-
-_SINGLE: tuple[Supported, ...] = (torch.float32,)
-_NUMBERS: tuple[Supported, ...] = (torch.float32, torch.float64, "integral")
-_FLOATING: tuple[Supported, ...] = (torch.float32, torch.float64)
-_ANY: tuple[Supported, ...] = (torch.float32, torch.float64, "integral", "bool")
 _INDEXED = {"T": "self", "I": "index"}
 _TARGETS = {"T": "self", "I": "target"}
-
-
-def _raw(
-    name: str,
-    place: str,
-    args: str,
-    grid: str | Sequence[str],
-    *,
-    block: int | Sequence[int] = _LANES,
-    strided: str = "",
-    dtypes: Mapping[str, str] | None = None,
-    supports: tuple[Supported, ...] = _SINGLE,
-) -> Operator:
-    file, _, entry = place.partition(":")
-    return Operator(
-        f"aten::{name}",
-        supports,
-        file=file,
-        kind="raw",
-        entry=entry,
-        dtypes=dtypes,
-        strided=tuple(strided.split()),
-        args=args,
-        grid=grid,
-        block=block,
-    )
-
-
-def _reduction(
-    name: str, entry: str, supports: tuple[Supported, ...], file: str = "reductions.cl"
-) -> Operator:
-    return Operator(f"aten::{name}", supports, file=file, kind="reduction", entry=entry)
-
-
-def _each(count: str) -> str:
-    """Return the blocks for `count` elements, of which a thread takes several if there are many."""
-    blocks = f"(({count} + {_LANES - 1}) // {_LANES})"
-    return f"{blocks} * ({blocks} < 65536) + 65536 * ({blocks} >= 65536)"
 
 
 def _matrix(name: str, rank: int) -> str:
@@ -77,7 +27,7 @@ def _product(name: str, rank: int) -> Operator:
     operands = f"{_matrix('self', rank)}, {_matrix('mat2', rank)}, {_matrix('out', rank)}"
     args = f"{operands}, size(out, -2), size(out, -1), size(self, -1)"
     batches = "size(out, 0)" if rank == 3 else "1"
-    return _raw(
+    return raw(
         name, "matmul.cl:product", args, _tiles(batches), block=(8, 8), strided="self mat2 out"
     )
 
@@ -90,7 +40,7 @@ def _added(name: str, first: str, second: str, rank: int) -> Operator:
     batches = "size(out, 0)" if rank == 3 else "1"
     # What is added is one row or one element, or as large as the result.
     grid = _tiles(batches, "ndim(self) == 1 or (ndim(self) > 0 and numel(self) == numel(out))")
-    return _raw(name, "matmul.cl:added", args, grid, block=(8, 8), strided=f"{first} {second}")
+    return raw(name, "matmul.cl:added", args, grid, block=(8, 8), strided=f"{first} {second}")
 
 
 def _row(name: str, entry: str, argument: str) -> Operator:
@@ -98,7 +48,18 @@ def _row(name: str, entry: str, argument: str) -> Operator:
     along = f"size({argument}, dim), stride({argument}, dim)"
     args = f"ptr({argument}){second}, ptr(out), {along}"
     n = f"size({argument}, dim)"
-    return _raw(name, f"softmax.cl:{entry}", args, f"numel(out) // ({n} + ({n} == 0))")
+    return raw(name, f"softmax.cl:{entry}", args, f"numel(out) // ({n} + ({n} == 0))")
+
+
+_LINES = "ptr(self), ptr(index), size(self, dim), stride(self, dim), size(index, dim)"
+
+
+def _where_alike(blocks: str, more: str = "1") -> str:
+    """Return the blocks where the tensor and its index are alike but along `dim`: no side of the
+    index is longer, so that one shorter side shows in the number of elements.
+    """
+    same = "numel(self) * size(index, dim) == numel(index) * size(self, dim)"
+    return f"({blocks} + 1) * ({same} and {more}) - 1"
 
 
 _PIECES = 30  # tensors that cat.cl takes: a call has at most 64 plain values
@@ -106,23 +67,24 @@ _NORM_ROWS = "numel(mean) + (numel(mean) == 0)"
 
 OPERATORS: tuple[Operator, ...] = (
     *POINTWISE,
-    # Elements as they are: what `copy_` between layouts runs.
-    Operator("aten::conj_physical.out", ("floating", "integral", "bool"), "self"),
+    *IMAGES,
+    # What `copy_` between layouts and dtypes runs.
+    Operator("aten::copy.out", ("floating", "integral", "bool"), "src"),
     Operator("aten::isneginf", ("floating",), "self == -inf"),
-    _reduction("sum.dim_IntList", "sum", _NUMBERS),
-    _reduction("mean.dim", "mean", _FLOATING),
-    _reduction("amax", "amax", _NUMBERS),
-    _reduction("amin", "amin", _NUMBERS),
-    _reduction("max", "amax", _NUMBERS),
-    _reduction("min", "amin", _NUMBERS),
-    _reduction("max.dim", "max_with_index", _NUMBERS),
-    _reduction("min.dim", "min_with_index", _NUMBERS),
-    *(_reduction(name, "all", _ANY) for name in ("all", "all.dim", "all.dims")),
-    *(_reduction(name, "any", _ANY) for name in ("any", "any.dim", "any.dims")),
-    *(_reduction(name, "prod", _NUMBERS) for name in ("prod", "prod.dim_int")),
-    _reduction("argmax", "argmax", _NUMBERS),
-    _reduction("argmin", "argmin", _NUMBERS),
-    _reduction("linalg_vector_norm", "norm", _FLOATING, "norm.cl"),
+    reduction("sum.dim_IntList", "sum", NUMBERS),
+    reduction("mean.dim", "mean", FLOATING),
+    reduction("amax", "amax", NUMBERS),
+    reduction("amin", "amin", NUMBERS),
+    reduction("max", "amax", NUMBERS),
+    reduction("min", "amin", NUMBERS),
+    reduction("max.dim", "max_with_index", NUMBERS),
+    reduction("min.dim", "min_with_index", NUMBERS),
+    *(reduction(name, "all", ANY) for name in ("all", "all.dim", "all.dims")),
+    *(reduction(name, "any", ANY) for name in ("any", "any.dim", "any.dims")),
+    *(reduction(name, "prod", NUMBERS) for name in ("prod", "prod.dim_int")),
+    reduction("argmax", "argmax", NUMBERS),
+    reduction("argmin", "argmin", NUMBERS),
+    reduction("linalg_vector_norm", "norm", FLOATING, "norm.cl"),
     _product("mm", 2),
     _product("bmm", 3),
     _added("addmm", "mat1", "mat2", 2),
@@ -131,58 +93,75 @@ OPERATORS: tuple[Operator, ...] = (
     _row("_log_softmax", "log_softmax", "self"),
     _row("_softmax_backward_data", "softmax_backward", "grad_output"),
     _row("_log_softmax_backward_data", "log_softmax_backward", "grad_output"),
-    _raw(
+    raw(
         "native_layer_norm",
         "layer_norm.cl:layer_norm",
         "ptr(input), ptr(weight), ptr(bias), ptr(out0), ptr(out1), ptr(out2), "
         "numel(input) // (numel(out1) + (numel(out1) == 0)), f32(eps)",
         "numel(out1) * (numel(input) > 0) - (numel(out1) > 0 and numel(input) == 0)",
     ),
-    _raw(
+    raw(
         "native_layer_norm_backward",
         "layer_norm.cl:layer_norm_backward",
         "ptr(grad_out), ptr(input), ptr(mean), ptr(rstd), ptr(weight), ptr(out0), ptr(out1), "
         f"ptr(out2), numel(mean), numel(input) // ({_NORM_ROWS})",
         f"(numel(mean) + (numel(input) // ({_NORM_ROWS}) + 63) // 64 + 1) * (numel(input) > 0) - 1",
     ),
-    _raw(
+    raw(
         "index_select",
         "indexing.cl:index_select",
         "ptr(self), ptr(index), ptr(out), size(self, dim), stride(self, dim), size(out, dim), "
         "stride(out, dim), numel(out)",
-        _each("numel(out)"),
+        each("numel(out)"),
         dtypes=_INDEXED,
-        supports=_ANY,
+        supports=ANY,
     ),
-    _raw(
+    raw(
+        "gather",
+        "indexing.cl:gather",
+        f"{_LINES}, stride(index, dim), ptr(out), numel(out)",
+        _where_alike(each("numel(out)")),
+        dtypes=_INDEXED,
+        supports=ANY,
+    ),
+    raw(
+        "scatter_add",
+        "indexing.cl:scatter_add",
+        f"{_LINES}, stride(index, dim), ptr(src), ptr(out), numel(self)",
+        # What is beside an index is not of its line: then the sizes differ, too.
+        _where_alike(each("numel(self)"), "numel(index) == numel(src)"),
+        dtypes=_INDEXED,
+        supports=NUMBERS,
+    ),
+    raw(
         "cat",
         "cat.cl:cat",
         ", ".join(f"ptr(tensors[{i}]), numel(tensors[{i}])" for i in range(_PIECES))
         + ", ptr(out), size(out, dim), stride(out, dim), numel(out)",
-        f"({_each('numel(out)')} + 1) * (len(tensors) <= {_PIECES}) - 1",
+        f"({each('numel(out)')} + 1) * (len(tensors) <= {_PIECES}) - 1",
         dtypes={"T": "tensors"},
-        supports=_ANY,
+        supports=ANY,
     ),
     *(
-        _raw(
+        raw(
             name,
             "fills.cl:triangle",
             f"ptr(self), ptr(out), diagonal, size(self, -2), size(self, -1), i32({lower}), "
             "numel(out)",
-            _each("numel(out)"),
-            supports=_ANY,
+            each("numel(out)"),
+            supports=ANY,
         )
         for name, lower in (("tril", 1), ("triu", 0))
     ),
-    _raw(
+    raw(
         "arange.start_out",
         "fills.cl:arange",
         "ptr(out), start, step, numel(out)",
-        _each("numel(out)"),
+        each("numel(out)"),
         dtypes={"T": "out"},
         supports=("integral",),
     ),
-    _raw(
+    raw(
         "embedding_dense_backward",
         "indexing.cl:embedding_backward",
         "ptr(grad_output), ptr(indices), ptr(out), numel(indices), size(out, 1), padding_idx",
@@ -190,7 +169,7 @@ OPERATORS: tuple[Operator, ...] = (
         dtypes={"T": "grad_output", "I": "indices"},
     ),
     *(
-        _raw(
+        raw(
             f"{name}_forward",
             "nll_loss.cl:nll_loss",
             "ptr(self), ptr(target), ptr(weight), ptr(out0), ptr(out1), reduction, ignore_index, "
@@ -204,12 +183,12 @@ OPERATORS: tuple[Operator, ...] = (
         )
     ),
     *(
-        _raw(
+        raw(
             f"{name}_backward",
             "nll_loss.cl:nll_loss_backward",
             "ptr(grad_output), ptr(target), ptr(weight), ptr(total_weight), ptr(out), reduction, "
             f"ignore_index, {classes}, {inner}, numel(out)",
-            _each("numel(out)"),
+            each("numel(out)"),
             dtypes=_TARGETS,
         )
         for name, classes, inner in (

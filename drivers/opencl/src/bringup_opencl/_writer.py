@@ -27,6 +27,8 @@ _TYPES: Mapping[str, str] = MappingProxyType(
     }
 )
 
+_FLOATING = ("float", "double", "bringup::half", "bringup::bfloat16")
+
 
 class OpenCLWriter(jit.Writer):
     """Writes device code with plain values; there is no code of kernel.h's form for OpenCL."""
@@ -106,7 +108,7 @@ class OpenCLWriter(jit.Writer):
             given="".join(f", {one}" for one in given),
             offsets=_offsets("ulong", ["a0", *outs], _KEPT),
             inner=_offsets("ulong", ["a0"], _KEPT, first=_KEPT, prefix="in"),
-            element=_loaded("a0", operands[0], "at_a0 + in_a0"),
+            element=_loaded("a0", operands[0], "at_a0 + in_a0", element.computed),
             declared="".join(
                 f"      {'T' if r == 0 else self.c_type(c)} value_{r};\n"
                 for r, c in enumerate(results)
@@ -195,7 +197,7 @@ def _offsets(
     return lines + "}"
 
 
-def _loaded(name: str, operand: jit.Operand, index: str) -> str:
+def _loaded(name: str, operand: jit.Operand, index: str, computed: str) -> str:
     element = {
         "bringup::half": f"vload_half({index}, {name})",
         "bringup::bfloat16": f"bringup_from_bfloat16({name}[{index}])",
@@ -203,7 +205,9 @@ def _loaded(name: str, operand: jit.Operand, index: str) -> str:
     if operand.rounded:
         to = "half" if operand.rounded == "bringup::half" else "bfloat16"
         element = f"bringup_round_{to}((float){element})"
-    return f"(T){element}"
+    # To unsigned bytes torch goes by way of long, where a negative number has a meaning.
+    by_long = computed == "uint8_t" and operand.c_type in _FLOATING
+    return f"(T)(long){element}" if by_long else f"(T){element}"
 
 
 def _store(name: str, c_type: str, index: str, value: str) -> str:
@@ -229,7 +233,9 @@ def _stored(element: jit.Element, out: str, place: Callable[[int], str]) -> str:
     lines = ""
     for i, operand in enumerate(element.operands):
         if operand.form == "tensor":
-            lines += f"const T value_{i} = {_loaded(f'a{i}', operand, place(i))}; "
+            lines += (
+                f"const T value_{i} = {_loaded(f'a{i}', operand, place(i), element.computed)}; "
+            )
     given = ", ".join(_value(i, one) for i, one in enumerate(element.operands) if one.given)
     return lines + _store("out", element.results[0], out, f"{element.function}({given})")
 

@@ -1,5 +1,7 @@
-// What kernels share in which a block of 64 threads goes along one row.
+// What kernels share in which a block of LANES threads, 64 if not said before, goes along one row.
+#ifndef LANES
 #define LANES 64
+#endif
 
 #define ROW_TREE(name, step)                                  \
   T name(T value, local T* part) {                            \
