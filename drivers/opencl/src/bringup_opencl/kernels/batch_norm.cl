@@ -4,8 +4,7 @@
 #include "rows.h"
 
 // Element i of the channel.
-#define PLACE(i) \
-  const int n = (i) / (height * width), y = (i) / width % height, x = (i) % width;
+#define PLACE(i) const int n = (i) / (height * width), y = (i) / width % height, x = (i) % width;
 
 kernel void batch_norm(global const T* in, long in_n, long in_c, long in_y, long in_x,
                        global const T* weight, global const T* bias, global T* running_mean,
@@ -52,13 +51,13 @@ kernel void batch_norm(global const T* in, long in_n, long in_c, long in_y, long
   }
 }
 
-kernel void batch_norm_backward(
-    global const T* grad, long grad_n, long grad_c, long grad_y, long grad_x, global const T* in,
-    long in_n, long in_c, long in_y, long in_x, global const T* weight,
-    global const T* running_mean, global const T* running_var, global const T* mean,
-    global const T* scale, global T* out, long out_n, long out_c, long out_y, long out_x,
-    global T* of_weight, global T* of_bias, int training, float eps, int height, int width,
-    int count) {
+kernel void batch_norm_backward(global const T* grad, long grad_n, long grad_c, long grad_y,
+                                long grad_x, global const T* in, long in_n, long in_c, long in_y,
+                                long in_x, global const T* weight, global const T* running_mean,
+                                global const T* running_var, global const T* mean,
+                                global const T* scale, global T* out, long out_n, long out_c,
+                                long out_y, long out_x, global T* of_weight, global T* of_bias,
+                                int training, float eps, int height, int width, int count) {
   local T part[LANES];
   const int channel = get_group_id(0);
   const T middle = training ? mean[channel] : running_mean[channel];

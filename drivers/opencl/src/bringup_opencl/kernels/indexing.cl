@@ -3,8 +3,8 @@ T outside(float nan) { return (T)0.5f != 0 ? (T)nan : (T)0; }
 
 long from_start(long index, long n) { return index < 0 ? index + n : index; }
 
-// Elements between two neighbours along a dimension of `n` and of `m` elements; with a single one in
-// both, any number does.
+// Elements between two neighbours along a dimension of `n` and of `m` elements; with a single one
+// in both, any number does.
 long inner_of(long n, long step, long m, long other) { return n != 1 ? step : m != 1 ? other : 1; }
 
 kernel void index_select(global const T* x, global const I* index, global T* out, long n,
@@ -12,7 +12,8 @@ kernel void index_select(global const T* x, global const I* index, global T* out
   const long inner = inner_of(n, x_step, m, out_step);
   for (long at = get_global_id(0); at < count; at += get_global_size(0)) {
     const long outer = at / (inner * m), chosen = from_start(index[at / inner % m], n);
-    out[at] = chosen < 0 || chosen >= n ? outside(NAN) : x[(outer * n + chosen) * inner + at % inner];
+    out[at] =
+        chosen < 0 || chosen >= n ? outside(NAN) : x[(outer * n + chosen) * inner + at % inner];
   }
 }
 
@@ -21,7 +22,8 @@ kernel void gather(global const T* x, global const I* index, long n, long x_step
   const long inner = inner_of(n, x_step, m, index_step);
   for (long at = get_global_id(0); at < count; at += get_global_size(0)) {
     const long outer = at / (inner * m), chosen = index[at];
-    out[at] = chosen < 0 || chosen >= n ? outside(NAN) : x[(outer * n + chosen) * inner + at % inner];
+    out[at] =
+        chosen < 0 || chosen >= n ? outside(NAN) : x[(outer * n + chosen) * inner + at % inner];
   }
 }
 

@@ -1,8 +1,8 @@
 // Products of matrices of any layout. `c` may be a row, a column or one element.
 #include "tiles.h"
 
-#define OF_A(value, row, k) value = a[batch * a_batch + (row)*a_row + (k)*a_column];
-#define OF_B(value, k, column) value = b[batch * b_batch + (k)*b_row + (column)*b_column];
+#define OF_A(value, row, k) value = a[batch * a_batch + (row) * a_row + (k) * a_column];
+#define OF_B(value, k, column) value = b[batch * b_batch + (k) * b_row + (column) * b_column];
 
 kernel void product(global const T* a, long a_batch, long a_row, long a_column, global const T* b,
                     long b_batch, long b_row, long b_column, global T* out, long out_batch,

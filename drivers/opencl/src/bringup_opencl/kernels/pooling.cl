@@ -2,8 +2,8 @@
 // mean. A thread makes one element; those of a gradient look for the windows that they were in.
 #include "images.h"
 
-#define PLACE(at, height, width)                                               \
-  const int x = (at) % width, y = (at) / width % height;                       \
+#define PLACE(at, height, width)                         \
+  const int x = (at) % width, y = (at) / width % height; \
   const int c = (at) / (width * height) % channels, n = (at) / (width * height) / channels;
 
 kernel void max_pool(global const T* in, long in_n, long in_c, long in_y, long in_x, global T* out,
@@ -33,18 +33,19 @@ kernel void max_pool(global const T* in, long in_n, long in_c, long in_y, long i
   }
 }
 
-// The first and the last window, and one more, that begin at most `pad` before `place` and reach it.
+// The first and the last window, and one more, that begin at most `pad` before `place` and reach
+// it.
 #define FIRST(place, pad, reach, step) \
   ((place) + (pad) >= (reach) ? ((place) + (pad) - (reach)) / (step) + 1 : 0)
 #define END(place, pad, step, count) min(((place) + (pad)) / (step) + 1, count)
 
 kernel void max_pool_backward(global const T* grad, long grad_n, long grad_c, long grad_y,
-                              long grad_x, global const long* places, long places_n,
-                              long places_c, long places_y, long places_x, global T* out,
-                              long out_n, long out_c, long out_y, long out_x, int channels,
-                              int height, int width, int out_height, int out_width, int tall,
-                              int wide, int step_y, int step_x, int pad_y, int pad_x, int apart_y,
-                              int apart_x, int count) {
+                              long grad_x, global const long* places, long places_n, long places_c,
+                              long places_y, long places_x, global T* out, long out_n, long out_c,
+                              long out_y, long out_x, int channels, int height, int width,
+                              int out_height, int out_width, int tall, int wide, int step_y,
+                              int step_x, int pad_y, int pad_x, int apart_y, int apart_x,
+                              int count) {
   const int high = (tall - 1) * apart_y + 1, broad = (wide - 1) * apart_x + 1;
   for (long at_ = get_global_id(0); at_ < count; at_ += get_global_size(0)) {
     PLACE((int)at_, height, width)
@@ -82,8 +83,8 @@ kernel void mean_pool(global const T* in, long in_n, long in_c, long in_y, long 
       for (int i = max(begin_x, 0); i < end_x; ++i) sum += AT(in, n, c, j, i);
     }
     const bool any = end_y > max(begin_y, 0) && end_x > max(begin_x, 0);
-    const int by = divisor(y, x, height, width, tall, wide, step_y, step_x, pad_y, pad_x,
-                           counts_pads, given);
+    const int by =
+        divisor(y, x, height, width, tall, wide, step_y, step_x, pad_y, pad_x, counts_pads, given);
     AT(out, n, c, y, x) = any ? sum / by : (T)0;
   }
 }
@@ -91,8 +92,8 @@ kernel void mean_pool(global const T* in, long in_n, long in_c, long in_y, long 
 kernel void mean_pool_backward(global const T* grad, long grad_n, long grad_c, long grad_y,
                                long grad_x, global T* out, long out_n, long out_c, long out_y,
                                long out_x, int channels, int height, int width, int out_height,
-                               int out_width, int tall, int wide, int step_y, int step_x,
-                               int pad_y, int pad_x, int counts_pads, int given, int count) {
+                               int out_width, int tall, int wide, int step_y, int step_x, int pad_y,
+                               int pad_x, int counts_pads, int given, int count) {
   for (long at_ = get_global_id(0); at_ < count; at_ += get_global_size(0)) {
     PLACE((int)at_, height, width)
     const int end_y = END(y, pad_y, step_y, out_height), end_x = END(x, pad_x, step_x, out_width);
@@ -109,12 +110,11 @@ kernel void mean_pool_backward(global const T* grad, long grad_n, long grad_c, l
 
 // Windows that share a plane evenly: number i of `made` over `size` elements.
 #define BEGIN(i, size, made) ((int)((long)(i) * (size) / (made)))
-#define STOP(i, size, made) ((int)((((long)(i) + 1) * (size) + (made)-1) / (made)))
+#define STOP(i, size, made) ((int)((((long)(i) + 1) * (size) + (made) - 1) / (made)))
 
 kernel void shared_pool(global const T* in, long in_n, long in_c, long in_y, long in_x,
-                        global T* out, long out_n, long out_c, long out_y, long out_x,
-                        int channels, int height, int width, int out_height, int out_width,
-                        int count) {
+                        global T* out, long out_n, long out_c, long out_y, long out_x, int channels,
+                        int height, int width, int out_height, int out_width, int count) {
   for (long at_ = get_global_id(0); at_ < count; at_ += get_global_size(0)) {
     PLACE((int)at_, out_height, out_width)
     const int begin_y = BEGIN(y, height, out_height), end_y = STOP(y, height, out_height);
