@@ -127,21 +127,11 @@ void copy_by_driver(const at::Tensor& source, const at::Tensor& target, const Ro
                   device.device().index(), host.data_ptr(), rows, host.storage(), left_to_stream);
 }
 
-// By the device's kernel of the functional copy, where it has one, in any layout and dtype. False:
-// nothing was done.
+// False: nothing was done.
 bool copy_by_kernel(const at::Tensor& source, const at::Tensor& target) {
-  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy", "out");
-  const auto* kernel = dynamic_cast<const OperatorKernel*>(find_kernel(op));
-  const auto is_plain = [](const at::Tensor& tensor) {
-    return tensor.layout() == c10::kStrided && !tensor.is_conj() && !tensor.is_neg() &&
-           !tensor.is_complex();
-  };
-  if (kernel == nullptr || source.device() != target.device() || !on_device(source) ||
-      !is_plain(source) || !is_plain(target)) {
-    return false;
-  }
-  const std::array<c10::IValue, 4> arguments{target, source.expand_as(target), false, target};
-  auto launch = prepare_launch(*kernel, arguments);
+  const auto call = native_copy(source, target);
+  if (!call) return false;
+  auto launch = prepare_launch(*call->kernel, call->arguments);
   if (!launch) return false;
   if (!launch->empty) {
     launch_kernel(launch->entry(), std::move(launch->block), launch->grid, launch->device);
@@ -247,6 +237,20 @@ at::Scalar local_scalar_dense(const at::Tensor& tensor) {
 }
 
 }  // namespace
+
+std::optional<NativeCall> native_copy(const at::Tensor& source, const at::Tensor& target) {
+  static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy", "out");
+  const auto* kernel = dynamic_cast<const OperatorKernel*>(find_kernel(op));
+  const auto is_plain = [](const at::Tensor& tensor) {
+    return tensor.layout() == c10::kStrided && !tensor.is_conj() && !tensor.is_neg() &&
+           !tensor.is_complex();
+  };
+  if (kernel == nullptr || source.device() != target.device() || !on_device(source) ||
+      !is_plain(source) || !is_plain(target)) {
+    return std::nullopt;
+  }
+  return NativeCall{kernel, {target, source.expand_as(target), false, target}};
+}
 
 at::Tensor copy_to_host(const at::Tensor& device_tensor) {
   const size_t bytes = span_bytes(device_tensor);

@@ -77,6 +77,7 @@ OperatorTraits look_up(const c10::OperatorHandle& op,
   traits.may_draw =
       !traits.has_kernel && (traits.numbers.draws_inside() || traits.numbers.generator() >= 0);
   traits.dynamic_shape = op.hasTag(at::Tag::dynamic_output_shape);
+  traits.device = schema.argumentIndexWithName("device").value_or(-1);
   traits.read_argument = argument_read_by_address(traits.name);
   traits.asserts = reads_tensors && returns.empty();
   const std::string bare = base.substr(base.find("::") + 2);

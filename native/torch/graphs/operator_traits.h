@@ -28,6 +28,7 @@ struct OperatorTraits {
   bool dynamic_shape = false;  // its result's shape depends on data
   bool of_allocator = false;   // tells an allocator about memory, which is the graph's own
   bool asserts = false;        // reads tensors and gives nothing back
+  int device = -1;             // an argument: on which a result is to be
   int read_argument = -1;      // a tensor that it reads by address, where no operator is seen
   bool mutates = false;        // writes to an argument
   bool may_draw = false;       // random numbers; an operator with a kernel of ours never does
@@ -42,6 +43,8 @@ struct OperatorTraits {
 
   // A call of it changes and makes no data: a capture makes no node of it.
   bool no_node() const { return view || uninitialised; }
+  // Of elements as they are: a driver or a kernel makes it as a whole.
+  bool is_copy() const { return name == "aten::copy_" || name == "aten::clone"; }
 };
 
 // `updatable`, `hooked`: names of operators whose handlers declared arguments, and of those whose

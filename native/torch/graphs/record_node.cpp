@@ -1,17 +1,21 @@
 // What the recorder makes of a call that ran: a node with arguments at fixed addresses.
+#include <ATen/ops/empty.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <algorithm>
 #include <utility>
 
+#include "torch/devices/copies.h"
 #include "torch/devices/driver.h"
 #include "torch/devices/row_layout.h"
 #include "torch/graphs/errors.h"
 #include "torch/graphs/foreign_node.h"
+#include "torch/graphs/outside_capture.h"
 #include "torch/graphs/recorder.h"
 #include "torch/graphs/slot_type.h"
 #include "torch/graphs/values.h"
+#include "torch/operators/operator_kernel.h"
 
 namespace bringup::torch_ext::graphs {
 namespace {
@@ -195,6 +199,7 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
   }
   args = fixed_arguments(traits, args, *outputs, false);
   if (auto copy = make_copy_node(traits, args, *outputs)) return copy;
+  if (auto fill = make_fill_node(traits, args, *outputs)) return fill;
   std::optional<NodeRandom> random;
   if (traits.may_draw) {
     random =
@@ -220,21 +225,55 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
   return std::make_unique<OperatorNode>(traits.name, scope_, std::move(call));
 }
 
-// Null for what is no copy of bytes within a device, or one that the driver's graphs cannot make.
+// A copy that the driver makes, or a kernel; null for what is none within a device, or one that
+// neither can.
 std::unique_ptr<Node> Recorder::make_copy_node(const OperatorTraits& traits,
                                                const std::vector<c10::IValue>& args,
                                                const std::vector<OperatorNode::Output>& outputs) {
-  const bool is_copy = traits.name == "aten::copy_";
-  if ((!is_copy && traits.name != "aten::clone") || traits.updatable || all_updatable_) {
-    return nullptr;
-  }
-  const at::Tensor& source = args[is_copy ? 1 : 0].toTensor();
+  if (!traits.is_copy() || traits.updatable || all_updatable_) return nullptr;
+  const at::Tensor& source = args[traits.mutates ? 1 : 0].toTensor();
   const at::Tensor& target = outputs.front().tensor;
   const bool within = source.is_privateuseone() && target.device() == source.device();
-  if (!within || active_driver()->graph_add_copy == nullptr || target.numel() == 0) return nullptr;
+  if (!within || target.numel() == 0) return nullptr;
   const auto layout = RowLayout::of(source, target);
-  if (!layout || layout->height != 1) return nullptr;
-  return std::make_unique<DeviceCopyNode>(traits.name, scope_, traits.schema, source, target);
+  if (active_driver()->graph_add_copy != nullptr && layout && layout->height == 1) {
+    return std::make_unique<DeviceCopyNode>(traits.name, scope_, traits.schema, source, target);
+  }
+  return make_copy_kernel(traits, source, target);
+}
+
+std::unique_ptr<Node> Recorder::make_copy_kernel(const OperatorTraits& traits,
+                                                 const at::Tensor& source,
+                                                 const at::Tensor& target) {
+  auto call = native_copy(source, target);
+  if (!call || !call->kernel->pack(call->arguments, {})) return nullptr;
+  const auto schema = std::make_shared<const c10::FunctionSchema>(call->kernel->handle.schema());
+  auto node = std::make_unique<KernelNode>(
+      traits.name, scope_, KernelNode::Call{schema, *call->kernel, std::move(call->arguments), {}});
+  node->start_on_device(*device_);
+  return node;
+}
+
+// A copy of one element to all places. Null for other operators, and a number that is a tensor's,
+// which may hold another one at a replay.
+std::unique_ptr<Node> Recorder::make_fill_node(const OperatorTraits& traits,
+                                               const std::vector<c10::IValue>& args,
+                                               const std::vector<OperatorNode::Output>& outputs) {
+  const bool zero = traits.name == "aten::zero_";
+  const bool fills =
+      zero || traits.name == "aten::fill_.Scalar" || traits.name == "aten::fill_.Tensor";
+  if (!fills || traits.updatable || all_updatable_) return nullptr;
+  const at::Tensor& target = outputs.front().tensor;
+  if (!target.is_privateuseone() || target.numel() == 0) return nullptr;
+  const c10::IValue value = zero ? c10::IValue(at::Scalar(0)) : args[1];
+  if (value.isTensor() && !value.toTensor().unsafeGetTensorImpl()->is_wrapped_number()) {
+    return make_copy_kernel(traits, value.toTensor(), target);
+  }
+  const OutsideCapture outside;
+  // The host converts a number for a single element otherwise than for several.
+  const at::Tensor elements = at::empty({std::min<int64_t>(target.numel(), 2)}, target.options());
+  elements.fill_(value.isTensor() ? value.toTensor().item() : value.toScalar());
+  return make_copy_kernel(traits, elements.select(0, 0), target);
 }
 
 }  // namespace bringup::torch_ext::graphs

@@ -1,5 +1,6 @@
 #include "torch/graphs/recorder.h"
 
+#include <ATen/core/stack.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -197,7 +198,7 @@ void Recorder::record_and_run(const OperatorTraits& traits, const c10::OperatorH
                                            schema.returns().size());
   if (traits.may_draw) random_.after(traits.name);
   const c10::impl::ExcludeDispatchKeyGuard no_modes(kUnseenKeys);
-  check_gradient(traits, results);
+  check_gradient(traits, *stack);
   if (traits.host_data) {
     for_each_tensor(results.front(), [&](const at::Tensor& tensor) {
       if (Block* block = pool_->find(tensor.storage())) block->origin = Origin::kHostData;
@@ -326,8 +327,9 @@ void Recorder::about_to_write(const OperatorTraits& traits, const at::Tensor& te
 }
 
 void Recorder::check_gradient(const OperatorTraits& traits,
-                              c10::ArrayRef<c10::IValue> results) const {
+                              const std::vector<c10::IValue>& stack) const {
   if (accepts_gradients_ || !gradients_wanted_.value_or(c10::GradMode::is_enabled())) return;
+  const auto results = torch::jit::last(stack, traits.schema->returns().size());
   for_each_tensor(results, [&](const at::Tensor& tensor) {
     if (!tensor.requires_grad()) return;
     throw CaptureFailure(traits.name + " would record a gradient for its result " +

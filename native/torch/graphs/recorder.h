@@ -144,6 +144,8 @@ class Recorder {
   // Refuses a composite call that would read a tensor of which a replay may have another content.
   void check_read_by_address(const OperatorTraits& traits,
                              const std::vector<c10::IValue>& stack) const;
+  // Refuses a call that ran where autograd records a gradient for its results, at the stack's end.
+  void check_gradient(const OperatorTraits& traits, const std::vector<c10::IValue>& stack) const;
   // A call of an operator with a handler that becomes no node of its own.
   void note_without_node(const OperatorTraits& traits) {
     if (traits.updatable) without_node_.insert(traits.name);
@@ -169,7 +171,6 @@ class Recorder {
   void check_readable(const OperatorTraits& traits, const at::Tensor& tensor);
   void check_resize(const OperatorTraits& traits, const std::vector<c10::IValue>& args) const;
   void about_to_write(const OperatorTraits& traits, const at::Tensor& tensor);
-  void check_gradient(const OperatorTraits& traits, c10::ArrayRef<c10::IValue> results) const;
   void note_views(const std::vector<c10::IValue>& args, c10::ArrayRef<c10::IValue> results);
   void mark_written(const at::Tensor& tensor);
   void mark_written(const OperatorTraits& traits, const std::vector<c10::IValue>& args,
@@ -192,6 +193,12 @@ class Recorder {
   std::unique_ptr<Node> make_copy_node(const OperatorTraits& traits,
                                        const std::vector<c10::IValue>& args,
                                        const std::vector<OperatorNode::Output>& outputs);
+  std::unique_ptr<Node> make_fill_node(const OperatorTraits& traits,
+                                       const std::vector<c10::IValue>& args,
+                                       const std::vector<OperatorNode::Output>& outputs);
+  // By the device's own kernel; null where it has none for this.
+  std::unique_ptr<Node> make_copy_kernel(const OperatorTraits& traits, const at::Tensor& source,
+                                         const at::Tensor& target);
   void check_contents();
   void check_seen() const;
   std::vector<WrittenMemory> written_memory() const;

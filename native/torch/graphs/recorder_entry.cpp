@@ -5,6 +5,7 @@
 #include <c10/util/ScopeExit.h>
 #include <torch/library.h>
 
+#include "torch/devices/state.h"
 #include "torch/graphs/errors.h"
 #include "torch/graphs/recorder.h"
 #include "torch/graphs/recorder_key.h"
@@ -50,19 +51,31 @@ void without_cast_cache(Call&& call) {
 // Made of other operators by its registration, but on cpu it fills its result by itself.
 bool computes_on_cpu(const OperatorTraits& traits) { return traits.name == "aten::max_pool1d"; }
 
-// Made of a form of itself that devices.kernel gave a kernel to: aten::sum of sum.dim_IntList. As a
-// whole a graph would run the CPU's kernel.
-bool is_made_of_native(const OperatorTraits& traits, const c10::OperatorHandle& op,
-                       DispatchKeySet keys) {
-  return keys.highestBackendKey() == c10::BackendComponent::PrivateUse1Bit && !traits.no_node() &&
-         op.hasKernelForDispatchKey(DispatchKey::CompositeExplicitAutograd) &&
-         !op.hasKernelForDispatchKey(DispatchKey::PrivateUse1) &&
-         has_native_form(op.operator_name().name);
+// Of a call that makes a tensor out of none, the device that it asks for.
+bool asks_for_device(const OperatorTraits& traits, const std::vector<c10::IValue>& stack) {
+  if (traits.device < 0) return false;
+  const auto args = torch::jit::last(stack, traits.schema->arguments().size());
+  const c10::IValue& device = args[static_cast<size_t>(traits.device)];
+  return device.isDevice() && device.toDevice().is_privateuseone();
+}
+
+// A call on the device of what torch makes of other operators, as the dispatcher runs it: these may
+// be native, and the whole has no kernel but the CPU's.
+bool is_made_of_native(const OperatorTraits& traits, DispatchKeySet keys,
+                       const std::vector<c10::IValue>& stack) {
+  if (!traits.made_of_others || traits.no_node() || traits.is_copy() || traits.has_kernel) {
+    return false;
+  }
+  const auto backend = keys.highestBackendKey();
+  const bool on_device =
+      backend == c10::BackendComponent::PrivateUse1Bit ||
+      (backend == c10::BackendComponent::InvalidBit && asks_for_device(traits, stack));
+  if (!on_device) return false;
+  return !driver_facts().host_visible || (traits.of_torch && has_native_kernels());
 }
 
 bool is_composite_here(const OperatorTraits& traits, const c10::OperatorHandle& op,
                        DispatchKeySet keys) {
-  if (!traits.has_kernel && is_made_of_native(traits, op, keys)) return true;
   if ((!traits.composite && !traits.random) || traits.has_kernel) return false;
   const auto backend = keys.highestBackendKey();
   if (backend == c10::BackendComponent::CPUBit && computes_on_cpu(traits)) return false;
@@ -89,11 +102,14 @@ void on_operator(const c10::OperatorHandle& op, DispatchKeySet keys,
     const OperatorTraits& traits = recorder->traits_of(op);
     if (traits.of_allocator) return torch::jit::drop(*stack, traits.schema->arguments().size());
     if (recorder->handled(traits, op, stack)) return;
-    if (is_composite_here(traits, op, below)) {
+    const bool below_autograd = is_made_of_native(traits, below, *stack);
+    if (below_autograd || is_composite_here(traits, op, below)) {
       recorder->check_read_by_address(traits, *stack);
       recorder->note_without_node(traits);
       // A dispatch mode would get it whole, and what it then calls would be hidden from us.
-      return op.redispatchBoxed(below.remove(DispatchKey::Python), stack);
+      op.redispatchBoxed(below.remove(DispatchKey::Python), stack);
+      if (below_autograd) recorder->check_gradient(traits, *stack);
+      return;
     }
     recorder->record(traits, op, below, stack);
   } catch (const CaptureFailure& failure) {

@@ -442,11 +442,15 @@ bool has_native_form(const std::string& name) {
     return full.ends_with('_') ? full.substr(0, full.size() - 1) : full;
   };
   const std::string_view base = base_of(name);
-  // A loop over an operator that may have another name: _foreach_norm is linalg_vector_norm's.
-  const bool any_form = name.starts_with("aten::_foreach_");
   return any_kernel([&](const KernelRecord& record) {
     return dynamic_cast<const OperatorKernel*>(&record) != nullptr &&
-           (any_form || base_of(record.handle.operator_name().name) == base);
+           base_of(record.handle.operator_name().name) == base;
+  });
+}
+
+bool has_native_kernels() {
+  return any_kernel([](const KernelRecord& record) {
+    return dynamic_cast<const OperatorKernel*>(&record) != nullptr;
   });
 }
 

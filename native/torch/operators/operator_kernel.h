@@ -123,7 +123,9 @@ void check_fits(const OperatorKernel& kernel, const at::Tensor& result, c10::Int
 OperatorKernel& register_operator_kernel(std::unique_ptr<OperatorKernel> kernel);
 // Takes it out again; the fallback is there as before. Nothing if it was taken out already.
 void remove_operator_kernel(OperatorKernel& kernel);
-// Whether an overload of the operator, in-place forms included, has an enabled kernel.
+// Whether an overload of the operator, in-place forms included, has an enabled kernel; whether any
+// operator has.
 bool has_native_form(const std::string& name);
+bool has_native_kernels();
 
 }  // namespace bringup::torch_ext
