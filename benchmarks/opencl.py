@@ -114,6 +114,34 @@ def _fallback(peer: Any, memory: str, rounds: int) -> Row:
     )
 
 
+def _training_step(rounds: int) -> Row:
+    """A small GPT's training step, in processor time: that of PoCL's workers, too."""
+    import torch
+    from tests.gpt_program import GPT
+
+    import bringup_opencl
+    from bringup import devices
+
+    bringup_opencl.load()
+    torch.set_num_threads(1)
+    program: dict[str, Any] = {}
+    exec(GPT, program)
+    ours, theirs = program["trainer"]("ocl"), program["trainer"]("cpu")
+    pairs = []
+    with devices.fallback_policy("forbid"):
+        for _ in range(rounds + 3):
+            one = []
+            for step in (ours, theirs):
+                begin = time.process_time_ns()
+                step()
+                torch.ocl.synchronize()
+                one.append(float(time.process_time_ns() - begin))
+            pairs.append((one[0], one[1]))
+    bringup_opencl.unload()
+    name = "training step of a small GPT, processor time"
+    return paired(name, "cpu", pairs[3:], budget=2.5)
+
+
 def _measured(memory: str, driver: str, library: str, rounds: int) -> list[Row]:
     """The rows of one kind of memory, in this process."""
     sys.path.insert(0, str(_PACKAGE))
@@ -131,7 +159,11 @@ def _measured(memory: str, driver: str, library: str, rounds: int) -> list[Row]:
         raise RuntimeError(f"step {step} of the peer failed")
     rows = [_fallback(peer, memory, rounds)]
     if memory == "coarse":
-        rows += [_enqueues(peer, rounds), *_copies(peer, max(5, rounds // 4))]
+        rows += [
+            _enqueues(peer, rounds),
+            *_copies(peer, max(5, rounds // 4)),
+            _training_step(rounds),
+        ]
     return rows
 
 
