@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bringup/driver.h"
+#include "driver/faults.h"
 #include "driver/live_handles.h"
 #include "driver/time_limits.h"
 #include "driver/work_numbers.h"
@@ -31,6 +32,7 @@ struct State {
   Handles graphs;
   Modules modules;
   WorkNumbers work;
+  Faults faults;
 };
 
 State& state();

@@ -118,8 +118,7 @@ std::optional<int32_t> wait_for_stream(const char* function, int32_t device,
   return std::nullopt;
 }
 
-int32_t device_synchronize(int32_t device) {
-  const Call call("device_synchronize", device);
+int32_t wait_for_device(int32_t device) {
   int32_t first = BRINGUP_OK;  // every stream is waited for, whatever another one did
   if (wait_limit().count() != 0) {
     std::vector<const void*> all = state().streams.of(device);
@@ -136,6 +135,11 @@ int32_t device_synchronize(int32_t device) {
   }
   const int32_t status = known("device_synchronize", real().device_synchronize(device));
   return first != BRINGUP_OK ? first : status;
+}
+
+int32_t device_synchronize(int32_t device) {
+  const Call call("device_synchronize", device);
+  return state().faults.watch(device, nullptr, true, [&] { return wait_for_device(device); });
 }
 
 // --- memory
@@ -208,11 +212,13 @@ int32_t stream_destroy(bringup_stream stream) {
 
 int32_t stream_synchronize(int32_t device, bringup_stream stream) {
   const Call call("stream_synchronize", device, stream);
-  if (wait_limit().count() != 0) {
-    const auto ended = wait_for_stream("stream_synchronize", device, stream);
-    if (ended.has_value()) return *ended == BRINGUP_TIMEOUT ? BRINGUP_ERROR : *ended;
-  }
-  return known("stream_synchronize", real().stream_synchronize(device, stream));
+  return state().faults.watch(device, stream, false, [&] {
+    if (wait_limit().count() != 0) {
+      const auto ended = wait_for_stream("stream_synchronize", device, stream);
+      if (ended.has_value()) return *ended == BRINGUP_TIMEOUT ? BRINGUP_ERROR : *ended;
+    }
+    return known("stream_synchronize", real().stream_synchronize(device, stream));
+  });
 }
 
 int32_t stream_query(int32_t device, bringup_stream stream) {
@@ -275,11 +281,13 @@ std::optional<int32_t> wait_for_event(bringup_event event) {
 
 int32_t event_synchronize(bringup_event event) {
   const Call call("event_synchronize");
-  if (wait_limit().count() != 0) {
-    const auto ended = wait_for_event(event);
-    if (ended.has_value()) return *ended;
-  }
-  return known("event_synchronize", real().event_synchronize(event));
+  return state().faults.watch(-1, nullptr, false, [&] {
+    if (wait_limit().count() != 0) {
+      const auto ended = wait_for_event(event);
+      if (ended.has_value()) return *ended;
+    }
+    return known("event_synchronize", real().event_synchronize(event));
+  });
 }
 
 int32_t event_elapsed(bringup_event start, bringup_event end, double* milliseconds) {
@@ -367,6 +375,7 @@ int32_t graph_create(int32_t device, bringup_graph* graph) {
 int32_t graph_destroy(bringup_graph graph) {
   const Call call("graph_destroy");
   state().graphs.remove(graph);
+  state().faults.destroyed(graph);
   static std::atomic_flag warned;
   return ended("graph_destroy", real().graph_destroy(graph), warned);
 }
@@ -378,8 +387,10 @@ BRINGUP_STATUS_ONLY(graph_add_host_func)
 int32_t graph_launch(bringup_graph graph, bringup_stream stream) {
   const int32_t device = state().graphs.device_of(graph).value_or(-1);
   const Call call("graph_launch", device, stream);
-  return give_work("graph_launch", device, stream,
-                   [&] { return real().graph_launch(graph, stream); });
+  const int32_t status =
+      give_work("graph_launch", device, stream, [&] { return real().graph_launch(graph, stream); });
+  if (status == BRINGUP_OK) state().faults.graph_launched(graph, device, stream);
+  return status;
 }
 
 BRINGUP_STATUS_ONLY(graph_update_kernel)

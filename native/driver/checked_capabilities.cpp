@@ -80,21 +80,26 @@ int32_t error_detail(bringup_error_detail* detail) {
 
 int32_t stream_wait_for(int32_t device, bringup_stream stream, int64_t nanoseconds) {
   const Call call("stream_wait_for", device, stream);
-  const int32_t status = real().stream_wait_for(device, stream, nanoseconds);
-  return status == BRINGUP_TIMEOUT ? status : known("stream_wait_for", status);
+  return state().faults.watch(device, stream, false, [&] {
+    const int32_t status = real().stream_wait_for(device, stream, nanoseconds);
+    return status == BRINGUP_TIMEOUT ? status : known("stream_wait_for", status);
+  });
 }
 
 int32_t event_wait_for(bringup_event event, int64_t nanoseconds) {
   const Call call("event_wait_for");
-  const int32_t status = real().event_wait_for(event, nanoseconds);
-  return status == BRINGUP_TIMEOUT ? status : known("event_wait_for", status);
+  return state().faults.watch(-1, nullptr, false, [&] {
+    const int32_t status = real().event_wait_for(event, nanoseconds);
+    return status == BRINGUP_TIMEOUT ? status : known("event_wait_for", status);
+  });
 }
 
 // --- RESET, HOST_MEMORY, POINTERS
 
 int32_t device_reset(int32_t device) {
   const Call call("device_reset", device);
-  return known("device_reset", real().device_reset(device));
+  const int32_t status = known("device_reset", real().device_reset(device));
+  return status == BRINGUP_OK ? state().faults.reset(device) : status;
 }
 
 BRINGUP_STATUS_ONLY(host_register)
@@ -162,13 +167,19 @@ int32_t module_load_data(int32_t device, const void* data, size_t bytes, void** 
 int32_t launch_values(int32_t device, bringup_stream stream,
                       const bringup_launch_values_args* launch) {
   const Call call("launch_values", device, stream, launch->name);
-  return give_work("launch_values", device, stream,
-                   [&] { return real().launch_values(device, stream, launch); });
+  const int32_t status = give_work("launch_values", device, stream,
+                                   [&] { return real().launch_values(device, stream, launch); });
+  if (status == BRINGUP_OK) state().faults.launched(device, stream, *launch);
+  return status;
 }
 
 int32_t graph_add_values(bringup_graph graph, const bringup_launch_values_args* launch) {
   const Call call("graph_add_values", -1, nullptr, launch->name);
-  return known("graph_add_values", real().graph_add_values(graph, launch));
+  const int32_t status = known("graph_add_values", real().graph_add_values(graph, launch));
+  if (status == BRINGUP_OK) {
+    state().faults.added(graph, state().graphs.device_of(graph).value_or(-1), *launch);
+  }
+  return status;
 }
 
 int32_t graph_update_values(bringup_graph graph, int32_t kernel,
@@ -242,7 +253,10 @@ int32_t stream_capture_begin(int32_t device, bringup_stream stream) {
 
 int32_t stream_capture_end(int32_t device, bringup_stream stream, bringup_graph graph) {
   const Call call("stream_capture_end", device, stream);
-  return known("stream_capture_end", real().stream_capture_end(device, stream, graph));
+  const int32_t status =
+      known("stream_capture_end", real().stream_capture_end(device, stream, graph));
+  if (status == BRINGUP_OK) state().faults.captured(graph, device, stream);
+  return status;
 }
 
 int32_t stream_capture_abort(int32_t device, bringup_stream stream) {

@@ -57,6 +57,7 @@ void bind_opcodes(nb::module_& module) {
       .value("ITEM_NUMEL", Opcode::kItemNumel)
       .value("STREAM", Opcode::kStream)
       .value("DEVICE", Opcode::kDevice)
+      .value("FAULT", Opcode::kFault)
       .value("WORKSPACE", Opcode::kWorkspace)
       .value("NOT", Opcode::kNot)
       .value("ADD", Opcode::kAdd)

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "grid/grid_run.h"
+#include "runtime/fault_rules.h"
 #include "runtime/tvm_ffi.h"
 
 namespace bringup::runtime {
@@ -146,7 +147,9 @@ int32_t call_tvm(const Bound& bound, void** args, const bringup_ctx* ctx) {
 
 // Device code on the host: the whole grid, before this returns.
 int32_t call_grid(const Bound& bound, void** args, const bringup_ctx* ctx) {
+  int32_t fault = 0;
   ValuesLaunch launch;
+  launch.fault = &fault;
   if (const char* reason = bound.values->lower(args, ctx, launch)) return fail(ctx, reason);
   const auto index = [](const bringup_dim3& dim) { return bringup_index{dim.x, dim.y, dim.z}; };
   grid::GridRun run{
@@ -154,7 +157,9 @@ int32_t call_grid(const Bound& bound, void** args, const bringup_ctx* ctx) {
   run.arguments.put(static_cast<const void*>(nullptr));  // the position
   for (const bringup_value& value : launch.values) put_value(run.arguments, value);
   grid::run_grid(run);
-  return 0;
+  if (fault == 0) return 0;
+  fail(ctx, broken_rule(bound.values->rules(), fault).c_str());
+  return fault;
 }
 
 // --- Entries. A kernel's entry has no argument for its owner, so there is one for each bound

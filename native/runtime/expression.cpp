@@ -115,6 +115,8 @@ Value leaf(const Expression& expression, const Instruction& step, void* const* a
       return {.pointer = ctx->stream};
     case Opcode::kDevice:
       return {ctx->device.device_id};
+    case Opcode::kFault:
+      return {.pointer = nullptr};
     case Opcode::kSizeAlong:
     case Opcode::kStrideAlong:
       return along(step, args, failure);

@@ -39,6 +39,7 @@ enum class Opcode : uint8_t {
   kItemNumel,
   kStream,  // of the call
   kDevice,
+  kFault,      // the word that a launch with plain values gives; its rules are Expression::texts
   kWorkspace,  // from here on: operators over the stack
   kNot,
   kAdd,

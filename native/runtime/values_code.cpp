@@ -8,6 +8,10 @@ namespace {
 
 using Kind = CParameter::Kind;
 
+bool is_fault(const CParameter& parameter) {
+  return parameter.value.program.front().opcode == Opcode::kFault;
+}
+
 bringup_value plain(const CParameter& parameter, Value value) {
   bringup_value made{};
   switch (parameter.kind) {
@@ -66,7 +70,11 @@ bringup_launch_values_args ValuesLaunch::arguments(bringup_kernel_fn fn, const c
 
 ValuesCode::ValuesCode(Private, std::vector<CParameter> parameters, std::vector<std::string> names,
                        LaunchSize size)
-    : parameters_(std::move(parameters)), names_(std::move(names)), size_(std::move(size)) {}
+    : parameters_(std::move(parameters)), names_(std::move(names)), size_(std::move(size)) {
+  for (const CParameter& parameter : parameters_) {
+    if (is_fault(parameter)) rules_ = parameter.value.texts;
+  }
+}
 
 std::shared_ptr<const ValuesCode> ValuesCode::make(std::vector<CParameter> parameters,
                                                    std::vector<std::string> names,
@@ -109,6 +117,7 @@ const char* ValuesCode::lower(void* const* args, const bringup_ctx* ctx,
     if (reason != nullptr) break;
     launch.values.push_back(
         plain(parameter, read_parameter(parameter, names_, args, ctx, false, reason)));
+    if (is_fault(parameter)) launch.values.back().value.address = launch.fault;
   }
   return reason;
 }

@@ -27,6 +27,7 @@ struct ValuesLaunch {
   bringup_dim3 block{1, 1, 1};
   uint32_t shared_bytes = 0;
   std::vector<bringup_value> values;
+  void* fault = nullptr;  // set before: what fault() in args= is, an int32_t that is 0
 
   // For the driver, which keeps nothing of it; valid as long as this and `name`.
   BRINGUP_API bringup_launch_values_args arguments(bringup_kernel_fn fn, const char* name) const;
@@ -46,6 +47,10 @@ class BRINGUP_API ValuesCode {
   // 1 where there is no such number, which `lower` says.
   int64_t blocks(void* const* args, const bringup_ctx* ctx) const;
 
+  // What a call can break, as fault() in args= says it: a kernel writes the number of the rule,
+  // from 1, into ValuesLaunch::fault. None: the kernel has no such word.
+  const std::vector<std::string>& rules() const { return rules_; }
+
  private:
   struct Private {};
 
@@ -57,6 +62,7 @@ class BRINGUP_API ValuesCode {
   std::vector<CParameter> parameters_;
   std::vector<std::string> names_;
   LaunchSize size_;
+  std::vector<std::string> rules_;
 };
 
 // A value as a function of the host takes it.

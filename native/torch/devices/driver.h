@@ -76,6 +76,9 @@ void call_on_cuda(const LastingKernel& lasting, void** args, int32_t count, c10:
 void launch_values(const LastingKernel& lasting, void* const* args, c10::DeviceIndex device);
 // Raises when the driver cannot start it.
 void check_takes_values(const runtime::Kernel& kernel, const char* operator_name);
+// Where its kernel says that it cannot compute; null for one without fault() in its args=.
+void* fault_word_of(const runtime::ValuesCode& code, const char* operator_name,
+                    c10::DeviceIndex device);
 
 // The device code of a kernel, loaded into `device` at its first use. The kernel is kept.
 bringup_kernel_fn device_function(const std::shared_ptr<const runtime::Kernel>& kernel,

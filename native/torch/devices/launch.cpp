@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "driver/faults.h"
 #include "runtime/context.h"
 #include "runtime/values_code.h"
 #include "runtime/view_refusal.h"
@@ -134,6 +135,7 @@ void launch_with_values(const LastingKernel& lasting, void* const* args, c10::De
   const bringup_stream stream = current_driver_stream(device);
   const runtime::HostContext context({12 /* kDLExtDev */, device}, stream);
   runtime::ValuesLaunch lowered;
+  lowered.fault = fault_word_of(*lasting.kernel->values, lasting.name, device);
   const char* reason = lasting.kernel->values->lower(args, context.get(), lowered);
   TORCH_CHECK(reason == nullptr, lasting.name, ": ", reason);
   const bringup_launch_values_args launch = lowered.arguments(fn, lasting.name);
@@ -205,6 +207,14 @@ void check_takes_values(const runtime::Kernel& kernel, const char* operator_name
   TORCH_CHECK(loads_kernel(driver, kernel), "operator '", operator_name,
               "': the driver of device '", driver_facts().device_name,
               "' has no functions that load device code (module_load, get_function)");
+}
+
+void* fault_word_of(const runtime::ValuesCode& code, const char* operator_name,
+                    c10::DeviceIndex device) {
+  if (C10_LIKELY(code.rules().empty())) return nullptr;
+  void* word = nullptr;
+  check_driver(driver::fault_word(device, operator_name, code.rules(), &word), operator_name);
+  return word;
 }
 
 void launch_values(const LastingKernel& lasting, void* const* args, c10::DeviceIndex device) {

@@ -35,6 +35,7 @@ __all__ = [
     "parse_items",
     "parse_size",
     "plain_values",
+    "returning",
 ]
 
 # A number of blocks or threads: in x, or in up to three dimensions.
@@ -110,7 +111,8 @@ _NOT_PLAIN = {
 }
 # What is no whole number, or need not be one.
 _AROUND = ("ref", "const")
-_OWN = ("ptr", "workspace", *_AROUND, *CTYPES)
+_OWN = ("ptr", "workspace", "fault", *_AROUND, *CTYPES)
+_MOST_RULES = 100
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,11 @@ class CParameter:
     def is_workspace(self) -> bool:
         """Return whether it is scratch memory."""
         return self.program[-1].opcode is Opcode.WORKSPACE
+
+    @property
+    def is_fault(self) -> bool:
+        """Return whether it is the word in which a kernel says that it cannot compute."""
+        return self.program[0].opcode is Opcode.FAULT
 
     @property
     def address_of(self) -> int:
@@ -288,6 +295,8 @@ def parse_items(
 
 def plain_values(parameters: Sequence[CParameter], where: str) -> None:
     """Raise `ValueError` starting with `where` for what a launch with plain values cannot pass."""
+    if sum(parameter.is_fault for parameter in parameters) > 1:
+        raise ValueError(f"{where}: fault() stands once in the list, with all rules")
     for parameter in parameters:
         reason = _NOT_PLAIN.get(parameter.program[-1].opcode, "")
         if parameter.by_reference:
@@ -296,6 +305,16 @@ def plain_values(parameters: Sequence[CParameter], where: str) -> None:
             raise ValueError(
                 f"{where}: {parameter.text}: {reason}; device code with block= gets addresses of "
                 "tensors and numbers"
+            )
+
+
+def returning(parameters: Sequence[CParameter], where: str) -> None:
+    """Raise `ValueError` starting with `where` for what a function of the host cannot get."""
+    for parameter in parameters:
+        if parameter.is_fault:
+            raise ValueError(
+                f"{where}: {parameter.text} is for device code with block=, which returns nothing; "
+                "this function returns a status that is not 0"
             )
 
 
@@ -347,9 +366,9 @@ class _Reader(ExpressionReader):
     grammar = (
         "a parameter is ptr(x), ptr(x, float32), size(x,i), stride(x,i), numel(x), ndim(x), "
         "dtype(x), has(x), len(list), list[i], a scalar argument's name, stream, device, "
-        "workspace(bytes), a number, a text or None; of whole numbers also + - * // %, "
-        "comparisons, and, or, not, of each i8 to i64, u8 to u64, f32, f64 and bool, and ref() of "
-        "these; const() of an address"
+        "workspace(bytes), fault(rules), a number, a text or None; of whole numbers also "
+        "+ - * // %, comparisons, and, or, not, of each i8 to i64, u8 to u64, f32, f64 and bool, "
+        "and ref() of these; const() of an address"
     )
 
     def __init__(
@@ -394,6 +413,8 @@ class _Reader(ExpressionReader):
         if name == "workspace":
             size = self.visit(self._only(node))
             return self._made(ValueKind.POINTER, *size, Instruction(Opcode.WORKSPACE))
+        if name == "fault":
+            return self._fault(node)
         if name in _AROUND:
             raise self.error(f"{name}() stands around the whole parameter")
         if name == "ptr":
@@ -485,6 +506,17 @@ class _Reader(ExpressionReader):
         if made.address_of < 0:
             raise self.error(f"{name} is no tensor")
         return replace(made, dtype=word)
+
+    def _fault(self, node: ast.expr) -> CParameter:
+        rules = [_literal(rule) for rule in node.args] if isinstance(node, ast.Call) else []
+        texts = [rule for rule in rules if isinstance(rule, str) and rule]
+        if not texts or len(texts) != len(rules) or len(texts) > _MOST_RULES:
+            raise self.error(
+                f"fault() takes texts, 1 to {_MOST_RULES}: the rules whose number, from 1, the "
+                "kernel writes there"
+            )
+        self._texts += texts
+        return self._made(ValueKind.POINTER, Instruction(Opcode.FAULT))
 
     def _only(self, node: ast.expr) -> ast.expr:
         if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords:

@@ -74,8 +74,8 @@ class Expression:
     def evaluate(self, values: Sequence[Any]) -> Any:
         """Return the value for these arguments in the signature's order: an int, a SymInt where
         sizes are, a float, a text, an address, or a tensor as it is. Of None every number is 0.
-        Tensors are torch's or numpy's. Stream and device are None, they are known when the kernel
-        is called.
+        Tensors are torch's or numpy's. Stream, device and the word of fault() are None, they are
+        known when the kernel is called.
 
         Raises `ContractError` (without the kernel's name) for a missing dimension, a division by
         zero and a result beyond 64 bits.
@@ -101,7 +101,7 @@ class Expression:
             return double_of(step.value) if self.is_real else step.value
         if opcode is Opcode.TEXT:
             return self.texts[step.value]
-        if opcode in (Opcode.STREAM, Opcode.DEVICE):
+        if opcode in (Opcode.STREAM, Opcode.DEVICE, Opcode.FAULT):
             return None
         given = values[step.argument]
         if opcode is Opcode.HAS:

@@ -10,6 +10,9 @@ __all__ = ["OPERATORS", "Operator"]
 
 _INDEXED = {"T": "self", "I": "index"}
 _TARGETS = {"T": "self", "I": "target"}
+# What a kernel says of a call that it cannot compute.
+_INDEX_FAULT = "fault('index: an element is outside dimension dim of self')"
+_TARGET_FAULT = "fault('target: an element is no class of self, and not ignore_index')"
 
 
 def _matrix(name: str, rank: int) -> str:
@@ -111,7 +114,7 @@ OPERATORS: tuple[Operator, ...] = (
         "index_select",
         "indexing.cl:index_select",
         "ptr(self), ptr(index), ptr(out), size(self, dim), stride(self, dim), size(out, dim), "
-        "stride(out, dim), numel(out)",
+        f"stride(out, dim), numel(out), {_INDEX_FAULT}",
         each("numel(out)"),
         dtypes=_INDEXED,
         supports=ANY,
@@ -119,7 +122,7 @@ OPERATORS: tuple[Operator, ...] = (
     raw(
         "gather",
         "indexing.cl:gather",
-        f"{_LINES}, stride(index, dim), ptr(out), numel(out)",
+        f"{_LINES}, stride(index, dim), ptr(out), numel(out), {_INDEX_FAULT}",
         _where_alike(each("numel(out)")),
         dtypes=_INDEXED,
         supports=ANY,
@@ -127,7 +130,7 @@ OPERATORS: tuple[Operator, ...] = (
     raw(
         "scatter_add",
         "indexing.cl:scatter_add",
-        f"{_LINES}, stride(index, dim), ptr(src), ptr(out), numel(self)",
+        f"{_LINES}, stride(index, dim), ptr(src), ptr(out), numel(self), {_INDEX_FAULT}",
         # What is beside an index is not of its line: then the sizes differ, too.
         _where_alike(each("numel(self)"), "numel(index) == numel(src)"),
         dtypes=_INDEXED,
@@ -173,7 +176,7 @@ OPERATORS: tuple[Operator, ...] = (
             f"{name}_forward",
             "nll_loss.cl:nll_loss",
             "ptr(self), ptr(target), ptr(weight), ptr(out0), ptr(out1), reduction, ignore_index, "
-            f"{classes}, {inner}, numel(target)",
+            f"{classes}, {inner}, numel(target), {_TARGET_FAULT}",
             "1",
             dtypes=_TARGETS,
         )
@@ -187,7 +190,7 @@ OPERATORS: tuple[Operator, ...] = (
             f"{name}_backward",
             "nll_loss.cl:nll_loss_backward",
             "ptr(grad_output), ptr(target), ptr(weight), ptr(total_weight), ptr(out), reduction, "
-            f"ignore_index, {classes}, {inner}, numel(out)",
+            f"ignore_index, {classes}, {inner}, numel(out), {_TARGET_FAULT}",
             each("numel(out)"),
             dtypes=_TARGETS,
         )

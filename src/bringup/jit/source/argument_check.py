@@ -214,6 +214,8 @@ def _elements(parameter: CParameter, signature: Sequence[Argument]) -> str:
     first = parameter.program[0]
     if first.opcode in (Opcode.TEXT, Opcode.STRING):
         return "char"
+    if first.opcode is Opcode.FAULT:
+        return "int32_t"
     if first.opcode is Opcode.LIST_DATA and first.argument < len(signature):
         return "double" if signature[first.argument].type == "float[]" else "int64_t"
     found = C_TYPES.get(parameter.dtype, "")

@@ -24,6 +24,7 @@ from bringup._language.c_call import (
     parse_items,
     parse_size,
     plain_values,
+    returning,
 )
 from bringup._language.expression import Expression
 from bringup._language.reader import parse_expression
@@ -410,7 +411,9 @@ class BoundTemplate:
         parameters = parse_call(text, self.signature, where, tvm_ffi=tvm_ffi)
         if template.abi == "values":
             plain_values(parameters, where)
-        elif tvm_ffi or source.is_library:
+        else:
+            returning(parameters, where)
+        if tvm_ffi or source.is_library:
             return parameters
         return called_as_declared(source, parameters, where, self.signature)
 

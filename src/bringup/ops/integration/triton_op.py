@@ -50,7 +50,7 @@ _TYPES = {
     torch.bool: "i1",
 }
 _SCALARS = {ValueKind.FLOAT64: "fp32", ValueKind.FLOAT32: "fp32", ValueKind.BOOL: "i1"}
-_REFUSED = (Opcode.STREAM, Opcode.DEVICE, Opcode.WORKSPACE, Opcode.LIST_DATA)
+_REFUSED = (Opcode.STREAM, Opcode.DEVICE, Opcode.WORKSPACE, Opcode.LIST_DATA, Opcode.FAULT)
 
 
 class TritonOperator(CustomOperator):

@@ -143,6 +143,42 @@ def test_a_raw_kernel_gets_what_args_lists(host_code: str) -> None:
     assert "takes 7 parameters, args= has 2" in said[1]
 
 
+FAULTS = """
+import torch
+from bringup import devices, jit
+devices.load_driver("sim")
+take = jit.Source(name="take.cpp", entry="take", text='''
+#include "bringup/device.h"
+BRINGUP_EXPORT void take(const bringup_position* at, const T* x, const I* index, T* out,
+                         int64_t size, int64_t n, int32_t* fault) {
+  for (int64_t i = at->block_idx.x; i < n; i += at->grid_dim.x) {
+    const bool inside = index[i] >= 0 && index[i] < size;
+    if (!inside) *fault = 1;
+    out[i] = inside ? x[index[i]] : 0;
+  }
+}
+''')
+devices.kernel("aten::take", source=take, kind="raw", dtypes={"T": "self", "I": "index"}, grid=2,
+               args="ptr(self), ptr(index), ptr(out), numel(self), numel(out), "
+                    "fault('index: an element is outside self')")
+x = torch.arange(6.0, device="npu")
+for index in (0, 6, -7, 5):
+    try:
+        print(x.take(torch.tensor([index, 1], device="npu")).tolist())
+    except RuntimeError as error:
+        print(error)
+"""
+
+
+@pytest.mark.parametrize("host_code", ["0", "1"])
+def test_a_raw_kernel_says_what_it_cannot_compute(host_code: str) -> None:
+    said = output_of(FAULTS, BRINGUP_SIM_HOST_CODE=host_code).splitlines()
+    words = "operator 'aten::take' failed on device 0: index: an element is outside self"
+    assert (said[0], said[3]) == ("[0.0, 1.0]", "[5.0, 1.0]")
+    assert said[1].startswith(words)
+    assert said[2].startswith(words)
+
+
 REFUSED = """
 import torch
 from bringup import devices, jit
