@@ -141,7 +141,7 @@ int32_t Faults::end(const Look& look, int32_t status) {
   for (size_t i = 0; status == BRINGUP_OK && i < look.devices.size(); ++i) {
     status = read(look.devices[i]);
   }
-  if (status != BRINGUP_OK) {  // the others are still to be told
+  if (status != BRINGUP_OK) {  // the next wait looks again
     for (const auto& [device, stream] : look.taken) mark(device, stream);
   }
   return status;

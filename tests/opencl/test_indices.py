@@ -61,7 +61,8 @@ CALLS = {
 
 def has_indices(operator):
     name, _, overload = operator.name.removeprefix("aten::").partition(".")
-    schema = getattr(getattr(aten, name), overload or "default")._schema
+    packet = getattr(aten, name)
+    schema = getattr(packet, overload or packet.overloads()[0])._schema
     return any(a.name in ("index", "indices", "target") for a in schema.arguments)
 
 # The CPU writes beside its result for indices that no pooling gave; the device adds nothing.
