@@ -218,6 +218,12 @@ compare(lambda x: x.mean((2, 3)), x)
 """,
     "copies": """
 x = torch.randn(5, 6, 7)
+edges = torch.tensor([float("nan"), -0.0, float("inf"), -1.0])
+for numbers in (x, edges, torch.arange(-3, 4)):
+    compare(lambda x: x.clamp_min(0), numbers)
+    compare(lambda x: x.clamp_max(1), numbers)
+compare(lambda x: (x > 0) & (x < 1), x)
+compare(lambda x: x & 6, torch.arange(9), falls_back=True)
 compare(lambda x: x.transpose(0, 2).contiguous(), x)
 compare(lambda x: x.new_empty(7, 6, 5).copy_(x.permute(2, 1, 0)), x)
 compare(lambda x: x[:, ::2].half().transpose(0, 1).contiguous(), x)

@@ -74,6 +74,9 @@ OPERATORS: tuple[Operator, ...] = (
     # What `copy_` between layouts and dtypes runs.
     Operator("aten::copy.out", ("floating", "integral", "bool"), "src"),
     Operator("aten::isneginf", ("floating",), "self == -inf"),
+    Operator("aten::clamp_min", NUMBERS, "max(self, min)"),
+    Operator("aten::clamp_max", NUMBERS, "min(self, max)"),
+    Operator("aten::bitwise_and.Tensor", ("bool",), "self and other"),
     reduction("sum.dim_IntList", "sum", NUMBERS),
     reduction("mean.dim", "mean", FLOATING),
     reduction("amax", "amax", NUMBERS),
