@@ -13,6 +13,8 @@
 #include <array>
 #include <cstring>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "torch/devices/host_allocator.h"
 #include "torch/devices/host_call.h"
@@ -61,22 +63,36 @@ void copy_in_stream(bringup_copy_kind kind, End to, End from, const RowLayout& r
   }
 }
 
-// The host's side of a copy may end only when the copy did. Where the wait for it fails the copy
-// may still run: the memory stays then, for good if nothing tells of the end.
-void wait_for_copy(c10::DeviceIndex device, const c10::Stream& stream, const at::Storage& host) {
+// Waits for copies, and says what failed in their stream; "" for nothing. The host's side of a copy
+// may end only when the copy did. Where the wait for it fails the copy may still run: the memory
+// stays then, for good if nothing tells of the end.
+std::string failure_of_copies(const c10::Stream& stream, c10::ArrayRef<at::Storage> hosts) {
+  const c10::DeviceIndex device = stream.device_index();
   const int32_t status = wait_for_stream(device, native_stream(stream));
-  if (status != BRINGUP_OK && status != BRINGUP_KERNEL_FAILED) {
-    const std::string text = driver_failure_text(status, "waiting for a copy");
-    const int32_t device_status = wait_for_device(device);
-    if (device_status == BRINGUP_KERNEL_FAILED) {
-      report_host_failure(device, driver_error_text(device_status));
-    } else if (device_status != BRINGUP_OK) {
-      new at::Storage(host);  // on purpose never deleted
-    }
-    TORCH_CHECK(false, text);
+  if (status == BRINGUP_OK) return take_host_failure(device);
+  std::string text = driver_failure_text(status, "waiting for a copy");
+  if (status == BRINGUP_KERNEL_FAILED) return text;
+  const int32_t device_status = wait_for_device(device);
+  if (device_status == BRINGUP_KERNEL_FAILED) {
+    report_host_failure(device, driver_error_text(device_status));
+  } else if (device_status != BRINGUP_OK) {
+    for (const at::Storage& host : hosts) new at::Storage(host);  // on purpose never deleted
   }
-  check_driver(status, "waiting for a copy");
-  raise_host_failure(device);
+  return text;
+}
+
+void wait_for_copies(const c10::Stream& stream, c10::ArrayRef<at::Storage> hosts) {
+  const std::string failure = failure_of_copies(stream, hosts);
+  TORCH_CHECK(failure.empty(), failure);
+}
+
+// Up or down in this stream.
+void start_copy(bringup_copy_kind kind, void* device_address, void* host_address,
+                const RowLayout& rows, const c10::Stream& stream) {
+  const End on_device{stream.device_index(), device_address};
+  const End on_host{0, host_address};
+  const bool up = kind == BRINGUP_HOST_TO_DEVICE;
+  copy_in_stream(kind, up ? on_device : on_host, up ? on_host : on_device, rows, stream);
 }
 
 // Host to device or back in the current stream. Pinned memory is left to the stream with
@@ -85,12 +101,9 @@ void copy_host_range(bringup_copy_kind kind, void* device_address, c10::DeviceIn
                      void* host_address, const RowLayout& rows, const at::Storage& host,
                      bool left_to_stream) {
   const c10::Stream stream = current_stream(device);
-  const End on_device{device, device_address};
-  const End on_host{0, host_address};
-  const bool up = kind == BRINGUP_HOST_TO_DEVICE;
-  copy_in_stream(kind, up ? on_device : on_host, up ? on_host : on_device, rows, stream);
+  start_copy(kind, device_address, host_address, rows, stream);
   const bool kept = left_to_stream && record_host_use(host_address, host, stream);
-  if (!kept) wait_for_copy(device, stream, host);
+  if (!kept) wait_for_copies(stream, host);
 }
 
 // Between two devices the copy runs in the source's current stream, ordered after and before the
@@ -252,24 +265,45 @@ std::optional<NativeCall> native_copy(const at::Tensor& source, const at::Tensor
   return NativeCall{kernel, {target, source.expand_as(target), false, target}};
 }
 
-at::Tensor copy_to_host(const at::Tensor& device_tensor) {
+HostCopies::HostCopies(c10::DeviceIndex device) : stream_(current_stream(device)) {}
+
+HostCopies::~HostCopies() {
+  if (pending_.empty()) return;
+  std::string failure = failure_of_copies(stream_, pending_);
+  if (!failure.empty()) report_host_failure(stream_.device_index(), std::move(failure));
+}
+
+at::Tensor HostCopies::start(const at::Tensor& device_tensor, bool pinned) {
   const size_t bytes = span_bytes(device_tensor);
   at::Tensor host = at::empty({0}, device_tensor.options().device(c10::kCPU));
   host.unsafeGetTensorImpl()->set_sizes_and_strides(device_tensor.sizes(), device_tensor.strides());
   if (bytes > 0) {
-    at::DataPtr memory = bytes < kStagedBytes ? at::DataPtr() : pinned_or_nothing(bytes);
+    at::DataPtr memory;
+    if (pinned || bytes >= kStagedBytes) memory = pinned_or_nothing(bytes);
     if (memory.get() == nullptr) memory = c10::GetCPUAllocator()->allocate(bytes);
     void* address = memory.get();
-    const c10::Storage buffer(
-        c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
-                                              std::move(memory), c10::GetCPUAllocator(), true));
-    host.unsafeGetTensorImpl()->set_storage_keep_dtype(buffer);
-    copy_host_range(BRINGUP_DEVICE_TO_HOST, device_tensor.data_ptr(),
-                    device_tensor.device().index(), address, RowLayout::linear(bytes), buffer,
-                    false);
+    pending_.emplace_back(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
+                                                                bytes, std::move(memory),
+                                                                c10::GetCPUAllocator(), true));
+    host.unsafeGetTensorImpl()->set_storage_keep_dtype(pending_.back());
+    start_copy(BRINGUP_DEVICE_TO_HOST, device_tensor.data_ptr(), address, RowLayout::linear(bytes),
+               stream_);
   }
   if (device_tensor.is_conj()) host._set_conj(true);
   if (device_tensor.is_neg()) host._set_neg(true);
+  return host;
+}
+
+void HostCopies::wait() {
+  if (pending_.empty()) return;
+  const std::vector<at::Storage> hosts = std::exchange(pending_, {});
+  wait_for_copies(stream_, hosts);
+}
+
+at::Tensor copy_to_host(const at::Tensor& device_tensor) {
+  HostCopies copies(device_tensor.device().index());
+  at::Tensor host = copies.start(device_tensor);
+  copies.wait();
   return host;
 }
 

@@ -22,6 +22,8 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <tuple>
+#include <type_traits>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -216,6 +218,7 @@ void run_cpu_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::j
     value = map_tensors(
         value, [&](const at::Tensor& tensor) { return call.stand_in(tensor, written, is_result); });
   }
+  call.wait();
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   if (C10_UNLIKELY(plan.random.draws_inside())) {
     DeviceDraws draws(random_state(default_generator(device.index()), device.index()));
@@ -266,8 +269,11 @@ struct Unboxed<Op, at::Tensor(Arguments...)> {
     const c10::OptionalDeviceGuard guard(
         device.index() == current_device() ? std::nullopt : std::optional(device));
     HostCall call(device.index(), host_call_mode());
+    const std::tuple<std::decay_t<Arguments>...> hosts{host_value(call, arguments)...};
+    call.wait();
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    at::Tensor result = Op::redispatch(kCpuKeys, host_value(call, arguments)...);
+    at::Tensor result = std::apply(
+        [](const auto&... values) { return Op::redispatch(kCpuKeys, values...); }, hosts);
     adopt_results(plan, call, counted, [&] { result = call.adopt(result); });
     return result;
   }

@@ -204,10 +204,11 @@ at::Tensor host_alias(const at::Tensor& device_tensor) {
 HostCall::HostCall(c10::DeviceIndex device, Mode mode)
     : device_(device),
       mode_(mode),
+      copies_(device),
       former_interceptor_(current_interceptor()),
       scope_(intercepts(mode, former_interceptor_) ? this : former_interceptor_) {
   [[maybe_unused]] static const bool known = (add_raw_release(&release_redirected), true);
-  synchronize_current_stream(device);
+  if (mode == Mode::kAlias) synchronize_current_stream(device);
 }
 
 at::Tensor HostCall::stand_in(const at::Tensor& tensor, bool written, bool resized) {
@@ -226,7 +227,8 @@ at::Tensor HostCall::stand_in(const at::Tensor& tensor, bool written, bool resiz
     return pairs_.back().host;
   }
   bytes_to_host_ += tensor.nbytes();
-  pairs_.push_back({tensor, copy_to_host(tensor), written, resized});
+  const bool pinned = mode_ == Mode::kStage && former_interceptor_ == nullptr;
+  pairs_.push_back({tensor, copies_.start(tensor, pinned), written, resized});
   share_if_written(tensor);
   return pairs_.back().host;
 }
@@ -247,6 +249,7 @@ void HostCall::share_if_written(const at::Tensor& tensor) {
   const bool loose = mine->resized && !tensor.is_non_overlapping_and_dense();
   if (!loose && std::ranges::none_of(pairs_, [&](const Pair& pair) { return clash(*mine, pair); }))
     return;
+  copies_.wait();  // what they bring moves
   std::optional<c10::Storage> whole;
   for (const Pair& pair : pairs_) {
     if (pair.in_whole && storage_of(pair.original) == storage) whole = pair.host.storage();
@@ -271,11 +274,11 @@ at::Tensor HostCall::new_alias(const at::Tensor& tensor) const {
   return alias_of(tensor, true);
 }
 
-// Large memory of the CPU comes from the pinned cache. Where that has none left ordinary memory
-// does.
+// Memory of the CPU comes from the pinned cache, so that a result goes up without a wait: its event
+// keeps the memory. Where the cache has none left ordinary memory does.
 at::DataPtr HostCall::allocate_staged(size_t bytes, c10::Device device, c10::Allocator& base) {
   const InterceptorScope outside(nullptr);
-  if (!device.is_cpu() || bytes < kStagedBytes) return base.allocate(bytes);
+  if (!device.is_cpu() || bytes == 0) return base.allocate(bytes);
   at::DataPtr block = pinned_or_nothing(bytes);
   void* host = block.get();
   return host == nullptr ? base.allocate(bytes) : redirect(host, std::move(block));

@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "torch/common/allocation.h"
+#include "torch/devices/copies.h"
 #include "torch/devices/state.h"
 
 namespace bringup::torch_ext {
@@ -52,7 +53,7 @@ class HostCall final : AllocationInterceptor {
   // pinned memory, so that results go to the device without waiting.
   enum class Mode { kAlias, kCopy, kStage };
 
-  // Waits for the current stream of `device`, and raises what failed in it. Alias mode requires
+  // Alias mode waits for the current stream of `device`, and raises what failed in it; it requires
   // host-visible memory.
   HostCall(c10::DeviceIndex device, Mode mode);
 
@@ -61,6 +62,12 @@ class HostCall final : AllocationInterceptor {
   // so once it is resized. Any other tensor as it is. `written`: the host code may write to it;
   // `resized`: and resize it, as results that it is given.
   at::Tensor stand_in(const at::Tensor& tensor, bool written, bool resized = false);
+
+  // Before the host code, which reads the stand-ins: waits for the copies of all of them at once,
+  // and raises what failed in the stream.
+  void wait() {
+    if (mode_ != Mode::kAlias) copies_.wait();
+  }
 
   // After the host code: brings what it wrote, and resizes of what it wrote, to the device tensors.
   void write_back();
@@ -106,6 +113,7 @@ class HostCall final : AllocationInterceptor {
   const Mode mode_;
   uint64_t bytes_to_host_ = 0;
   uint64_t bytes_to_device_ = 0;
+  HostCopies copies_;
   c10::SmallVector<Pair, 4> pairs_;
   c10::SmallVector<Pair, 1> sparse_pairs_;
   c10::SmallVector<Redirected, 4> redirected_;

@@ -151,10 +151,14 @@ Tensor convolution(const Tensor& input, const Tensor& weight, const std::optiona
   if (bias.has_value() && bias->defined()) common.see(*bias, false);
   const c10::DeviceGuard guard(common.get("aten::convolution"));
   HostCall call(input.device().index(), host_call_mode());
+  const Tensor images = call.stand_in(input, false);
+  const Tensor filters = call.stand_in(weight, false);
+  const std::optional<Tensor> added = stand_in(call, bias);
+  call.wait();
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const Tensor result = call.adopt(at::convolution_symint(
-      call.stand_in(input, false), call.stand_in(weight, false), stand_in(call, bias), stride,
-      padding, dilation, transposed, output_padding, std::move(groups)));
+  const Tensor result =
+      call.adopt(at::convolution_symint(images, filters, added, stride, padding, dilation,
+                                        transposed, output_padding, std::move(groups)));
   counted.copied(call.bytes_to_host(), call.bytes_to_device());
   return result;
 }
@@ -169,13 +173,16 @@ std::tuple<Tensor, Tensor, Tensor> convolution_backward(
   for (const Tensor* tensor : {&grad, &input, &weight}) common.see(*tensor, false);
   const c10::DeviceGuard guard(common.get("aten::convolution_backward"));
   HostCall call(input.device().index(), host_call_mode());
+  const Tensor given = call.stand_in(grad, false);
+  const Tensor images = call.stand_in(input, false);
+  const Tensor filters = call.stand_in(weight, false);
+  call.wait();
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const std::vector<c10::SymInt> bias_size = {
       grad.sym_size(1)};  // one bias a channel of the output
   auto [grad_input, grad_weight, grad_bias] = at::convolution_backward_symint(
-      call.stand_in(grad, false), call.stand_in(input, false), call.stand_in(weight, false),
-      c10::SymIntArrayRef(bias_size), stride, padding, dilation, transposed, output_padding,
-      std::move(groups), wanted);
+      given, images, filters, c10::SymIntArrayRef(bias_size), stride, padding, dilation, transposed,
+      output_padding, std::move(groups), wanted);
   std::tuple results(call.adopt(grad_input), call.adopt(grad_weight), call.adopt(grad_bias));
   counted.copied(call.bytes_to_host(), call.bytes_to_device());
   return results;

@@ -144,9 +144,9 @@ class DeviceModule(ModuleType):
 
     def _index(self, device: DeviceLike) -> int:
         index = device if device is None or isinstance(device, int) else self._index_of(device)
-        count = self.device_count()
         if index is None or index == -1:
             return self.current_device()
+        count = self.device_count()
         if not 0 <= index < count:
             raise DeviceError(
                 f"there is no device '{self._name}:{index}':"
@@ -245,12 +245,13 @@ class DeviceModule(ModuleType):
             KernelError: a kernel failed; the text names operator and stream.
             DeviceError: the device failed otherwise.
         """
-        index = self._index(device)
-        status, message = self._native.synchronize(index)
+        # The current device is asked for natively: Python takes as long for it as for the wait.
+        status, message = self._native.synchronize(-1 if device is None else self._index(device))
         if status == self._native.KERNEL_FAILED:
             raise KernelError(message)
         if status != 0:
-            raise DeviceError(f"waiting for device '{self._name}:{index}' failed: {message}")
+            where = f"{self._name}:{self._index(device)}"
+            raise DeviceError(f"waiting for device '{where}' failed: {message}")
 
     def reset_device(self, device: DeviceLike = None) -> None:
         """Make a device usable again after a failure that it does not get over by itself.
