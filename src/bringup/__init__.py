@@ -7,7 +7,11 @@ touched until a system is used. In reading order: `jit`, `ops`, `devices`, `grap
 
 from __future__ import annotations
 
-from bringup._device_attributes import GRAPHS, register_module_attribute
+from bringup._device_attributes import (
+    GRAPHS,
+    register_module_attribute,
+    use_code_generator,
+)
 from bringup._version import __version__
 
 TYPE_CHECKING = False  # importing `typing` for it takes most of the time of this import
@@ -69,6 +73,7 @@ def _of_graphs(name: str) -> Callable[[], object]:
 
 for _attribute, _name in GRAPHS.items():
     register_module_attribute(_attribute, _of_graphs(_name))
+use_code_generator(lambda name: _imported("compiler.inductor.registration").register(name))
 
 
 def __dir__() -> list[str]:

@@ -1,5 +1,6 @@
-"""Attributes of `torch.<device>` that packages add before or after a driver loads. Below them all:
-neither the package that brings one nor the device module imports the other.
+"""What packages add to a device before or after a driver loads: attributes of `torch.<device>`, and
+its code generator. Below them all: neither the package that brings one nor `devices` imports the
+other.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ GRAPHS = {
 """What torch_npu calls captured graphs by, and the name in `bringup.graphs`."""
 
 _factories: dict[str, Callable[[], object]] = {}
+_code_generators: list[Callable[[str], object]] = []
 
 
 def register_module_attribute(name: str, factory: Callable[[], object]) -> None:
@@ -59,3 +61,14 @@ def resolve(name: str) -> object:
 def names() -> list[str]:
     """Return the names that `resolve` knows."""
     return sorted(_factories)
+
+
+def use_code_generator(register: Callable[[str], object]) -> None:
+    """Let `register(name)` register the code generator of a device named so with Inductor."""
+    _code_generators[:] = [register]
+
+
+def register_code_generator(name: str) -> None:
+    """Register the code generator of the device `name`, if there is one."""
+    for register in _code_generators:
+        register(name)

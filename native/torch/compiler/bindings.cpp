@@ -14,6 +14,7 @@
 #include "torch/common/argument.h"
 #include "torch/common/errors.h"
 #include "torch/common/tensor_caster.h"
+#include "torch/compiler/generated_kernel.h"
 #include "torch/compiler/program.h"
 #include "torch/compiler/tensor_metadata.h"
 #include "torch/module.h"
@@ -280,6 +281,7 @@ void bind_compiler(nb::module_& module) {
           nb::arg("list"), nb::arg("index"), nb::arg("result"))
       .def("finish", &finish, nb::arg("outputs"))
       .def("run", &run, nb::arg("arguments"));
+  bind_generated_kernels(module);
   module.def("tensor_look", &tensor_look, nb::arg("tensor"));
 }
 

@@ -238,6 +238,7 @@ void bind_devices(nb::module_& module) {
   module.def("start_dispatch_trace", &start_dispatch_trace, nb::arg("limit"), Release());
   module.def("stop_dispatch_trace", &dispatch_trace, nb::arg("tracer"));
   module.def("memory_snapshot", &memory_snapshot);
+  module.def("launches_values", &launches_values);
   module.def("synchronize", &synchronize_device, nb::arg("device"));
   nb::enum_<Float64Policy>(module, "Float64Policy")
       .value("error", Float64Policy::kError)

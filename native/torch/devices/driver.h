@@ -74,6 +74,11 @@ void call_on_cuda(const LastingKernel& lasting, void** args, int32_t count, c10:
 // As launch_kernel, for device code with plain arguments (kernel->values); `args` as the
 // kernel's entry would take them, read before this returns.
 void launch_values(const LastingKernel& lasting, void* const* args, c10::DeviceIndex device);
+// The same from values as the driver gets them, over `blocks` blocks of `threads` threads in x.
+void launch_plain_values(const LastingKernel& lasting, const bringup_value* values, size_t count,
+                         int64_t blocks, int64_t threads, c10::DeviceIndex device);
+// Whether the driver loads device code and starts it with plain values.
+bool launches_values() noexcept;
 // Raises when the driver cannot start it.
 void check_takes_values(const runtime::Kernel& kernel, const char* operator_name);
 // Where its kernel says that it cannot compute; null for one without fault() in its args=.

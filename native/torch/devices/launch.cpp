@@ -225,6 +225,31 @@ void launch_values(const LastingKernel& lasting, void* const* args, c10::DeviceI
   if (g_launch_blocking) synchronize_current_stream(device);
 }
 
+void launch_plain_values(const LastingKernel& lasting, const bringup_value* values, size_t count,
+                         int64_t blocks, int64_t threads, c10::DeviceIndex device) {
+  const bringup_driver& driver = *active_driver();
+  bringup_launch_values_args launch{};
+  launch.struct_size = sizeof launch;
+  launch.nvalues = static_cast<int32_t>(count);
+  launch.values = values;
+  launch.fn = function_of(lasting, device);
+  launch.grid = {static_cast<uint32_t>(blocks), 1, 1};
+  launch.block = {static_cast<uint32_t>(threads), 1, 1};
+  launch.name = lasting.name;
+  {
+    const ProfiledWork work(lasting.name, current_stream(device));
+    check_driver(driver.launch_values(device, current_driver_stream(device), &launch),
+                 lasting.name);
+  }
+  if (g_launch_blocking) synchronize_current_stream(device);
+}
+
+bool launches_values() noexcept {
+  const bringup_driver& driver = *active_driver();
+  const bool loads = driver.module_load != nullptr || driver.module_load_data != nullptr;
+  return driver.launch_values != nullptr && loads && driver.get_function != nullptr;
+}
+
 void set_launch_blocking(bool blocking) noexcept { g_launch_blocking = blocking; }
 
 bool launched_by_driver(const runtime::Kernel& kernel) noexcept {

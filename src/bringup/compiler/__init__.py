@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from bringup.compiler.buckets import bucket_for, bucket_ladder
     from bringup.compiler.captured_calls import CaptureReport, captures
     from bringup.compiler.file_compilation import compile_file
-    from bringup.compiler.inductor import InductorPass, inductor_hooks
+    from bringup.compiler.inductor.hooks import InductorPass, inductor_hooks
     from bringup.compiler.mining import mine
     from bringup.compiler.options import CompileOptions
     from bringup.compiler.pass_runs import last_report
@@ -68,7 +68,7 @@ _names = lazily(
         "buckets": "bucket_for bucket_ladder",
         "captured_calls": "CaptureReport captures",
         "served_models": "FrozenReport frozen_models",
-        "inductor": "InductorPass inductor_hooks",
+        "inductor.hooks": "InductorPass inductor_hooks",
         "mining": "mine",
         "file_compilation": "compile_file",
         "options": "CompileOptions",

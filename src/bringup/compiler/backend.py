@@ -187,7 +187,7 @@ class _Compilation:
             else:
                 run(True)
             return None
-        from bringup.compiler.inductor import compile_with_inductor, passes_before_inductor
+        from bringup.compiler.inductor.hooks import compile_with_inductor, passes_before_inductor
 
         first = passes_before_inductor(selected)
         rewrite(aten, first, plugins, options=options, constants=constants)

@@ -1,5 +1,5 @@
-"""What torch.compile has to know of a device: its interface for Dynamo, and that Inductor, which
-generates code for devices that it knows, has none for this one.
+"""What torch.compile has to know of a device: its interface for Dynamo, and who generates code for
+it in Inductor.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from bringup._after_import import after_import
-from bringup.errors import DeviceError
+from bringup._device_attributes import register_code_generator
 
 
 def register_for_compilers(name: str, module: Any) -> None:
@@ -22,7 +22,7 @@ def register_for_compilers(name: str, module: Any) -> None:
         module: its `torch.<name>`.
     """
     after_import("torch._dynamo.device_interface", partial(_register_interface, name, module))
-    after_import("torch._inductor.codegen.common", partial(_refuse_code_generation, name))
+    after_import("torch._inductor.codegen.common", partial(register_code_generator, name))
 
 
 def _register_interface(name: str, module: Any) -> None:
@@ -88,29 +88,3 @@ def _interface(base: Any, name: str, module: Any) -> Any:
             "Worker": type("Worker", (), worker),
         },
     )
-
-
-def _refuse_code_generation(name: str) -> None:
-    common = importlib.import_module("torch._inductor.codegen.common")
-    if common.get_scheduling_for_device(name) is not None:
-        return  # other code generates code for it
-
-    class NoCode:
-        """Inductor's scheduling and wrapper of the device, whichever it asks for first."""
-
-        supports_caching = False
-
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            self.create()
-
-        @staticmethod
-        def create(*args: Any, **kwargs: Any) -> None:
-            raise DeviceError(
-                f"Inductor generates no code for device {name!r}: compile with"
-                " torch.compile(..., backend='bringup'), which runs the device's kernels and fuses"
-                " by passes, or with backend='aot_eager'; a vendor's code generator is registered"
-                " by torch._inductor.codegen.common.register_backend_for_device"
-            )
-
-    common.register_backend_for_device(name, NoCode, NoCode, NoCode, NoCode)
-    common.register_device_op_overrides(name, common.DeviceOpOverrides())

@@ -67,6 +67,11 @@ class DeviceProperties:
     max_shared_bytes: int
     max_allocation: int
 
+    @property
+    def multi_processor_count(self) -> int:
+        """Return `core_count`: what Inductor asks a device for."""
+        return self.core_count
+
 
 class StreamContext(AbstractContextManager["torch.Stream | None"]):
     """Makes a stream current within a `with` block; None changes nothing."""

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from bringup.jit.lookup.spec import Recording, Spec, load_specs, record, save_specs
     from bringup.jit.lookup.warmup import end_warmup
     from bringup.jit.source.element import ElementExpression
+    from bringup.jit.source.loop_language import LoopLanguage
     from bringup.jit.source.writer import Element, Operand, Writer, Written
     from bringup.jit.template.params import Field, Params, params
     from bringup.jit.template.template import BoundTemplate, Template
@@ -81,6 +82,7 @@ __all__ = [
     "GnuTarget",
     "Job",
     "Layout",
+    "LoopLanguage",
     "Macro",
     "Memo",
     "Operand",
@@ -133,6 +135,7 @@ if not TYPE_CHECKING:
             "lookup.spec": "Recording Spec load_specs record save_specs",
             "lookup.warmup": "end_warmup",
             "source.element": "ElementExpression",
+            "source.loop_language": "LoopLanguage",
             "source.writer": "Element Operand Writer Written",
             "template.params": "Field Params params",
             "template.template": "BoundTemplate Template",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from bringup import jit
+from bringup_opencl._loops import LOOPS
 
 __all__ = ["OpenCLWriter"]
 
@@ -36,6 +37,11 @@ class OpenCLWriter(jit.Writer):
     threads = 256
     elements = 1024
     lanes = 64
+
+    @property
+    def loops(self) -> jit.LoopLanguage:
+        """Return OpenCL C."""
+        return LOOPS
 
     def c_type(self, c_type: str) -> str:
         """Return what OpenCL calls the elements: those of bool are uchar, of bfloat16 ushort."""

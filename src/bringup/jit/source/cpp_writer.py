@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from bringup.jit.source.c_loops import C_LOOPS
 from bringup.jit.source.element import ElementExpression
 from bringup.jit.source.generated import ENTRY, c_text, included
+from bringup.jit.source.loop_language import LoopLanguage
 from bringup.jit.source.source import Source
 from bringup.jit.source.writer import (
     KEPT,
@@ -25,6 +27,11 @@ _VALUES, _DENSE = "bringup_values", "bringup_dense"
 
 class CppWriter(Writer):
     """Writes entries in C++, for targets whose code is built like the host's."""
+
+    @property
+    def loops(self) -> LoopLanguage:
+        """Return C."""
+        return C_LOOPS
 
     def expression(
         self, name: str, expression: ElementExpression, operands: Sequence[Operand], computed: str

@@ -17,6 +17,7 @@ from typing import ClassVar, Literal
 from bringup._language.c_call import Binding, parse_call, parse_size
 from bringup._language.signature import Argument
 from bringup.jit.source.element import ElementExpression
+from bringup.jit.source.loop_language import LoopLanguage
 from bringup.jit.source.source import Source
 
 RANK = 6  # of pointwise kernels with plain values; native/torch/operators/operator_kernel.h, too
@@ -163,6 +164,13 @@ class Writer(abc.ABC):
     threads: int = 1
     elements: int = 1 << 14
     lanes: int = 1
+
+    @property
+    def loops(self) -> LoopLanguage | None:
+        """Return the language of torch.compile's loop nests; None: there is no code generator for
+        this target.
+        """
+        return None
 
     def c_type(self, c_type: str) -> str:
         """Return what the language calls elements of the type that kernel.h calls `c_type`."""

@@ -1,0 +1,85 @@
+"""Loop nests of torch.compile in OpenCL C: one work item for each result.
+
+Words with a leading `bringup_` are this package's, the others those of `jit.LoopLanguage`.
+"""
+
+from __future__ import annotations
+
+from bringup import jit
+
+__all__ = ["LOOPS"]
+
+_MATH = (
+    "exp exp2 expm1 log log1p log2 log10 sqrt sin cos tan asin acos atan sinh cosh tanh asinh "
+    "acosh atanh erf erfc floor ceil trunc rint lgamma fabs pow atan2 fmod copysign nextafter "
+    "hypot ldexp"
+).split()
+_TYPES = """\
+#pragma OPENCL FP_CONTRACT OFF
+typedef char int8_t;
+typedef short int16_t;
+typedef int int32_t;
+typedef long int64_t;
+typedef uchar uint8_t;
+typedef uint uint32_t;
+typedef ulong uint64_t;
+typedef half half_t;
+typedef ushort bfloat16_t;
+#define INT64_C(number) number##L
+#define inline
+#define BRINGUP_GLOBAL global
+#define BRINGUP_FIRST(n) ((long)get_global_id(0))
+#define BRINGUP_LAST(n) (n)
+#define BRINGUP_STEP ((long)get_global_size(0))
+"""
+_HALVES = """\
+static int32_t bitcast_float_int32(float v) { return as_int(v); }
+static float bitcast_int32_float(int32_t v) { return as_float(v); }
+static float load_half(global const half_t* p, long i) { return vload_half(i, p); }
+static void store_half(global half_t* p, long i, float v) { vstore_half(v, i, p); }
+static float round_half(float v) {
+  ushort bits;
+  vstore_half(v, 0, (half*)&bits);
+  return vload_half(0, (const half*)&bits);
+}
+static float bringup_widened(bfloat16_t v) { return as_float((uint)v << 16); }
+static bfloat16_t bringup_narrowed(float v) {
+  const uint bits = as_uint(v);
+  return isnan(v) ? 0x7fc0 : (ushort)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+static float load_bfloat16(global const bfloat16_t* p, long i) { return bringup_widened(p[i]); }
+static void store_bfloat16(global bfloat16_t* p, long i, float v) { p[i] = bringup_narrowed(v); }
+static float round_bfloat16(float v) { return bringup_widened(bringup_narrowed(v)); }
+static void atomic_add_int32_t(global int32_t* p, int32_t v) {
+  atomic_add((volatile global int*)p, v);
+}
+static void atomic_add_float(global float* p, float v) {
+  volatile global int* const place = (volatile global int*)p;
+  int known = *place, found = known;
+  do {
+    known = found;
+    found = atomic_cmpxchg(place, known, as_int(as_float(known) + v));
+  } while (found != known);
+}
+static void report_fault(global int64_t* fault, int64_t number, int64_t value) {
+  if (atomic_cmpxchg((volatile global int*)fault, 0, (int)number) == 0) fault[1] = value;
+}
+"""
+_DOUBLES = """\
+#pragma OPENCL EXTENSION cl_khr_fp64 : enable
+static int64_t bitcast_double_int64(double v) { return as_long(v); }
+static double bitcast_int64_double(int64_t v) { return as_double(v); }
+"""
+
+
+_MACROS = "".join(f"#define {name}f {name}\n" for name in _MATH)
+
+LOOPS = jit.LoopLanguage(
+    suffix=".cl",
+    prelude=f"{_TYPES}{_MACROS}{_HALVES}",
+    float64=_DOUBLES,
+    entry="kernel void {name}({parameters})",
+    threads=64,
+    elements=64,
+    atomics=frozenset(("float", "int32_t")),
+)

@@ -1,0 +1,14 @@
+"""Inductor: the kit's passes in it, and its code generator for the devices of drivers.
+
+- `hooks`: passes as Inductor's custom graph passes
+- `torch_private`: the members of torch that the code generator leans on, and a check of them
+- `prelude`: helpers that generated code has in every language
+- `indices`: index expressions as text
+- `functions`: what is computed for one element
+- `segments`: the loops of a kernel and what they accumulate
+- `kernel`: a fused loop nest as a function
+- `scheduling`: which nodes become a kernel, and the lines of the wrapper that define and call it
+- `fallback`: which nodes stay the device's eager operators
+- `launch`: what the wrapper calls
+- `registration`: what torch knows of all this
+"""

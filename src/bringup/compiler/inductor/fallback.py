@@ -1,0 +1,91 @@
+"""Which nodes of a graph stay the device's eager operators: generated code lacks their dtype or
+their function.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._dynamo.utils import counters
+from torch._inductor.custom_graph_pass import CustomGraphModulePass, get_hash_for_files
+from torch.utils._pytree import tree_leaves
+
+
+class EagerNodes(CustomGraphModulePass):  # type: ignore[misc]
+    """Marks these nodes for Inductor, after its own passes over a graph.
+
+    What it marked is counted by operator and reason in `torch._dynamo.utils.counters`, under
+    `bringup_eager_nodes`.
+    """
+
+    def __init__(self, device_type: str) -> None:
+        self._device_type = device_type
+
+    def uuid(self) -> object:
+        """Return what Inductor's caches know the whole generator by: the content of its files."""
+        from bringup.compiler.inductor.launch import language_of
+
+        device = torch.device(self._device_type, 0)
+        language = language_of(device)
+        properties = torch.get_device_module(self._device_type).get_device_properties(device)
+        return (_content(), language, properties.arch, sorted(map(str, properties.dtypes)))
+
+    def __call__(self, gm: Any) -> None:
+        """Mark nodes of one graph."""
+        for node in gm.graph.nodes:
+            if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+                continue
+            if reason := self._reason(node):
+                node.meta["should_fallback"] = True
+                counters["bringup_eager_nodes"][f"{node.target}: {reason}"] += 1
+
+    def _reason(self, node: Any) -> str:
+        from bringup.compiler.inductor.functions import BITCASTS, TYPES
+
+        dtypes = {value.dtype for value in _tensors(node)}
+        if not dtypes or node.target.is_view and node.target is not torch.ops.aten.view.dtype:
+            return ""
+        module = torch.get_device_module(self._device_type)
+        has = module.get_device_properties(0).dtypes & TYPES.keys()
+        if lacking := [dtype for dtype in dtypes if dtype not in has]:
+            return f"there is no {', '.join(sorted(map(str, lacking)))} in generated code"
+        name = node.target._schema.name.split("::")[1]
+        if name in _lacking():
+            return "generated code has no such function"
+        if node.target is torch.ops.aten.view.dtype:
+            given = node.args[0].meta["val"].dtype
+            if given is not node.args[1] and (given, node.args[1]) not in BITCASTS:
+                return f"the bits of {given} are not taken for {node.args[1]}"
+        return ""
+
+
+def _tensors(node: Any) -> Iterator[torch.Tensor]:
+    for one in (node, *node.all_input_nodes):
+        for value in tree_leaves(one.meta.get("val")):
+            if isinstance(value, torch.Tensor):
+                yield value
+
+
+@cache
+def _lacking() -> frozenset[str]:
+    """Return names of ATen whose lowering needs a function that generated code lacks."""
+    from bringup.compiler.inductor.functions import Functions
+    from bringup.compiler.inductor.torch_private import OpsHandler, pointwise_overrides_data
+
+    names = {name for name in dir(OpsHandler) if not name.startswith("_")}
+    lacking = {name for name in names if Functions._is_unimplemented(name)}
+    named = {pointwise_overrides_data[n].name for n in lacking if n in pointwise_overrides_data}
+    return frozenset(named | {name for name in lacking if hasattr(torch.ops.aten, name)})
+
+
+@cache
+def _content() -> str:
+    files = sorted(Path(__file__).parent.glob("*.py"))
+    spec = importlib.util.find_spec("bringup.jit.source.c_loops")
+    found = (*map(str, files), *((spec.origin,) if spec and spec.origin else ()))
+    return str(get_hash_for_files(found))

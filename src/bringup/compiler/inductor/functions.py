@@ -1,0 +1,363 @@
+"""What Inductor computes for one element, as text in what C and OpenCL C share.
+
+Each value has an explicit type: float for half precision, else its own. A function that is not here
+is none that generated code has, and `fallback` leaves it to the device's eager operators.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from bringup.compiler.inductor.torch_private import (
+    DTYPE_TO_COMPUTATION_DTYPE,
+    IndentedBuffer,
+    OpOverrides,
+    V,
+    get_bounds_index_expr,
+    ops,
+    pointwise_overrides_data,
+)
+
+TYPES: Mapping[torch.dtype, str] = MappingProxyType(
+    {
+        torch.float32: "float",
+        torch.float64: "double",
+        torch.int64: "int64_t",
+        torch.int32: "int32_t",
+        torch.int16: "int16_t",
+        torch.int8: "int8_t",
+        torch.uint8: "uint8_t",
+        torch.bool: "bool",
+        torch.float16: "half_t",
+        torch.bfloat16: "bfloat16_t",
+    }
+)
+"""The dtypes that generated code has."""
+HALVES: Mapping[torch.dtype, str] = MappingProxyType(
+    {torch.float16: "half", torch.bfloat16: "bfloat16"}
+)
+_BITS = {torch.float32: "float", torch.float64: "double", torch.int32: "int32"} | {
+    torch.int64: "int64"
+}
+BITCASTS = frozenset(
+    pair
+    for a, b in ((torch.float32, torch.int32), (torch.float64, torch.int64))
+    for pair in ((a, b), (b, a))
+)
+"""Pairs of dtypes whose bits generated code takes for each other's."""
+# Functions of math.h with one and with more arguments.
+_MATH = (
+    "exp exp2 expm1 log log1p log2 log10 sqrt sin cos tan asin acos atan sinh cosh tanh asinh "
+    "acosh atanh erf erfc floor ceil trunc lgamma"
+)
+_MATH_MORE = "pow atan2 copysign nextafter hypot"
+
+
+def computed(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype that numbers of `dtype` are computed with."""
+    return DTYPE_TO_COMPUTATION_DTYPE.get(dtype, dtype)
+
+
+def computed_type(dtype: torch.dtype) -> str:
+    """Return the C type that numbers of `dtype` are computed with."""
+    return TYPES[computed(dtype)]
+
+
+def literal(value: Any, dtype: torch.dtype) -> str:
+    """Return a number of the type that `dtype` is computed with."""
+    dtype = computed(dtype)
+    if dtype is torch.bool:
+        return "true" if value else "false"
+    if not dtype.is_floating_point:
+        number = int(value)
+        least = number == torch.iinfo(torch.int64).min
+        text = f"(-INT64_C({-number - 1}) - 1)" if least else f"INT64_C({number})"
+        return text if dtype is torch.int64 else f"(({TYPES[dtype]}){number})"
+    number = float(value)
+    if math.isnan(number):
+        text = "NAN"
+    elif math.isinf(number):
+        text = "INFINITY" if number > 0 else "-INFINITY"
+    else:
+        text = repr(number) + ("" if dtype is torch.float64 else "f")
+    return f"({text})"
+
+
+def _dtype(value: Any) -> torch.dtype:
+    """Return the dtype of an operand: numbers of Python take part as what they are."""
+    if isinstance(value, (bool, int, float)):
+        return {bool: torch.bool, int: torch.int64, float: torch.float32}[type(value)]
+    found: torch.dtype = value.dtype
+    return found
+
+
+def _together(*values: Any) -> torch.dtype:
+    dtypes = [_dtype(value) for value in values if not isinstance(value, (bool, int, float))]
+    found = dtypes[0] if dtypes else _dtype(values[0])
+    for dtype in dtypes[1:]:
+        found = torch.promote_types(found, dtype)
+    return computed(found)
+
+
+def _as(value: Any, dtype: torch.dtype) -> str:
+    if isinstance(value, (bool, int, float)):
+        return literal(value, dtype)
+    return f"{value}" if _dtype(value) is dtype else f"(({TYPES[dtype]}){value})"
+
+
+def _named(name: str, *values: Any) -> str:
+    """Return a call of a helper of the prelude for the type of its operands."""
+    dtype = _together(*values)
+    if dtype is torch.bool:
+        dtype = torch.uint8
+    given = ", ".join(_as(value, dtype) for value in values)
+    return f"{name}_{TYPES[dtype]}({given})"
+
+
+def _math(name: str, *values: Any) -> str:
+    dtype = _together(*values)
+    if not dtype.is_floating_point:
+        dtype = torch.float32
+    given = ", ".join(_as(value, dtype) for value in values)
+    return f"{name}{'f' if dtype is torch.float32 else ''}({given})"
+
+
+class Functions(OpOverrides):  # type: ignore[misc]
+    """The functions of `ops` that generated code has."""
+
+    @staticmethod
+    def constant(value: Any, dtype: torch.dtype) -> str:
+        return literal(value, dtype)
+
+    @staticmethod
+    def to_dtype(
+        x: Any,
+        dtype: torch.dtype,
+        src_dtype: torch.dtype | None = None,
+        use_compute_types: bool = True,
+    ) -> str:
+        if dtype in HALVES:
+            return f"round_{HALVES[dtype]}((float){x})"
+        if dtype is torch.bool:
+            return f"({x} != 0)"
+        return f"(({TYPES[dtype]}){x})"
+
+    @staticmethod
+    def to_dtype_bitcast(x: Any, dtype: torch.dtype, src_dtype: torch.dtype) -> str:
+        if dtype is src_dtype:
+            return f"{x}"
+        if (src_dtype, dtype) not in BITCASTS:
+            raise NotImplementedError(f"the bits of {src_dtype} as {dtype}")
+        return f"bitcast_{_BITS[src_dtype]}_{_BITS[dtype]}({x})"
+
+    @staticmethod
+    def index_expr(expr: Any, dtype: torch.dtype) -> Any:
+        text = V.kernel.index_to_str(V.kernel.prepare_indexing(expr))
+        index = V.kernel.cse.generate(
+            V.kernel.compute,
+            f"(int64_t)({text})",
+            bounds=get_bounds_index_expr(expr),
+            dtype=torch.int64,
+        )
+        return ops.to_dtype(index, dtype)
+
+    value_expr = index_expr
+
+    @staticmethod
+    def masked(mask: Any, body: Callable[[], Any], other: Any) -> Any:
+        inner = IndentedBuffer()
+        with V.kernel.swap_buffers(inner):
+            found = body()
+        dtype = found.dtype
+        variable = V.kernel.cse.newvar(dtype=dtype)
+        out = V.kernel.compute
+        out.writeline(f"{computed_type(dtype)} {variable} = {literal(other, dtype)};")
+        out.writeline(f"if ({mask}) {{")
+        with out.indent():
+            out.splice(inner)
+            out.writeline(f"{variable} = {found};")
+        out.writeline("}")
+        return variable
+
+    @staticmethod
+    def where(condition: Any, yes: Any, no: Any) -> str:
+        dtype = _together(yes, no)
+        return f"({condition} ? {_as(yes, dtype)} : {_as(no, dtype)})"
+
+    @staticmethod
+    def add(a: Any, b: Any) -> str:
+        return _arithmetic("+", a, b)
+
+    @staticmethod
+    def sub(a: Any, b: Any) -> str:
+        return _arithmetic("-", a, b)
+
+    @staticmethod
+    def mul(a: Any, b: Any) -> str:
+        return _arithmetic("*", a, b)
+
+    @staticmethod
+    def truediv(a: Any, b: Any) -> str:
+        dtype = _together(a, b)
+        dtype = dtype if dtype.is_floating_point else torch.float32
+        return f"({_as(a, dtype)} / {_as(b, dtype)})"
+
+    div_rn = truediv
+
+    @staticmethod
+    def maximum(a: Any, b: Any) -> str:
+        return _named("max", a, b)
+
+    @staticmethod
+    def minimum(a: Any, b: Any) -> str:
+        return _named("min", a, b)
+
+    @staticmethod
+    def relu(x: Any) -> str:
+        return _named("max", x, 0)
+
+    @staticmethod
+    def sign(x: Any) -> str:
+        return f"{x}" if _dtype(x) is torch.bool else _named("sign", x)
+
+    @staticmethod
+    def abs(x: Any) -> str:
+        dtype = _dtype(x)
+        if dtype in (torch.bool, torch.uint8):
+            return f"{x}"
+        return _math("fabs", x) if dtype.is_floating_point else f"({x} < 0 ? -{x} : {x})"
+
+    @staticmethod
+    def neg(x: Any) -> str:
+        return f"(-{x})"
+
+    @staticmethod
+    def square(x: Any) -> str:
+        return _arithmetic("*", x, x)
+
+    @staticmethod
+    def reciprocal(x: Any) -> str:
+        return Functions.truediv(1.0, x)
+
+    @staticmethod
+    def rsqrt(x: Any) -> str:
+        return f"(1 / {_math('sqrt', x)})"
+
+    @staticmethod
+    def sigmoid(x: Any) -> str:
+        dtype = _together(x) if _together(x).is_floating_point else torch.float32
+        suffix = "f" if dtype is torch.float32 else ""
+        return f"(1 / (1 + exp{suffix}(-{_as(x, dtype)})))"
+
+    @staticmethod
+    def round(x: Any) -> str:
+        return _math("rint", x)
+
+    @staticmethod
+    def fma(x: Any, y: Any, z: Any) -> str:
+        return f"({x} * {y} + {z})"
+
+    @staticmethod
+    def ldexp(x: Any, n: Any) -> str:
+        return f"ldexp{'f' if _dtype(x) is torch.float32 else ''}({x}, (int){n})"
+
+    @staticmethod
+    def isnan(x: Any) -> str:
+        return f"({x} != {x})"
+
+    @staticmethod
+    def isinf(x: Any) -> str:
+        return f"({_math('fabs', x)} == INFINITY)"
+
+    @staticmethod
+    def signbit(x: Any) -> str:
+        if not _dtype(x).is_floating_point:
+            return f"({x} < 0)"
+        dtype, bits = (torch.float32, "float_int32"), (torch.float64, "double_int64")
+        name = dict((dtype, bits))[_dtype(x)]
+        return f"(bitcast_{name}({x}) < 0)"
+
+    @staticmethod
+    def floordiv(a: Any, b: Any) -> str:
+        return _named("floordiv", a, b)
+
+    @staticmethod
+    def truncdiv(a: Any, b: Any) -> str:
+        if _together(a, b).is_floating_point:
+            return f"trunc{'f' if _together(a, b) is torch.float32 else ''}({a} / {b})"
+        return _named("truncdiv", a, b)
+
+    @staticmethod
+    def remainder(a: Any, b: Any) -> str:
+        return _named("remainder", a, b)
+
+    @staticmethod
+    def fmod(a: Any, b: Any) -> str:
+        floating = _together(a, b).is_floating_point
+        return _math("fmod", a, b) if floating else _named("fmod", a, b)
+
+    mod = fmod
+
+    @staticmethod
+    def bitwise_not(x: Any) -> str:
+        return f"(!{x})" if _dtype(x) is torch.bool else f"(~{x})"
+
+    @staticmethod
+    def bitwise_left_shift(a: Any, b: Any) -> str:
+        return _named("shift_left", a, b)
+
+    @staticmethod
+    def bitwise_right_shift(a: Any, b: Any) -> str:
+        return _named("shift_right", a, b)
+
+    lshift = bitwise_left_shift
+    rshift = bitwise_right_shift
+
+    @staticmethod
+    def logical_not(a: Any) -> str:
+        return f"({a} == 0)"
+
+    @staticmethod
+    def logical_and(a: Any, b: Any) -> str:
+        return f"(({a} != 0) && ({b} != 0))"
+
+    @staticmethod
+    def logical_or(a: Any, b: Any) -> str:
+        return f"(({a} != 0) || ({b} != 0))"
+
+    @staticmethod
+    def logical_xor(a: Any, b: Any) -> str:
+        return f"(({a} != 0) != ({b} != 0))"
+
+    @staticmethod
+    def rand(seed: Any, offset: Any) -> str:
+        return f"philox_rand({seed}, {offset})"
+
+    @staticmethod
+    def randn(seed: Any, offset: Any) -> str:
+        return f"philox_randn({seed}, {offset})"
+
+    @staticmethod
+    def randint64(seed: Any, offset: Any, low: Any, high: Any) -> str:
+        return f"philox_randint64({seed}, {offset}, {low}, {high})"
+
+
+def _arithmetic(sign: str, a: Any, b: Any) -> str:
+    dtype = _together(a, b)
+    return f"({_as(a, dtype)} {sign} {_as(b, dtype)})"
+
+
+def _function(name: str) -> Any:
+    return staticmethod(lambda *values: _math(name, *values))
+
+
+for _name in (*_MATH.split(), *_MATH_MORE.split()):
+    setattr(Functions, _name, _function(_name))
+for _name in pointwise_overrides_data:
+    if Functions._is_unimplemented(_name):
+        setattr(Functions, _name, Functions._unimplemented(_name))

@@ -1,0 +1,355 @@
+"""A fused loop nest of Inductor as one function of a target's language."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any
+
+import sympy
+import torch
+
+from bringup.compiler.inductor.functions import HALVES, TYPES, Functions, computed, computed_type
+from bringup.compiler.inductor.indices import print_index
+from bringup.compiler.inductor.segments import (
+    Nest,
+    Reduction,
+    Segment,
+    finding,
+    folding,
+    welford,
+    welford_step,
+)
+from bringup.compiler.inductor.torch_private import (
+    CSE,
+    CSEVariable,
+    DeferredLine,
+    IndentedBuffer,
+    OrderedSet,
+    SIMDKernel,
+    SizeArg,
+    TensorArg,
+    V,
+)
+from bringup.jit import LoopLanguage
+
+ENTRY = "bringup_nest"
+
+
+class TypedCSE(CSE):  # type: ignore[misc]
+    """Declares each variable with the type of its dtype."""
+
+    def generate(self, buffer: Any, expr: Any, **kwargs: Any) -> Any:
+        """Write `expr` once; its dtype has to be given."""
+        dtype = kwargs.get("dtype")
+        if dtype is not None:
+            self.prefix = f"{computed_type(dtype)} "
+        elif not isinstance(expr, CSEVariable) and kwargs.get("assignment", True):
+            raise NotImplementedError(f"an expression without a dtype: {expr}")
+        return super().generate(buffer, expr, **kwargs)
+
+
+class LoopKernel(SIMDKernel):  # type: ignore[misc]
+    """Writes the nodes that Inductor fused as loops over results and what each is reduced of.
+
+    Attributes:
+        language: what it is written in.
+        faults: what can go wrong in it, in words; a report has the number behind the place here.
+    """
+
+    overrides = Functions
+    suffix = ";"
+    newvar_prefix = ""
+    kexpr = sexpr = pexpr = staticmethod(print_index)
+    language: LoopLanguage
+
+    def __init__(self, tiling: Any, **kwargs: Any) -> None:
+        super().__init__(tiling, **kwargs)
+        self.cse = TypedCSE("", self.suffix)
+        self.faults: list[str] = []
+        self._segments: list[Segment] = []
+        self._results: dict[str, str] = {}  # lines that name parts of xindex
+        self._entries: dict[str, Any] = {}
+        self._reduced: list[str] = []
+        self._after = IndentedBuffer()
+        self._reductions: list[Reduction] = []
+        self._welford: dict[str, None] = {}
+        self._numbers = itertools.count()
+        self._vectorizes = True
+        self._outer = False
+
+    def dtype_to_str(self, dtype: torch.dtype) -> str:
+        """Return the C type of a dtype."""
+        return TYPES[dtype]
+
+    def finalize_indexing(self, indices: Iterable[Any]) -> None:
+        """See in which direction neighbours lie in memory."""
+        if not self.inside_reduction or self.language.lanes == 1:
+            return
+        results, reduced = 0, 0
+        x, r = (tree.symbol() for tree in self.range_trees)
+        for index in indices:
+            strides = self.get_strides_of_load(index)
+            reduced += strides[r] == 1
+            results += strides[x] == 1 and strides[r] not in (0, 1)
+        self._outer = results > reduced
+
+    # --- memory
+
+    def is_host_number(self, name: str) -> bool:
+        """Return whether a buffer is a 0-dimensional tensor of the host, which comes by value."""
+        buffer = V.graph.try_get_buffer(name)
+        return buffer is not None and buffer.get_device().type == "cpu"
+
+    def load(self, name: str, index: Any) -> Any:
+        """Read one element, widened to the type that it is computed with."""
+        pointer, dtype = self.args.input(name), V.graph.get_dtype(name)
+        place = self.index_to_str(self.prepare_indexing(index))
+        if self.is_host_number(name):
+            text = f"({computed_type(dtype)}){pointer}"
+        elif dtype in HALVES:
+            text = f"load_{HALVES[dtype]}({pointer}, {place})"
+        elif dtype is torch.bool:
+            text = f"{pointer}[{place}] != 0"
+        else:
+            text = f"{pointer}[{place}]"
+        return self.cse.generate(self.loads, text, dtype=computed(dtype))
+
+    def _stored(self, name: str, index: Any, value: Any) -> Any:
+        pointer, dtype = self.args.output(name), V.graph.get_dtype(name)
+        place = self.index_to_str(self.prepare_indexing(index))
+        if dtype in HALVES:
+            text = f"store_{HALVES[dtype]}({pointer}, {place}, {value});"
+        elif dtype is torch.bool:
+            text = f"{pointer}[{place}] = ({value}) != 0;"
+        else:
+            text = f"{pointer}[{place}] = ({TYPES[dtype]})({value});"
+        return DeferredLine(name, text)
+
+    def store(self, name: str, index: Any, value: Any, mode: Any = None) -> None:
+        """Write one element, or add to it."""
+        if mode is None:
+            self.stores.writeline(self._stored(name, index, value))
+            return
+        c_type = TYPES[V.graph.get_dtype(name)]
+        if mode != "atomic_add" or c_type not in self.language.atomics:
+            raise NotImplementedError(f"store {mode} of {c_type} in {self.language.suffix}")
+        self._vectorizes = False
+        place = self.index_to_str(self.prepare_indexing(index))
+        line = f"atomic_add_{c_type}(&{self.args.output(name)}[{place}], ({c_type})({value}));"
+        self.stores.writeline(DeferredLine(name, line))
+
+    def store_reduction(self, name: str, index: Any, value: Any) -> None:
+        """Write a result when its loop is over."""
+        inside, self.inside_reduction = self.inside_reduction, False
+        try:
+            self._after.writeline(self._stored(name, index, value))
+        finally:
+            self.inside_reduction = inside
+
+    # --- reductions
+
+    def _names(self, count: int, dtype: torch.dtype) -> list[Any]:
+        return [self.cse.namedvar(f"acc{next(self._numbers)}", dtype=dtype) for _ in range(count)]
+
+    def reduction(self, dtype: Any, src_dtype: Any, reduction_type: str, value: Any) -> Any:
+        """Keep what a reduction needs, and return what it will be after the loop."""
+        key = (src_dtype, reduction_type, value)
+        if key not in self.cse.reduction_cache:
+            self.cse.reduction_cache[key] = self._reduce(dtype, src_dtype, reduction_type, value)
+        return self.cse.reduction_cache[key]
+
+    def _reduce(self, dtype: torch.dtype, src: torch.dtype, kind: str, value: Any) -> Any:
+        source = computed(src)
+        if kind.startswith("welford"):
+            return self._reduce_welford(kind, source, value)
+        if kind in ("argmax", "argmin"):
+            best, where = (*self._names(1, source), *self._names(1, torch.int64))
+            tree = next(tree for tree in self.range_trees if tree.is_reduction)
+            made, line = finding(str(best), str(where), kind, source, value, tree.name)
+            result = where
+        else:
+            kept = source if kind in ("max", "min") else computed(dtype)
+            (result,) = self._names(1, torch.bool if kind == "any" else kept)
+            made, line = folding(str(result), kind, result.dtype, value)
+        self.compute.writeline(line)
+        self._reductions.append(made)
+        return result
+
+    def _reduce_welford(self, kind: str, dtype: torch.dtype, value: Any) -> tuple[Any, ...]:
+        names, c_type = self._names(3, dtype), TYPES[dtype]
+        texts = [str(name) for name in names]
+        made, line = welford(texts, c_type, value)
+        if kind == "welford_reduce":
+            self._welford[c_type] = None
+            self.compute.writeline(line)
+        else:
+            self.compute.writeline(welford_step([f"{text}@" for text in texts], value, c_type))
+        self._reductions.append(made)
+        return tuple(names)
+
+    # --- checks
+
+    def _fault(self, words: str) -> int:
+        operators = dict.fromkeys(
+            str(origin.target)
+            for origin in (self.current_node.node.get_origins() if self.current_node else ())
+            if isinstance(origin.target, torch._ops.OpOverload)
+        )
+        self._vectorizes = False
+        self.faults.append(f"{', '.join(operators) or 'a compiled kernel'}: {words}")
+        return len(self.faults)
+
+    def check_bounds(self, expr: Any, size: Any, lower: bool, upper: bool) -> None:
+        """Report an index that is out of bounds, and go on with one that is not."""
+        if not (lower or upper):
+            return
+        index, limit = self.index_to_str(expr), self.index_to_str(size)
+        number = self._fault(f"index {{}} is out of bounds for a dimension of size {size}")
+        wrong = " || ".join([f"{index} < 0"] * lower + [f"{index} >= {limit}"] * upper)
+        instead = f" {index} = 0;" if isinstance(expr, sympy.Symbol) else ""
+        self.compute.writeline(f"if ({wrong}) {{ report_fault(fault, {number}, {index});{instead} }}")
+
+    def device_assert_async(self, cond: Any, msg: str) -> None:
+        """Report that a condition does not hold."""
+        number = self._fault(msg.replace("{", "(").replace("}", ")"))
+        self.compute.writeline(f"if (!({cond})) report_fault(fault, {number}, 0);")
+
+    # --- the text
+
+    def codegen_iteration_ranges_entry(self, entry: Any) -> None:
+        """Name a part of an index."""
+        line = f"const int64_t {entry.name} = {print_index(self.rename_indexing(entry.expr))};"
+        if entry.is_reduction:
+            self._reduced.append(line)
+        else:
+            self._results[entry.name], self._entries[entry.name] = line, entry
+
+    def codegen_body(self) -> None:
+        """End a segment: what follows sees the results of its reductions."""
+        if not (self.loads or self.compute or self.stores or self._after):
+            return
+        code, after = IndentedBuffer(), self._after
+        for buffer in (self.loads, self.compute, self.stores):
+            code.splice(buffer)
+            buffer.clear()
+        self._after = IndentedBuffer()
+        loops = self.inside_reduction
+        found, kinds = tuple(self._reductions), tuple(self._welford)
+        self._segments.append(Segment(loops, self._reduced, code, after, found, kinds))
+        self._reduced, self._reductions, self._welford = [], [], {}
+        if loops or self._outer:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Forget the variables of a loop's body: results of reductions are there after it."""
+        results = [
+            variable
+            for item in self.cse.reduction_cache.values()
+            for variable in (item if isinstance(item, tuple) else (item,))
+        ]
+        self.cse.invalidate(OrderedSet(results))
+        for node in self.range_tree_nodes.values():
+            if node.is_reduction:
+                node.cache_clear()
+
+    def numel_of(self, tree: Any) -> str:
+        """Return how many elements a tree has: a number, or the name of a parameter."""
+        if isinstance(tree.numel, sympy.Integer):
+            return print_index(tree.numel)
+        return f"{tree.prefix}numel"
+
+    def _nest(self) -> Nest:
+        results, *reduced = self.range_trees
+        numel = self.numel_of(reduced[0]) if reduced else "1"
+        return Nest(
+            count=self.numel_of(results),
+            reduced=numel,
+            indices=self._results,
+            segments=self._segments,
+            lanes=self.language.lanes,
+            vectorizes=self._vectorizes,
+            row=self._row(),
+        )
+
+    def _row(self) -> tuple[str, str] | None:
+        """Return length and name of the innermost dimension, where no other index changes along
+        it.
+        """
+        entries = list(self._entries.values())
+        whole = self.range_trees[0].numel
+        inner = [e for e in entries if e.divisor == 1 and e.length != whole]
+        if len(inner) != 1:
+            return None
+        length = inner[0].length
+        known = V.graph.sizevars.statically_known_multiple_of
+        if all(e is inner[0] or known(e.divisor, length) for e in entries):
+            return print_index(self.rename_indexing(length)), inner[0].name
+        return None
+
+    def parameters(self) -> list[tuple[str, str, str]]:
+        """Return for each parameter its declaration, what it is called with, and its kind for
+        `launch`.
+        """
+        _, given, signature, _ = self.args.python_argdefs()
+        found = []
+        for call, argument in zip(given, signature, strict=True):
+            if isinstance(argument, TensorArg) and self.is_host_number(argument.buffer):
+                wide = "double" if argument.dtype.is_floating_point else "int64_t"
+                found.append((f"{wide} {argument.name}", call, "d" if wide == "double" else "l"))
+            elif isinstance(argument, TensorArg):
+                stored = "uint8_t" if argument.dtype is torch.bool else TYPES[argument.dtype]
+                found.append((f"BRINGUP_GLOBAL {stored}* {argument.name}", call, "p"))
+            elif isinstance(argument, SizeArg):
+                found.append((f"int64_t {argument.name}", str(call), "i"))
+            else:
+                raise NotImplementedError(f"an argument of kind {type(argument).__name__}")
+        for tree in self.range_trees:
+            if not isinstance(tree.numel, sympy.Integer):
+                call = V.graph.wrapper_code.codegen_python_sizevar(tree.numel)
+                found.append((f"int64_t {tree.prefix}numel", call, "i"))
+        return found
+
+    def codegen_kernel(self, name: str | None = None) -> str:
+        """Return the text of the function."""
+        self.codegen_body()
+        nest = self._nest()
+        if self.language.lanes == 1:
+            lines = nest.plain()
+        elif len(self.range_trees) == 1:
+            lines = nest.rows()
+        else:
+            lines = nest.outer() if self._outer else nest.inner()
+        declared = [declaration for declaration, _, _ in self.parameters()]
+        if self.faults:
+            declared.append("BRINGUP_GLOBAL int64_t* fault")
+        head = self.language.entry.format(name=ENTRY, parameters=", ".join(declared))
+        return "\n".join([f"{head} {{", *indented(lines), "}", ""])
+
+    def work(self) -> str:
+        """Return how many elements there are, of which a launch makes blocks, for the wrapper."""
+        trees = self.range_trees if self.language.lanes > 1 else self.range_trees[:1]
+        sizes = [V.graph.wrapper_code.codegen_python_sizevar(tree.numel) for tree in trees]
+        first, *others = sizes
+        return " * ".join([f"({first})", *(f"max(1, {size})" for size in others)])
+
+    def call_kernel(self, name: str, node: Any = None, deallocate_ws: bool = True) -> None:
+        """Write the line of the wrapper that starts it."""
+        wrapper = V.graph.wrapper_code
+        for size in self.args.sizevars:
+            wrapper.ensure_size_computed(size)
+        calls = [call for _, call, _ in self.parameters()]
+        wrapper.writeline(f"{name}({', '.join([self.work(), *calls])})")
+
+
+def indented(lines: Iterable[str]) -> list[str]:
+    """Return lines of C indented by their braces."""
+    depth, found = 1, []
+    for line in lines:
+        text = line.strip()
+        if text.startswith("}"):
+            depth -= 1
+        found.append(text if text.startswith("#") else "  " * depth + text)
+        opened = text.count("{") - text.count("}")
+        depth += opened + (1 if text.startswith("}") else 0)
+    return found

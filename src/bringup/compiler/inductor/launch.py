@@ -1,0 +1,107 @@
+"""What the code around generated kernels calls: makes a kernel of a text and starts it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+import torch
+
+from bringup import jit
+from bringup._native import torch_library
+from bringup.compiler.inductor.prelude import prelude
+from bringup.errors import DeviceError
+from bringup.jit.target.target import find_target
+
+ENTRY = "bringup_nest"
+
+
+def target_of(device: torch.device) -> str:
+    """Return the name of the target that builds for a device."""
+    properties = torch.get_device_module(device.type).get_device_properties(device)
+    return jit.target_of_arch(properties.arch)
+
+
+def language_of(device: torch.device) -> jit.LoopLanguage:
+    """Return what loop nests for a device are written in.
+
+    Raises:
+        DeviceError: its target has no such language, or its driver does not take plain values.
+    """
+    target = target_of(device)
+    writer = find_target(target).writer
+    language = writer.loops if writer is not None else None
+    if language is None or not torch_library().devices.launches_values():
+        lacks = (
+            f"its target {target!r} has no language of loop nests (jit.Writer.loops)"
+            if language is None
+            else "its driver has no launch_values or loads no device code (bringup/driver.h)"
+        )
+        raise DeviceError(
+            f"Inductor generates no code for device {device.type!r}: {lacks}. Compile with "
+            "torch.compile(..., backend='bringup'), which runs the device's kernels and fuses by "
+            "passes, or with backend='aot_eager'"
+        )
+    return language
+
+
+def generated_kernel(
+    name: str, text: str, *, device: str, parameters: str, faults: Sequence[str]
+) -> Callable[..., None]:
+    """Return a function that starts a generated kernel in the current stream.
+
+    It is compiled in the background from now on; the first call waits for that.
+
+    Args:
+        name: for messages and profiles.
+        text: the kernel's function, `bringup_nest`.
+        device: what it is compiled for: every device of the same model runs it.
+        parameters: the kinds of its parameters: "p" the address of a tensor, "d" and "l" the number
+            in a tensor of the host, as double and int64, "i" an int64.
+        faults: what a report of the kernel means.
+    """
+    building = _pool().submit(_built, name, text, torch.device(device), parameters, tuple(faults))
+    return _Pending(building)
+
+
+class _Pending:
+    """Stands for a kernel that is being compiled."""
+
+    def __init__(self, building: Future[Callable[..., None]]) -> None:
+        self._building = building
+        self._launch: Callable[..., None] | None = None
+
+    def __call__(self, *values: Any) -> None:
+        if self._launch is None:
+            self._launch = self._building.result()
+        self._launch(*values)
+
+
+def _built(
+    name: str, text: str, device: torch.device, parameters: str, faults: tuple[str, ...]
+) -> Callable[..., None]:
+    language = language_of(device)
+    dtypes = torch.get_device_module(device.type).get_device_properties(device).dtypes
+    whole = prelude(language, float64=torch.float64 in dtypes) + text
+    source = jit.Source(
+        text=whole, name=f"nest{language.suffix}", entry=ENTRY, abi="values", kind="device"
+    )
+    binary = jit.compile(source, target=target_of(device), flags=language.flags)
+    made: Callable[..., None] = torch_library().compiler.generated_kernel(
+        kernel=binary.kernel_id,
+        name=name,
+        parameters=parameters,
+        faults=list(faults),
+        threads=language.threads,
+        elements=language.elements,
+        most_blocks=language.most_blocks,
+    )
+    return made
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="bringup-inductor")

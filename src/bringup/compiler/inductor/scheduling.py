@@ -1,0 +1,103 @@
+"""Which of Inductor's nodes become one kernel of a device, and what the wrapper says of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+import torch
+from torch._inductor.utils import get_fused_kernel_name
+
+from bringup import jit
+from bringup.compiler.inductor.kernel import LoopKernel
+from bringup.compiler.inductor.launch import language_of
+from bringup.compiler.inductor.torch_private import (
+    OrderedSet,
+    PythonWrapperCodegen,
+    SIMDScheduling,
+    V,
+    check,
+    get_kernel_metadata,
+)
+
+_MOST_BUFFERS = 40  # of one kernel: a call of a C function has room for some sixty words
+
+
+class LoopScheduling(SIMDScheduling):  # type: ignore[misc]
+    """Makes loop nests in the language of the device's target."""
+
+    def __init__(self, scheduler: Any, device_type: str) -> None:
+        super().__init__(scheduler)
+        check()
+        self._device_type = device_type
+
+    def get_backend_features(self, device: Any) -> Any:
+        """Return none: scans, sorts and lists of tensors are the device's own operators."""
+        return OrderedSet()
+
+    @classmethod
+    def get_tiling_and_scores(
+        cls,
+        node_schedule: Any,
+        numel: Any,
+        reduction_numel: Any = sympy.S.One,
+        coalesce_analysis: Any = None,
+    ) -> tuple[Any, None]:
+        """Return one dimension of results and one that is reduced."""
+        return cls.create_tiling([numel], [reduction_numel]), None
+
+    def can_fuse(self, node1: Any, node2: Any) -> bool:
+        """Return whether two nodes become one kernel: as SIMD kernels do, unless it has too many
+        arguments.
+        """
+        buffers = {
+            dependency.name for node in (node1, node2) for dependency in node.read_writes.reads
+        } | {name for node in (node1, node2) for name in node.get_buffer_names()}
+        return len(buffers) <= _MOST_BUFFERS and bool(super().can_fuse(node1, node2))
+
+    can_fuse_vertical = can_fuse
+    can_fuse_horizontal = can_fuse
+
+    def create_kernel_choices(
+        self, kernel_features: Any, kernel_args: Any, kernel_kwargs: Any
+    ) -> list[LoopKernel]:
+        """Return a kernel in the language of the graph's device."""
+        made = _kernel_class(language_of(V.graph.get_current_device_or_throw()))
+        return [made(*kernel_args, **kernel_kwargs)]
+
+    def define_kernel(self, src_code: str, node_schedule: Any, kernel: LoopKernel) -> str:
+        """Write the wrapper's line that makes it, once for equal text, and return its name."""
+        wrapper = V.graph.wrapper_code
+        device = V.graph.get_current_device_or_throw()
+        kinds = "".join(kind for _, _, kind in kernel.parameters())
+        known = (src_code, kinds, tuple(kernel.faults), str(device))
+        if known in wrapper.src_to_kernel:
+            return str(wrapper.src_to_kernel[known])
+        fused = get_fused_kernel_name(node_schedule, "original_aten")
+        name = f"{device.type}_{fused}_{wrapper.next_kernel_suffix()}"
+        wrapper.src_to_kernel[known] = name
+        origins, _ = get_kernel_metadata(node_schedule, wrapper)
+        lines = [
+            "from bringup.compiler.inductor.launch import generated_kernel",
+            origins.rstrip(),
+            f"{name} = generated_kernel({name!r}, r'''",
+            f"{src_code}''',",
+            f"    device={str(device)!r}, parameters={kinds!r}, faults={kernel.faults!r})",
+            "",
+        ]
+        wrapper.header.splice("\n".join(lines))
+        return name
+
+
+def _kernel_class(language: jit.LoopLanguage) -> type[LoopKernel]:
+    return type("LoopKernel", (LoopKernel,), {"language": language})
+
+
+def wrapper_class() -> Any:
+    """Return what writes the code around kernels: torch's own."""
+    return PythonWrapperCodegen
+
+
+def device_of(index: int | None, device_type: str) -> torch.device:
+    """Return a device of a graph."""
+    return torch.device(device_type, 0 if index is None else index)

@@ -1,0 +1,316 @@
+"""The loops of a kernel: pieces of code between which its reductions are finished, and the three
+ways in which they are put together.
+
+In the code of a segment an accumulator is spelled `acc0@`: each way says what stands for the `@`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from bringup.compiler.inductor.functions import TYPES, literal
+
+LANE = "_lanes[lane]"
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """One variable that a reduction keeps."""
+
+    name: str
+    c_type: str
+    start: str
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What is kept while a loop runs, and how the lanes of it become one.
+
+    Attributes:
+        parts: the variables.
+        combine: lines that add lane `lane` of the variables, `acc0_lanes[lane]`, to `acc0`.
+    """
+
+    parts: tuple[Accumulator, ...]
+    combine: tuple[str, ...]
+
+
+@dataclass
+class Segment:
+    """A loop over what is reduced, or code between two such loops.
+
+    Attributes:
+        loops: whether it is a loop.
+        indices: lines that name parts of the reduced index.
+        code: for each element.
+        after: what is stored when the loop is over.
+        reductions: what the loop keeps.
+        welford: the C types for which the loop needs the inverse of the count.
+    """
+
+    loops: bool
+    indices: list[str]
+    code: Any
+    after: Any
+    reductions: tuple[Reduction, ...] = ()
+    welford: tuple[str, ...] = ()
+
+
+def extreme(kind: str, dtype: torch.dtype) -> str:
+    """Return what any number is greater (`max`) or less (`min`) than, or equal to."""
+    if dtype.is_floating_point:
+        return literal(-torch.inf if kind == "max" else torch.inf, dtype)
+    if dtype is torch.bool:
+        return literal(kind == "min", dtype)
+    info = torch.iinfo(dtype)
+    return literal(info.min if kind == "max" else info.max, dtype)
+
+
+def folding(name: str, kind: str, dtype: torch.dtype, value: Any) -> tuple[Reduction, str]:
+    """Return a reduction to one variable of `dtype`, and the line that takes in `value`."""
+    c_type = TYPES[dtype]
+    start, step = _FOLDS[kind]
+    if kind in ("max", "min"):
+        start = extreme(kind, dtype)
+        step = f"{kind}_{'uint8_t' if dtype is torch.bool else c_type}({{0}}, {{1}})"
+    elif kind in ("sum", "prod"):
+        start = literal(int(start), dtype)
+
+    def line(variable: str, other: Any) -> str:
+        return f"{variable} = ({c_type})({step.format(variable, other)});"
+
+    made = Reduction(
+        (Accumulator(name, c_type, start),), (line(name, f"{name}{LANE}"),)
+    )
+    return made, line(f"{name}@", value)
+
+
+_FOLDS = {
+    "sum": ("0", "{0} + {1}"),
+    "prod": ("1", "{0} * {1}"),
+    "max": ("", ""),
+    "min": ("", ""),
+    "any": ("false", "{0} || {1}"),
+    "xor_sum": ("0", "{0} ^ {1}"),
+}
+
+
+def finding(
+    best: str, where: str, kind: str, dtype: torch.dtype, value: Any, index: str
+) -> tuple[Reduction, str]:
+    """Return a reduction to the first place of the greatest or least value, NaN before all."""
+    c_type, sign = TYPES[dtype], ">" if kind == "argmax" else "<"
+    parts = (
+        Accumulator(best, c_type, extreme(kind[3:], dtype)),
+        Accumulator(where, "int64_t", "-1"),
+    )
+
+    def better(value: str, kept: str) -> str:
+        return f"({value} {sign} {kept} || ({value} != {value} && {kept} == {kept}))"
+
+    def same(value: str, kept: str) -> str:
+        return f"({value} == {kept} || ({value} != {value} && {kept} != {kept}))"
+
+    line = (
+        f"if ({where}@ < 0 || {better(str(value), f'{best}@')}) "
+        f"{{ {best}@ = {value}; {where}@ = {index}; }}"
+    )
+    other, place = f"{best}{LANE}", f"{where}{LANE}"
+    combine = (
+        f"if ({place} >= 0 && ({where} < 0 || {better(other, best)} || "
+        f"({same(other, best)} && {place} < {where}))) {{ {best} = {other}; {where} = {place}; }}",
+    )
+    return Reduction(parts, combine), line
+
+
+def welford(names: Sequence[str], c_type: str, value: Any) -> tuple[Reduction, str]:
+    """Return a reduction to mean, sum of squared differences and count, and the line that takes in
+    `value`: Welford, Note on a method for calculating corrected sums of squares (1962).
+    """
+    mean, squares, count = names
+    parts = tuple(Accumulator(name, c_type, "0") for name in names)
+    line = (
+        f"{{ const {c_type} difference = {value} - {mean}@; {mean}@ += difference * "
+        f"inverse_{c_type}; {squares}@ += difference * ({value} - {mean}@); {count}@ += 1; }}"
+    )
+    lanes = [f"{name}{LANE}" for name in names]
+    return Reduction(parts, (welford_step(names, lanes, c_type),)), line
+
+
+def welford_step(kept: Sequence[str], other: Sequence[Any], c_type: str) -> str:
+    """Return a line that adds the three numbers `other` to those `kept`: Chan, Golub and LeVeque,
+    Updating formulae and a pairwise algorithm for computing sample variances (1979).
+    """
+    mean, squares, count = kept
+    other_mean, other_squares, other_count = other
+    return (
+        f"{{ const {c_type} total = {count} + {other_count}, "
+        f"share = total == 0 ? 0 : {other_count} / total, "
+        f"difference = {other_mean} - {mean}; {mean} += difference * share; "
+        f"{squares} += {other_squares} + difference * difference * {count} * share; "
+        f"{count} = total; }}"
+    )
+
+
+@dataclass
+class Nest:
+    """Puts the segments of one kernel together.
+
+    Attributes:
+        count: the number of results, as text.
+        reduced: how many elements each has, as text.
+        indices: lines that name parts of `xindex`.
+        segments: in order.
+        lanes: how many elements are computed side by side.
+        vectorizes: whether lanes may run at once.
+        row: the length of the innermost dimension, as text, and its name; the names of `indices`
+            that are the same in all of a row.
+    """
+
+    count: str
+    reduced: str
+    indices: dict[str, str]
+    segments: list[Segment]
+    lanes: int
+    vectorizes: bool
+    row: tuple[str, str] | None = None
+    text: list[str] = field(default_factory=list)
+
+    TILE = 256  # results side by side where what is reduced lies behind them
+
+    @property
+    def _pragma(self) -> list[str]:
+        return ["#pragma omp simd"] if self.vectorizes else []
+
+    def plain(self) -> list[str]:
+        """Return one result after the other, as the threads of a device take them."""
+        lines = [
+            f"for (int64_t xindex = BRINGUP_FIRST({self.count}); xindex < BRINGUP_LAST"
+            f"({self.count}); xindex += BRINGUP_STEP) {{",
+            *self._named(),
+        ]
+        for segment in self.segments:
+            if not segment.loops:
+                lines += _lines(segment.code, "")
+                continue
+            lines += [f"{p.c_type} {p.name} = {p.start};" for p in _parts(segment)]
+            lines.append(f"for (int64_t r0_index = 0; r0_index < {self.reduced}; ++r0_index) {{")
+            lines += _inverses(segment, "r0_index + 1")
+            lines += [*segment.indices, *_lines(segment.code, ""), "}"]
+            lines += _lines(segment.after, "")
+        return [*lines, "}"]
+
+    def rows(self) -> list[str]:
+        """Return elements in rows of the innermost dimension: no division within a row."""
+        length, name = self.row or (self.count, "")
+        outer = [line for index, line in self.indices.items() if index != name and name]
+        lines = [
+            f"const int64_t x_last = BRINGUP_LAST({self.count});",
+            f"for (int64_t x_at = BRINGUP_FIRST({self.count}); x_at < x_last;) {{",
+            f"const int64_t x_begin = x_at % {length};",
+            f"const int64_t x_count = min_int64_t({length} - x_begin, x_last - x_at);",
+            "const int64_t xindex = x_at;",
+            "(void)xindex;",
+            *outer,
+            *self._pragma,
+            "for (int64_t lane = 0; lane < x_count; ++lane) {",
+            "const int64_t xindex = x_at + lane;",
+            "(void)xindex;",
+        ]
+        lines += [f"const int64_t {name} = x_begin + lane;"] if name else self._named()
+        for segment in self.segments:
+            lines += _lines(segment.code, "")
+        return [*lines, "}", "x_at += x_count;", "}"]
+
+    def inner(self) -> list[str]:
+        """Return lanes of what is reduced, for elements of a result that lie side by side."""
+        lanes = self.lanes
+        lines = [
+            f"for (int64_t xindex = BRINGUP_FIRST({self.count}); xindex < BRINGUP_LAST"
+            f"({self.count}); ++xindex) {{",
+            *self._named(),
+        ]
+        for segment in self.segments:
+            if not segment.loops:
+                lines += _lines(segment.code, "")
+                continue
+            body = ["const int64_t r0_index = r0_at + lane;", *segment.indices]
+            body += [*_lines(segment.code, LANE), "}"]
+            for part in _parts(segment):
+                lines += [f"{part.c_type} {part.name}_lanes[{lanes}];"]
+                lines += [f"for (int lane = 0; lane < {lanes}; ++lane) {part.name}{LANE} = {part.start};"]
+            inverses = _inverses(segment, f"r0_at / {lanes} + 1")
+            lines += [
+                "{",
+                "int64_t r0_at = 0;",
+                f"for (; r0_at + {lanes} <= {self.reduced}; r0_at += {lanes}) {{",
+                *inverses,
+                *self._pragma,
+                f"for (int lane = 0; lane < {lanes}; ++lane) {{",
+                *body,
+                "}",
+                *inverses,
+                f"for (int64_t lane = 0; r0_at + lane < {self.reduced}; ++lane) {{",
+                *body,
+                "}",
+            ]
+            lines += [f"{p.c_type} {p.name} = {p.name}_lanes[0];" for p in _parts(segment)]
+            combine = [line for one in segment.reductions for line in one.combine]
+            if combine:
+                lines += [f"for (int lane = 1; lane < {lanes}; ++lane) {{", *combine, "}"]
+            lines += _lines(segment.after, "")
+        return [*lines, "}"]
+
+    def outer(self) -> list[str]:
+        """Return lanes of results, for what is reduced of each lying behind the next one's."""
+        tile = self.TILE
+        lines = [
+            f"const int64_t x_last = BRINGUP_LAST({self.count});",
+            f"for (int64_t x_at = BRINGUP_FIRST({self.count}); x_at < x_last; x_at += {tile}) {{",
+            f"const int64_t x_count = min_int64_t({tile}, x_last - x_at);",
+        ]
+        for segment in self.segments:
+            for part in _parts(segment):
+                lines += [f"{part.c_type} {part.name}_lanes[{tile}];"]
+                lines += [f"for (int64_t lane = 0; lane < x_count; ++lane) {part.name}{LANE} = {part.start};"]
+        done: list[Accumulator] = []
+        for segment in self.segments:
+            if segment.loops:
+                lines.append(
+                    f"for (int64_t r0_index = 0; r0_index < {self.reduced}; ++r0_index) {{"
+                )
+                lines += _inverses(segment, "r0_index + 1")
+                lines += self._lane_loop(done, [*segment.indices, *_lines(segment.code, LANE)])
+                lines.append("}")
+                done += _parts(segment)
+            code = segment.after if segment.loops else segment.code
+            if text := _lines(code, ""):
+                lines += self._lane_loop(done, text)
+        return [*lines, "}"]
+
+    def _lane_loop(self, done: Iterable[Accumulator], code: list[str]) -> list[str]:
+        text = "\n".join(code)
+        known = [f"const {p.c_type} {p.name} = {p.name}{LANE};" for p in done if p.name in text]
+        head = ["for (int64_t lane = 0; lane < x_count; ++lane) {"]
+        index = ["const int64_t xindex = x_at + lane;", "(void)xindex;", *self._named()]
+        return [*self._pragma, *head, *index, *known, *code, "}"]
+
+    def _named(self) -> list[str]:
+        return list(self.indices.values())
+
+
+def _parts(segment: Segment) -> list[Accumulator]:
+    return [part for one in segment.reductions for part in one.parts]
+
+
+def _lines(code: Any, at: str) -> list[str]:
+    text: str = code.getvalue().replace("@", at)
+    return text.splitlines()
+
+
+def _inverses(segment: Segment, count: str) -> list[str]:
+    return [f"const {one} inverse_{one} = 1 / ({one})({count});" for one in segment.welford]

@@ -1,0 +1,77 @@
+"""Loop nests in C, for targets whose code is built like the host's."""
+
+from __future__ import annotations
+
+from bringup.jit.source.loop_language import LoopLanguage
+
+_PRELUDE = """\
+#include <bringup/device.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+#define BRINGUP_GLOBAL
+#define BRINGUP_FIRST(n) ((n) / at->grid_dim.x * at->block_idx.x + \\
+  ((n) % at->grid_dim.x) * at->block_idx.x / at->grid_dim.x)
+#define BRINGUP_LAST(n) ((n) / at->grid_dim.x * (at->block_idx.x + 1) + \\
+  ((n) % at->grid_dim.x) * (at->block_idx.x + 1) / at->grid_dim.x)
+#define BRINGUP_STEP 1
+typedef _Float16 half_t;
+typedef uint16_t bfloat16_t;
+#define BRINGUP_BITCAST(from, from_type, to, to_type)                  \\
+  static inline to_type bitcast_##from##_##to(from_type v) {           \\
+    to_type r;                                                         \\
+    memcpy(&r, &v, sizeof r);                                          \\
+    return r;                                                          \\
+  }
+BRINGUP_BITCAST(float, float, int32, int32_t)
+BRINGUP_BITCAST(int32, int32_t, float, float)
+BRINGUP_BITCAST(double, double, int64, int64_t)
+BRINGUP_BITCAST(int64, int64_t, double, double)
+static inline float load_half(const half_t* p, int64_t i) { return (float)p[i]; }
+static inline void store_half(half_t* p, int64_t i, float v) { p[i] = (half_t)v; }
+static inline float round_half(float v) { return (float)(half_t)v; }
+static inline float widen_bfloat16(bfloat16_t v) {
+  return bitcast_int32_float((int32_t)((uint32_t)v << 16));
+}
+static inline bfloat16_t narrow_bfloat16(float v) {
+  const uint32_t bits = (uint32_t)bitcast_float_int32(v);
+  return v != v ? 0x7fc0 : (bfloat16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+static inline float load_bfloat16(const bfloat16_t* p, int64_t i) { return widen_bfloat16(p[i]); }
+static inline void store_bfloat16(bfloat16_t* p, int64_t i, float v) { p[i] = narrow_bfloat16(v); }
+static inline float round_bfloat16(float v) { return widen_bfloat16(narrow_bfloat16(v)); }
+#define BRINGUP_ATOMIC_ADD(type)                                                                  \\
+  static inline void atomic_add_##type(type* p, type v) {                                         \\
+    type expected, sum;                                                                           \\
+    __atomic_load(p, &expected, __ATOMIC_RELAXED);                                                \\
+    do sum = (type)(expected + v);                                                                \\
+    while (!__atomic_compare_exchange(p, &expected, &sum, 1, __ATOMIC_RELAXED, __ATOMIC_RELAXED)); \\
+  }
+BRINGUP_ATOMIC_ADD(float)
+BRINGUP_ATOMIC_ADD(double)
+BRINGUP_ATOMIC_ADD(int64_t)
+BRINGUP_ATOMIC_ADD(int32_t)
+BRINGUP_ATOMIC_ADD(int16_t)
+BRINGUP_ATOMIC_ADD(int8_t)
+BRINGUP_ATOMIC_ADD(uint8_t)
+static inline void report_fault(int64_t* fault, int64_t number, int64_t value) {
+  int64_t none = 0;
+  if (__atomic_compare_exchange_n(fault, &none, number, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    fault[1] = value;
+  }
+}
+"""
+
+C_LOOPS = LoopLanguage(
+    suffix=".c",
+    prelude=_PRELUDE,
+    entry="void {name}(const bringup_position* at, {parameters})",
+    # Signed overflow wraps, as torch's integers do; the pragmas of lanes are read without OpenMP.
+    flags=("-fwrapv", "-fopenmp-simd"),
+    lanes=16,
+    most_blocks=64,
+    atomics=frozenset(
+        ("float", "double", "int64_t", "int32_t", "int16_t", "int8_t", "uint8_t")
+    ),
+)

@@ -1,0 +1,57 @@
+"""What a target says of its language so that loop nests can be generated in it, for torch.compile.
+
+The generated text is C with the vocabulary that `LoopLanguage` lists; a target's `prelude` gives
+each word its meaning. How the kit's two languages do it: `c_loops.py`, and the OpenCL package.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LoopLanguage:
+    """The language in which torch.compile's loop nests are written for a target.
+
+    The prelude declares, where the language itself does not:
+
+    * the types `int8_t` to `int64_t`, `uint8_t`, `uint32_t`, `uint64_t`, `half_t` and `bfloat16_t`
+      (as they lie in memory), and `BRINGUP_GLOBAL`, the address space of tensors;
+    * `BRINGUP_FIRST(n)`, `BRINGUP_LAST(n)` and `BRINGUP_STEP`: which of `n` items a worker takes;
+    * `load_half(p, i)`, `store_half(p, i, v)`, `round_half(v)` and the same with `bfloat16`, for
+      numbers computed with as float;
+    * `bitcast_float_int32(v)`, `bitcast_int32_float(v)` and, with float64, `bitcast_double_int64`
+      and `bitcast_int64_double`;
+    * C's functions of math.h by their names, for float with the suffix `f`; `INFINITY` and `NAN`;
+    * `atomic_add_T(p, v)` for each type of `atomics`;
+    * `report_fault(fault, number, value)`: keep the first of all workers' reports in the two words
+      at `fault`.
+
+    Attributes:
+        suffix: of the files, which names the language.
+        prelude: what generated texts begin with.
+        float64: what follows it where the device has numbers of 64 bits.
+        entry: a kernel's head, with `{name}` and `{parameters}`.
+        flags: compiler options beside those of every build.
+        lanes: elements that one worker computes side by side; 1 where the device's own threads do.
+        threads: of a block.
+        elements: that are worth a block.
+        most_blocks: of a launch.
+        atomics: the C types that can be added to by several workers at once.
+
+    Examples:
+        >>> from bringup import jit
+        >>> jit.targets()["sim"].writer.loops.suffix
+        '.c'
+    """
+
+    suffix: str
+    prelude: str
+    entry: str
+    float64: str = ""
+    flags: tuple[str, ...] = ()
+    lanes: int = 1
+    threads: int = 1
+    elements: int = 1 << 14
+    most_blocks: int = 1 << 16
+    atomics: frozenset[str] = frozenset()
