@@ -16,7 +16,6 @@
 #include "torch/common/tensor_caster.h"
 #include "torch/devices/allocator.h"
 #include "torch/devices/driver.h"
-#include "torch/graphs/recorder.h"
 
 namespace nb = nanobind;
 
@@ -151,10 +150,6 @@ class Fault {
 };
 
 void launch(const GeneratedKernel& kernel, int64_t work, Values& values, c10::DeviceIndex device) {
-  TORCH_CHECK(graphs::Recorder::current() == nullptr, "a capture cannot record the kernel ",
-              kernel.name,
-              " that torch.compile generated: capture the model without "
-              "torch.compile, or with backend='bringup'");
   const int64_t blocks =
       std::clamp<int64_t>((work + kernel.elements - 1) / kernel.elements, 1, kernel.most_blocks);
   const auto start = [&] {

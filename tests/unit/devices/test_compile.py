@@ -9,7 +9,7 @@ import torch
 from torch._dynamo.testing import CompileCounter
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-BACKENDS = ["eager", "aot_eager", "bringup"]
+BACKENDS = ["eager", "aot_eager", "bringup", "inductor"]
 
 
 @pytest.fixture(autouse=True)
@@ -89,13 +89,6 @@ def test_fake_tensors_have_the_device_and_no_memory() -> None:
     assert torch.npu.memory_allocated() == before
 
 
-def test_inductor_is_refused_with_what_to_take_instead() -> None:
-    compiled = torch.compile(lambda x: x + 1)
-    with pytest.raises(Exception, match=r"generates no code for device 'npu'.*backend='bringup'"):
-        compiled(torch.ones(3, device="npu"))
-    assert torch.compile(lambda x: x + 1)(torch.ones(3)).tolist() == [2, 2, 2]
-
-
 def test_dynamo_knows_the_device_by_its_interface() -> None:
     from torch._dynamo.device_interface import get_interface_for_device
 
@@ -137,9 +130,6 @@ import torch, torch._dynamo, torch._inductor.codegen.common
 from bringup import devices
 devices.load_driver("sim")
 print(torch.compile(lambda x: x + 1, backend="aot_eager")(torch.ones(2, device="npu")).tolist())
-try:
-    torch.compile(lambda x: x + 1)(torch.ones(2, device="npu"))
-except Exception as error:
-    print("backend='bringup'" in str(error))
+print(torch.compile(lambda x: x + 1)(torch.ones(2, device="npu")).tolist())
 """
-    assert fresh_python(code) == "[2.0, 2.0]\nTrue"
+    assert fresh_python(code) == "[2.0, 2.0]\n[2.0, 2.0]"

@@ -13,7 +13,7 @@ _MATH = (
     "exp exp2 expm1 log log1p log2 log10 sqrt sin cos tan asin acos atan sinh cosh tanh asinh "
     "acosh atanh erf erfc floor ceil trunc rint lgamma fabs pow atan2 fmod copysign nextafter "
     "hypot ldexp"
-).split()
+)
 _TYPES = """\
 #pragma OPENCL FP_CONTRACT OFF
 typedef char int8_t;
@@ -72,7 +72,7 @@ static double bitcast_int64_double(int64_t v) { return as_double(v); }
 """
 
 
-_MACROS = "".join(f"#define {name}f {name}\n" for name in _MATH)
+_MACROS = "".join(f"#define {name}f {name}\n" for name in _MATH.split())
 
 LOOPS = jit.LoopLanguage(
     suffix=".cl",

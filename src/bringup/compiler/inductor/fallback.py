@@ -48,7 +48,8 @@ class EagerNodes(CustomGraphModulePass):  # type: ignore[misc]
         from bringup.compiler.inductor.functions import BITCASTS, TYPES
 
         dtypes = {value.dtype for value in _tensors(node)}
-        if not dtypes or node.target.is_view and node.target is not torch.ops.aten.view.dtype:
+        is_view = node.target.is_view and node.target is not torch.ops.aten.view.dtype
+        if not dtypes or is_view:
             return ""
         module = torch.get_device_module(self._device_type)
         has = module.get_device_properties(0).dtypes & TYPES.keys()

@@ -74,10 +74,10 @@ def literal(value: Any, dtype: torch.dtype) -> str:
     if dtype is torch.bool:
         return "true" if value else "false"
     if not dtype.is_floating_point:
-        number = int(value)
-        least = number == torch.iinfo(torch.int64).min
-        text = f"(-INT64_C({-number - 1}) - 1)" if least else f"INT64_C({number})"
-        return text if dtype is torch.int64 else f"(({TYPES[dtype]}){number})"
+        whole = int(value)
+        least = whole == torch.iinfo(torch.int64).min
+        text = f"(-INT64_C({-whole - 1}) - 1)" if least else f"INT64_C({whole})"
+        return text if dtype is torch.int64 else f"(({TYPES[dtype]}){whole})"
     number = float(value)
     if math.isnan(number):
         text = "NAN"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sympy
+import sympy  # type: ignore[import-untyped]
 
 from bringup.compiler.inductor.torch_private import CppPrinter
 
@@ -14,7 +14,7 @@ class IndexPrinter(CppPrinter):  # type: ignore[misc]
         left, *others = (self.doprint(argument) for argument in expr.args)
         for right in others:
             left = f"{name}_int64_t({left}, {right})"
-        return left
+        return str(left)
 
     def _print_FloorDiv(self, expr: sympy.Expr) -> str:
         base, divisor = expr.args

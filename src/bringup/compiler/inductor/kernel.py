@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
-import sympy
+import sympy  # type: ignore[import-untyped]
 import torch
 
 from bringup.compiler.inductor.functions import HALVES, TYPES, Functions, computed, computed_type
@@ -62,6 +62,7 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
     newvar_prefix = ""
     kexpr = sexpr = pexpr = staticmethod(print_index)
     language: LoopLanguage
+    inside_reduction: bool
 
     def __init__(self, tiling: Any, **kwargs: Any) -> None:
         super().__init__(tiling, **kwargs)
@@ -208,7 +209,9 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
         number = self._fault(f"index {{}} is out of bounds for a dimension of size {size}")
         wrong = " || ".join([f"{index} < 0"] * lower + [f"{index} >= {limit}"] * upper)
         instead = f" {index} = 0;" if isinstance(expr, sympy.Symbol) else ""
-        self.compute.writeline(f"if ({wrong}) {{ report_fault(fault, {number}, {index});{instead} }}")
+        self.compute.writeline(
+            f"if ({wrong}) {{ report_fault(fault, {number}, {index});{instead} }}"
+        )
 
     def device_assert_async(self, cond: Any, msg: str) -> None:
         """Report that a condition does not hold."""
@@ -256,7 +259,7 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
     def numel_of(self, tree: Any) -> str:
         """Return how many elements a tree has: a number, or the name of a parameter."""
         if isinstance(tree.numel, sympy.Integer):
-            return print_index(tree.numel)
+            return str(print_index(tree.numel))
         return f"{tree.prefix}numel"
 
     def _nest(self) -> Nest:

@@ -1,4 +1,4 @@
-"""Helpers that generated loop nests have in every language, written in what C and OpenCL C share."""
+"""Helpers that generated loop nests have in every language, in what C and OpenCL C share."""
 
 from __future__ import annotations
 
@@ -68,7 +68,9 @@ static inline philox_t philox(int64_t seed, int64_t subsequence, int64_t offset)
   }
   return c;
 }
-static inline float unit_float(uint32_t bits) { return (float)(bits & 0x7fffffffu) * 4.6566127342e-10f; }
+static inline float unit_float(uint32_t bits) {
+  return (float)(bits & 0x7fffffffu) * 4.6566127342e-10f;
+}
 static inline float philox_rand(int64_t seed, int64_t offset) {
   return unit_float(philox(seed, 0, offset).x[0]);
 }

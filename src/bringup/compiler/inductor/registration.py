@@ -29,7 +29,9 @@ def register(device_type: str) -> None:
         _Wrapper,
         device_custom_pass=fallback.EagerNodes(device_type),
     )
-    common.register_device_op_overrides(device_type, _lines_for(common.DeviceOpOverrides, device_type))
+    common.register_device_op_overrides(
+        device_type, _lines_for(common.DeviceOpOverrides, device_type)
+    )
     from bringup._after_import import after_import
 
     def keep_layouts() -> None:
@@ -47,9 +49,9 @@ class _Wrapper:
 
     @staticmethod
     def create(*args: Any, **kwargs: Any) -> Any:
-        from bringup.compiler.inductor.torch_private import PythonWrapperCodegen
+        from bringup.compiler.inductor.scheduling import Wrapper
 
-        return PythonWrapperCodegen.create(*args, **kwargs)
+        return Wrapper.create(*args, **kwargs)
 
 
 def _lines_for(base: Any, device_type: str) -> Any:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import sympy
+import sympy  # type: ignore[import-untyped]
 import torch
-from torch._inductor.utils import get_fused_kernel_name
 
 from bringup import jit
 from bringup.compiler.inductor.kernel import LoopKernel
@@ -15,8 +14,10 @@ from bringup.compiler.inductor.torch_private import (
     OrderedSet,
     PythonWrapperCodegen,
     SIMDScheduling,
+    SubgraphPythonWrapperCodegen,
     V,
     check,
+    get_fused_kernel_name,
     get_kernel_metadata,
 )
 
@@ -93,11 +94,26 @@ def _kernel_class(language: jit.LoopLanguage) -> type[LoopKernel]:
     return type("LoopKernel", (LoopKernel,), {"language": language})
 
 
-def wrapper_class() -> Any:
-    """Return what writes the code around kernels: torch's own."""
-    return PythonWrapperCodegen
+class _OnOneDevice:
+    """Allocates on the device of a buffer: torch's wrapper says its type alone."""
+
+    def make_allocation(self, name: str, device: torch.device, *args: Any, **kwargs: Any) -> str:
+        line: str = super().make_allocation(name, device, *args, **kwargs)  # type: ignore[misc]
+        return line.replace(f"device='{device.type}'", f"device='{device}'")
 
 
-def device_of(index: int | None, device_type: str) -> torch.device:
-    """Return a device of a graph."""
-    return torch.device(device_type, 0 if index is None else index)
+class Wrapper(_OnOneDevice, PythonWrapperCodegen):  # type: ignore[misc]
+    """Writes the code around kernels, as torch does for every device."""
+
+    @staticmethod
+    def create(
+        is_subgraph: bool, subgraph_name: Any, parent_wrapper: Any, partition_signatures: Any = None
+    ) -> Any:
+        """Return what writes a graph, or a graph within one."""
+        if is_subgraph:
+            return SubgraphWrapper(subgraph_name, parent_wrapper, partition_signatures)
+        return Wrapper()
+
+
+class SubgraphWrapper(_OnOneDevice, SubgraphPythonWrapperCodegen):  # type: ignore[misc]
+    """The same for the graph of a branch or a loop."""

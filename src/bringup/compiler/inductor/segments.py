@@ -83,9 +83,7 @@ def folding(name: str, kind: str, dtype: torch.dtype, value: Any) -> tuple[Reduc
     def line(variable: str, other: Any) -> str:
         return f"{variable} = ({c_type})({step.format(variable, other)});"
 
-    made = Reduction(
-        (Accumulator(name, c_type, start),), (line(name, f"{name}{LANE}"),)
-    )
+    made = Reduction((Accumulator(name, c_type, start),), (line(name, f"{name}{LANE}"),))
     return made, line(f"{name}@", value)
 
 
@@ -241,8 +239,7 @@ class Nest:
             body = ["const int64_t r0_index = r0_at + lane;", *segment.indices]
             body += [*_lines(segment.code, LANE), "}"]
             for part in _parts(segment):
-                lines += [f"{part.c_type} {part.name}_lanes[{lanes}];"]
-                lines += [f"for (int lane = 0; lane < {lanes}; ++lane) {part.name}{LANE} = {part.start};"]
+                lines += _started(part, lanes, str(lanes))
             inverses = _inverses(segment, f"r0_at / {lanes} + 1")
             lines += [
                 "{",
@@ -275,8 +272,7 @@ class Nest:
         ]
         for segment in self.segments:
             for part in _parts(segment):
-                lines += [f"{part.c_type} {part.name}_lanes[{tile}];"]
-                lines += [f"for (int64_t lane = 0; lane < x_count; ++lane) {part.name}{LANE} = {part.start};"]
+                lines += _started(part, tile, "x_count")
         done: list[Accumulator] = []
         for segment in self.segments:
             if segment.loops:
@@ -314,3 +310,10 @@ def _lines(code: Any, at: str) -> list[str]:
 
 def _inverses(segment: Segment, count: str) -> list[str]:
     return [f"const {one} inverse_{one} = 1 / ({one})({count});" for one in segment.welford]
+
+
+def _started(part: Accumulator, room: int, count: str) -> list[str]:
+    return [
+        f"{part.c_type} {part.name}_lanes[{room}];",
+        f"for (int64_t lane = 0; lane < {count}; ++lane) {part.name}{LANE} = {part.start};",
+    ]

@@ -22,10 +22,14 @@ from torch._inductor.codegen.common import (
     pointwise_overrides_data,
 )
 from torch._inductor.codegen.simd import SIMDKernel, SIMDScheduling
-from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ops_handler import OpsHandler
-from torch._inductor.utils import get_bounds_index_expr, get_kernel_metadata
+from torch._inductor.utils import (
+    get_bounds_index_expr,
+    get_fused_kernel_name,
+    get_kernel_metadata,
+)
 from torch._inductor.virtualized import V, ops
 from torch.utils._ordered_set import OrderedSet
 from torch.utils._sympy.printers import CppPrinter
@@ -46,9 +50,11 @@ __all__ = [
     "SIMDKernel",
     "SIMDScheduling",
     "SizeArg",
+    "SubgraphPythonWrapperCodegen",
     "TensorArg",
     "V",
     "get_bounds_index_expr",
+    "get_fused_kernel_name",
     "get_kernel_metadata",
     "ops",
     "pointwise_overrides_data",
@@ -78,6 +84,11 @@ _EXPECTED: tuple[tuple[Callable[..., Any], str], ...] = (
     (CSE.generate, "self buffer expr bounds write assignment dtype shape"),
     (CSE.invalidate, "self keep_vars"),
     (PythonWrapperCodegen.next_kernel_suffix, "self"),
+    (PythonWrapperCodegen.make_allocation, "self name device"),
+    (
+        PythonWrapperCodegen.create,
+        "is_subgraph subgraph_name parent_wrapper partition_signatures",
+    ),
     (GraphLowering.decide_layout_opt, "gm is_inference"),
 )
 
@@ -113,6 +124,5 @@ def _devices_of_convolutions(nodes: Iterable[Any]) -> set[str]:
     return {
         value.device.type
         for node in nodes
-        if node.target is convolution
-        and isinstance(value := node.meta.get("val"), torch.Tensor)
+        if node.target is convolution and isinstance(value := node.meta.get("val"), torch.Tensor)
     }

@@ -1,0 +1,124 @@
+"""What a compiled program has of its device: indices that are checked, numbers of the host, another
+device than the first, sizes that change, operators that stay eager.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+from torch._inductor.utils import run_and_get_code
+
+from bringup import devices
+from bringup.errors import DeviceError, KernelError
+
+
+def test_a_wrong_index_is_a_kernel_error_with_operator_and_index() -> None:
+    pick = torch.compile(lambda x, i: x[i] * 2)
+    x = torch.arange(5.0, device="npu")
+    assert pick(x, torch.tensor([1, -1], device="npu")).tolist() == [2, 8]
+    pick(x, torch.tensor([1, 99], device="npu"))
+    with pytest.raises(KernelError, match=r"aten\.index.*index 99 is out of bounds.*size 5"):
+        torch.npu.synchronize()
+    assert pick(x, torch.tensor([0, -5], device="npu")).tolist() == [0, 0]
+
+
+def test_numbers_of_the_host_are_passed_by_value() -> None:
+    step = torch.compile(lambda x, n, k: x * n + k)
+    x = torch.ones(4, device="npu")
+    assert step(x, torch.tensor(2.5), torch.tensor(3)).tolist() == [5.5] * 4
+    assert step(x, torch.tensor(-1.0), torch.tensor(0)).tolist() == [-1] * 4
+
+
+def test_an_optimizers_step_is_compiled() -> None:
+    def stepped(compiled: bool) -> torch.Tensor:
+        parameter = torch.nn.Parameter(torch.linspace(-1, 1, 12, device="npu"))
+        optimizer = torch.optim.AdamW([parameter], lr=0.1)
+        step = torch.compile(optimizer.step) if compiled else optimizer.step
+        for _ in range(3):
+            parameter.grad = parameter.detach().sin()
+            step()
+        return parameter.detach()
+
+    torch.testing.assert_close(stepped(True), stepped(False))
+
+
+def test_a_graph_runs_on_its_own_device() -> None:
+    x = torch.arange(6.0, device="npu:1")
+    got = torch.compile(lambda x: x.exp().sum())(x)
+    assert got.device == x.device
+    torch.testing.assert_close(got, x.exp().sum())
+
+
+def test_other_sizes_need_no_other_graph() -> None:
+    compiled = torch.compile(lambda x: (x - x.mean(-1, keepdim=True)).relu(), dynamic=True)
+    for rows, columns in ((3, 5), (40, 17), (2, 100)):
+        x = torch.randn(rows, columns, device="npu")
+        torch.testing.assert_close(compiled(x), (x - x.mean(-1, keepdim=True)).relu())
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_what_generated_code_lacks_is_an_eager_operator_and_is_counted() -> None:
+    devices.fallback_report(reset=True)
+    compiled = torch.compile(lambda x: torch.special.i0e(x + 1) * 2, fullgraph=True)
+    x = torch.rand(9, device="npu")
+    torch.testing.assert_close(compiled(x), torch.special.i0e(x + 1) * 2)
+    (counted,) = counters["bringup_eager_nodes"]
+    assert counted == "aten.special_i0e.default: generated code has no such function"
+    rows = [row.operator for row in devices.fallback_report().rows]
+    assert any(row.startswith("aten::special_i0e") for row in rows)
+
+
+def test_convolutions_keep_the_layouts_of_the_devices_operator() -> None:
+    convolution = torch.nn.Conv2d(32, 64, 3, padding=1).to("npu")
+    compiled = torch.compile(lambda x: convolution(x).relu())
+    x = torch.randn(2, 32, 8, 8, device="npu")
+    got, expected = compiled(x), convolution(x).relu()
+    assert got.stride() == expected.stride()
+    torch.testing.assert_close(got, expected)
+
+
+def test_generated_code_is_shown_with_explicit_types() -> None:
+    compiled = torch.compile(lambda x, b: (x + b).relu().sum(-1))
+    inputs = torch.randn(4, 8, device="npu"), torch.randn(8, device="npu")
+    _, (code,) = run_and_get_code(compiled, *inputs)
+    assert "generated_kernel('npu_fused_add_relu_sum_0'" in code
+    assert "float tmp2 = (tmp0 + tmp1);" in code
+    assert "auto" not in code.partition("generated_kernel(")[2].partition("''',")[0]
+
+
+def test_an_asserted_condition_is_raised() -> None:
+    def asserted(x: torch.Tensor) -> torch.Tensor:
+        torch._assert_async((x > 0).all(), "x must be positive")
+        return x + 1
+
+    compiled = torch.compile(asserted, fullgraph=True)
+    compiled(torch.ones(3, device="npu"))
+    torch.npu.synchronize()
+    compiled(-torch.ones(3, device="npu"))
+    with pytest.raises(KernelError, match="x must be positive"):
+        torch.npu.synchronize()
+
+
+def test_a_capture_refuses_a_generated_kernel_in_words() -> None:
+    from bringup import graphs
+
+    x = torch.ones(3, device="npu")
+    compiled = torch.compile(lambda x: x * 3 + 1)
+    compiled(x)
+    with (
+        pytest.raises(Exception, match="code that Inductor generated"),
+        graphs.capture(graphs.CapturedGraph()),
+    ):
+        compiled(x) + 1
+
+
+def test_a_target_without_loops_is_refused_with_what_to_take_instead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from bringup.jit.source.cpp_writer import CppWriter
+
+    monkeypatch.setattr(CppWriter, "loops", None)
+    with pytest.raises(Exception, match=r"generates no code for device 'npu'.*backend='bringup'"):
+        torch.compile(lambda x: x + 41)(torch.ones(3, device="npu"))
+    assert issubclass(DeviceError, Exception)

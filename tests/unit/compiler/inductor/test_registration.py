@@ -1,0 +1,69 @@
+"""Nothing is registered before a driver is loaded, and Inductor's code for the cpu is the same with
+one.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.forked_python import output_of
+
+from bringup.compiler.inductor import torch_private
+from bringup.errors import DeviceError
+
+CODE_OF_THE_CPU = """
+from contextlib import suppress
+import torch
+from torch._inductor import config
+from torch._inductor.graph import GraphLowering
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.convolution = torch.nn.Conv2d(32, 64, 3)
+
+    def forward(self, x):
+        y = self.convolution(x).softmax(1)
+        return y + y.var(0), y[:, :, y.sum((0, 1, 3)).argmax()]
+
+def keep(graph):
+    found.append(graph.codegen()[0].value)
+    raise RuntimeError("nothing is compiled")
+
+torch.manual_seed(0)
+model, x, found = Model(), torch.randn(2, 32, 9, 9), []
+config.force_disable_caches = True
+GraphLowering.compile_to_module = keep
+with torch.no_grad(), suppress(Exception):
+    torch.compile(model)(x)
+print("\\n".join(found))
+"""
+LOADED = "from bringup import compiler, devices\ndevices.load_driver('sim')\n"
+
+
+def test_code_for_the_cpu_is_the_same_with_a_driver() -> None:
+    plain, loaded = output_of(CODE_OF_THE_CPU), output_of(LOADED + CODE_OF_THE_CPU)
+    assert "cpp_fused" in plain
+    assert loaded == plain
+
+
+def test_nothing_is_registered_before_a_driver_is_loaded() -> None:
+    code = """
+import bringup
+from bringup import compiler, devices, graphs
+from torch._inductor.codegen import common
+from torch._inductor.graph import GraphLowering
+before = dict(common.device_codegens), GraphLowering.decide_layout_opt
+print(sorted(set(before[0]) - {"cpu", "cuda", "xpu", "mps", "mtia", "tpu", "meta"}))
+devices.load_driver("sim")
+print(sorted(set(common.device_codegens) - set(before[0])), common.custom_backend_passes.keys())
+"""
+    assert output_of(code) == "[]\n['npu'] dict_keys(['npu'])"
+
+
+def test_a_member_of_torch_that_has_changed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch_private.check()
+    changed = ((torch.nn.functional.relu, "input inplace rounding"),)
+    monkeypatch.setattr(torch_private, "_EXPECTED", changed)
+    with pytest.raises(DeviceError, match="relu has no parameter rounding"):
+        torch_private.check.__wrapped__()
