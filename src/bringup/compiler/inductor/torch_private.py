@@ -61,7 +61,7 @@ __all__ = [
 ]
 
 # What is overridden or called, with the parameters that are counted on.
-_EXPECTED: tuple[tuple[Callable[..., Any], str], ...] = (
+EXPECTED: tuple[tuple[Callable[..., Any], str], ...] = (
     (SIMDKernel.__init__, "self tiling features"),
     (SIMDKernel.load, "self name index"),
     (SIMDKernel.store, "self name index value mode"),
@@ -96,7 +96,7 @@ _EXPECTED: tuple[tuple[Callable[..., Any], str], ...] = (
 @functools.cache
 def check() -> None:
     """Raise `DeviceError` where a member of torch has other parameters than are counted on."""
-    for member, parameters in _EXPECTED:
+    for member, parameters in EXPECTED:
         found = list(inspect.signature(member).parameters)
         if missing := [name for name in parameters.split() if name not in found]:
             raise DeviceError(
