@@ -72,11 +72,12 @@ def extreme(kind: str, dtype: torch.dtype) -> str:
 
 def folding(name: str, kind: str, dtype: torch.dtype, value: Any) -> tuple[Reduction, str]:
     """Return a reduction to one variable of `dtype`, and the line that takes in `value`."""
-    c_type = TYPES[dtype]
+    # A loop with a variable of type bool in it is not made one of vectors.
+    c_type = "int32_t" if dtype is torch.bool else TYPES[dtype]
     start, step = _FOLDS[kind]
     if kind in ("max", "min"):
         start = extreme(kind, dtype)
-        step = f"{kind}_{'uint8_t' if dtype is torch.bool else c_type}({{0}}, {{1}})"
+        step = f"{kind}_{c_type}({{0}}, {{1}})"
     elif kind in ("sum", "prod"):
         start = literal(int(start), dtype)
 
@@ -92,7 +93,7 @@ _FOLDS = {
     "prod": ("1", "{0} * {1}"),
     "max": ("", ""),
     "min": ("", ""),
-    "any": ("false", "{0} || {1}"),
+    "any": ("false", "{0} | {1}"),
     "xor_sum": ("0", "{0} ^ {1}"),
 }
 
