@@ -34,6 +34,7 @@ from bringup.compiler.inductor.torch_private import (
 from bringup.jit import LoopLanguage
 
 ENTRY = "bringup_nest"
+_FAR = 16  # elements: another line of a cache
 
 
 class TypedCSE(CSE):  # type: ignore[misc]
@@ -78,6 +79,7 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
         self._numbers = itertools.count()
         self._vectorizes = True
         self._outer = False
+        self._places: list[Any] = []
 
     def dtype_to_str(self, dtype: torch.dtype) -> str:
         """Return the C type of a dtype."""
@@ -105,7 +107,7 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
     def load(self, name: str, index: Any) -> Any:
         """Read one element, widened to the type that it is computed with."""
         pointer, dtype = self.args.input(name), V.graph.get_dtype(name)
-        place = self.index_to_str(self.prepare_indexing(index))
+        place = self._place(index)
         if self.is_host_number(name):
             text = f"({computed_type(dtype)}){pointer}"
         elif dtype in HALVES:
@@ -116,9 +118,14 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
             text = f"{pointer}[{place}]"
         return self.cse.generate(self.loads, text, dtype=computed(dtype))
 
+    def _place(self, index: Any) -> str:
+        prepared = self.prepare_indexing(index)
+        self._places.append(prepared)
+        return str(self.index_to_str(prepared))
+
     def _stored(self, name: str, index: Any, value: Any) -> Any:
         pointer, dtype = self.args.output(name), V.graph.get_dtype(name)
-        place = self.index_to_str(self.prepare_indexing(index))
+        place = self._place(index)
         if dtype in HALVES:
             text = f"store_{HALVES[dtype]}({pointer}, {place}, {value});"
         elif dtype is torch.bool:
@@ -290,6 +297,18 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
             return print_index(self.rename_indexing(length)), inner[0].name
         return None
 
+    def _is_across(self) -> bool:
+        """Return whether elements that follow in a row lie far from each other in some tensor."""
+        if (row := self._row()) is None:
+            return False
+        symbol = self._entries[row[1]].symbol()
+        steps = [
+            sympy.Abs(place.subs(symbol, 1) - place.subs(symbol, 0))
+            for place in self._places
+            if place.has(symbol)
+        ]
+        return any(step.is_number and step >= _FAR for step in steps)
+
     def parameters(self) -> list[tuple[str, str, str]]:
         """Return for each parameter its declaration, what it is called with, and its kind for
         `launch`.
@@ -320,7 +339,7 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
         if self.language.lanes == 1:
             lines = nest.plain()
         elif len(self.range_trees) == 1:
-            lines = nest.rows()
+            lines = nest.tiles() if self._is_across() else nest.rows()
         else:
             lines = nest.outer() if self._outer else nest.inner()
         declared = [declaration for declaration, _, _ in self.parameters()]

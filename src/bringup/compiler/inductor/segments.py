@@ -180,6 +180,7 @@ class Nest:
     text: list[str] = field(default_factory=list)
 
     TILE = 256  # results side by side where what is reduced lies behind them
+    HIGH, WIDE = 16, 64  # of a square
 
     @property
     def _pragma(self) -> list[str]:
@@ -224,6 +225,33 @@ class Nest:
         for segment in self.segments:
             lines += _lines(segment.code, "")
         return [*lines, "}", "x_at += x_count;", "}"]
+
+    def tiles(self) -> list[str]:
+        """Return elements in squares of rows, for what lies in memory along the other side: a line
+        of its cache is read once for all rows of a square.
+        """
+        length, name = self.row or (self.count, "")
+        outer = [line for index, line in self.indices.items() if index != name]
+        lines = [
+            f"const int64_t x_rows = {self.count} / {length};",
+            "const int64_t row_last = BRINGUP_LAST(x_rows);",
+            "int64_t row_at = BRINGUP_FIRST(x_rows);",
+            f"for (; row_at < row_last; row_at += {self.HIGH}) {{",
+            f"const int64_t row_end = min_int64_t(row_at + {self.HIGH}, row_last);",
+            f"for (int64_t x_at = 0; x_at < {length}; x_at += {self.WIDE}) {{",
+            f"const int64_t x_end = min_int64_t(x_at + {self.WIDE}, {length});",
+            "for (int64_t row = row_at; row < row_end; ++row) {",
+            f"const int64_t xindex = row * {length};",
+            "(void)xindex;",
+            *outer,
+            *self._pragma,
+            f"for (int64_t {name} = x_at; {name} < x_end; ++{name}) {{",
+            f"const int64_t xindex = row * {length} + {name};",
+            "(void)xindex;",
+        ]
+        for segment in self.segments:
+            lines += _lines(segment.code, "")
+        return [*lines, "}", "}", "}", "}"]
 
     def inner(self) -> list[str]:
         """Return lanes of what is reduced, for elements of a result that lie side by side."""
