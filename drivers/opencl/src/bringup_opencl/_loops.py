@@ -79,6 +79,7 @@ LOOPS = jit.LoopLanguage(
     prelude=f"{_TYPES}{_MACROS}{_HALVES}",
     float64=_DOUBLES,
     entry="kernel void {name}({parameters})",
+    flags=("-w",),
     threads=64,
     elements=64,
     atomics=frozenset(("float", "int32_t")),

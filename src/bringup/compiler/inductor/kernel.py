@@ -14,6 +14,7 @@ from bringup.compiler.inductor.indices import print_index
 from bringup.compiler.inductor.segments import (
     Nest,
     Reduction,
+    Row,
     Segment,
     finding,
     folding,
@@ -282,7 +283,7 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
             row=self._row(),
         )
 
-    def _row(self) -> tuple[str, str] | None:
+    def _row(self) -> Row | None:
         """Return length and name of the innermost dimension, where no other index changes along
         it.
         """
@@ -293,15 +294,17 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
             return None
         length = inner[0].length
         known = V.graph.sizevars.statically_known_multiple_of
-        if all(e is inner[0] or known(e.divisor, length) for e in entries):
-            return print_index(self.rename_indexing(length)), inner[0].name
+        others = [e for e in entries if e is not inner[0] and e.divisor != 1]
+        if all(known(e.divisor, length) for e in others):
+            constant = frozenset(e.name for e in others)
+            return Row(print_index(self.rename_indexing(length)), inner[0].name, constant)
         return None
 
     def _is_across(self) -> bool:
         """Return whether elements that follow in a row lie far from each other in some tensor."""
         if (row := self._row()) is None:
             return False
-        symbol = self._entries[row[1]].symbol()
+        symbol = self._entries[row.name].symbol()
         steps = [
             sympy.Abs(place.subs(symbol, 1) - place.subs(symbol, 0))
             for place in self._places
@@ -338,7 +341,7 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
         nest = self._nest()
         if self.language.lanes == 1:
             lines = nest.plain()
-        elif len(self.range_trees) == 1:
+        elif not self.features.is_reduction():
             lines = nest.tiles() if self._is_across() else nest.rows()
         else:
             lines = nest.outer() if self._outer else nest.inner()

@@ -155,6 +155,21 @@ def welford_step(kept: Sequence[str], other: Sequence[Any], c_type: str) -> str:
     )
 
 
+@dataclass(frozen=True)
+class Row:
+    """The innermost dimension of what a kernel computes.
+
+    Attributes:
+        length: as text.
+        name: of its index.
+        constant: the names of indices that are the same in all of a row.
+    """
+
+    length: str
+    name: str
+    constant: frozenset[str]
+
+
 @dataclass
 class Nest:
     """Puts the segments of one kernel together.
@@ -166,8 +181,8 @@ class Nest:
         segments: in order.
         lanes: how many elements are computed side by side.
         vectorizes: whether lanes may run at once.
-        row: the length of the innermost dimension, as text, and its name; the names of `indices`
-            that are the same in all of a row.
+        row: the innermost dimension, where no other index but that of all elements changes along
+            it.
     """
 
     count: str
@@ -176,7 +191,7 @@ class Nest:
     segments: list[Segment]
     lanes: int
     vectorizes: bool
-    row: tuple[str, str] | None = None
+    row: Row | None = None
     text: list[str] = field(default_factory=list)
 
     TILE = 256  # results side by side where what is reduced lies behind them
@@ -206,8 +221,9 @@ class Nest:
 
     def rows(self) -> list[str]:
         """Return elements in rows of the innermost dimension: no division within a row."""
-        length, name = self.row or (self.count, "")
-        outer = [line for index, line in self.indices.items() if index != name and name]
+        row = self.row or Row(self.count, "", frozenset())
+        length, name = row.length, row.name
+        outer, along = self._split(row)
         lines = [
             f"const int64_t x_last = BRINGUP_LAST({self.count});",
             f"for (int64_t x_at = BRINGUP_FIRST({self.count}); x_at < x_last;) {{",
@@ -221,7 +237,8 @@ class Nest:
             "const int64_t xindex = x_at + lane;",
             "(void)xindex;",
         ]
-        lines += [f"const int64_t {name} = x_begin + lane;"] if name else self._named()
+        lines += [f"const int64_t {name} = x_begin + lane;"] if name else []
+        lines += along
         for segment in self.segments:
             lines += _lines(segment.code, "")
         return [*lines, "}", "x_at += x_count;", "}"]
@@ -230,8 +247,9 @@ class Nest:
         """Return elements in squares of rows, for what lies in memory along the other side: a line
         of its cache is read once for all rows of a square.
         """
-        length, name = self.row or (self.count, "")
-        outer = [line for index, line in self.indices.items() if index != name]
+        row = self.row or Row(self.count, "", frozenset())
+        length, name = row.length, row.name
+        outer, along = self._split(row)
         lines = [
             f"const int64_t x_rows = {self.count} / {length};",
             "const int64_t row_last = BRINGUP_LAST(x_rows);",
@@ -248,6 +266,7 @@ class Nest:
             f"for (int64_t {name} = x_at; {name} < x_end; ++{name}) {{",
             f"const int64_t xindex = row * {length} + {name};",
             "(void)xindex;",
+            *along,
         ]
         for segment in self.segments:
             lines += _lines(segment.code, "")
@@ -323,6 +342,14 @@ class Nest:
         head = ["for (int64_t lane = 0; lane < x_count; ++lane) {"]
         index = ["const int64_t xindex = x_at + lane;", "(void)xindex;", *self._named()]
         return [*self._pragma, *head, *index, *known, *code, "}"]
+
+    def _split(self, row: Row) -> tuple[list[str], list[str]]:
+        """Return lines for indices that are the same in a row, and for those that are not."""
+        others = {index: line for index, line in self.indices.items() if index != row.name}
+        return (
+            [line for index, line in others.items() if index in row.constant],
+            [line for index, line in others.items() if index not in row.constant],
+        )
 
     def _named(self) -> list[str]:
         return list(self.indices.values())
