@@ -60,6 +60,8 @@ OPERATORS = {
     "ceil": "ceil",
     "trunc": "trunc",
     "nn.functional.leaky_relu": "leaky_relu",
+    "nn.functional.logsigmoid": "log_sigmoid_forward",
+    "nn.functional.prelu": "_prelu_kernel",
     "sum": "sum.dim_IntList",
     "mean": "mean.dim",
     "amax": "amax",

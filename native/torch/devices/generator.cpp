@@ -3,11 +3,14 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
 
-#include <array>
+#include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <iterator>
 #include <vector>
 
+#include "bringup/kernel.h"
+#include "bringup/random.h"
 #include "torch/common/allocation.h"
 #include "torch/devices/state.h"
 
@@ -17,29 +20,6 @@ namespace {
 std::atomic<uint64_t> g_clock{1};
 
 uint64_t tick() noexcept { return g_clock.fetch_add(1) + 1; }
-
-// Philox4x32-10 of J. Salmon, M. Moraes, R. Dror and D. Shaw, "Parallel Random Numbers: As Easy as
-// 1, 2, 3" (SC 2011): the four words at position `block` of the sequence that belongs to `point`.
-std::array<uint32_t, 4> philox(RandomPoint point, uint32_t block) noexcept {
-  constexpr uint64_t kFactor0 = 0xD2511F53;
-  constexpr uint64_t kFactor1 = 0xCD9E8D57;
-  constexpr uint32_t kWeyl0 = 0x9E3779B9;
-  constexpr uint32_t kWeyl1 = 0xBB67AE85;
-  auto key0 = static_cast<uint32_t>(point.seed);
-  auto key1 = static_cast<uint32_t>(point.seed >> 32);
-  std::array<uint32_t, 4> words = {static_cast<uint32_t>(point.offset),
-                                   static_cast<uint32_t>(point.offset >> 32), block, 0};
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t product0 = kFactor0 * words[0];
-    const uint64_t product1 = kFactor1 * words[2];
-    words = {
-        static_cast<uint32_t>(product1 >> 32) ^ words[1] ^ key0, static_cast<uint32_t>(product1),
-        static_cast<uint32_t>(product0 >> 32) ^ words[3] ^ key1, static_cast<uint32_t>(product0)};
-    key0 += kWeyl0;
-    key1 += kWeyl1;
-  }
-  return words;
-}
 
 constexpr size_t kStateBytes = 2 * sizeof(uint64_t);
 
@@ -163,6 +143,13 @@ const at::Generator& default_generator(c10::DeviceIndex device) {
   return (*generators)[static_cast<size_t>(checked_device(device))];
 }
 
+void put_random(void* const* arguments, int32_t argument, RandomPoint point) noexcept {
+  const auto& list = *static_cast<const bringup_list*>(arguments[argument]);
+  auto* numbers = static_cast<int64_t*>(const_cast<void*>(list.data));
+  numbers[0] = static_cast<int64_t>(point.seed);
+  numbers[1] = static_cast<int64_t>(point.offset);
+}
+
 std::shared_ptr<RandomState> random_state(const at::Generator& generator, c10::DeviceIndex device) {
   TORCH_CHECK(generator.device().type() == kDriverDevice && generator.device().index() == device,
               "expected a generator of device '", driver_facts().device_name, ":",
@@ -180,8 +167,8 @@ at::Generator call_generator(RandomPoint point) {
   data.left_ = at::MERSENNE_STATE_N;
   static_assert(at::MERSENNE_STATE_N % 4 == 0);
   for (uint32_t block = 0; block < at::MERSENNE_STATE_N / 4; ++block) {
-    const std::array<uint32_t, 4> words = philox(point, block);
-    std::copy(words.begin(), words.end(), &data.state_[4 * block]);
+    const bringup_random random = bringup_random_at(point.seed, point.offset, block);
+    std::copy(std::begin(random.word), std::end(random.word), &data.state_[4 * block]);
   }
   at::mt19937 engine;
   engine.set_data(data);

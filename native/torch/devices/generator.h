@@ -1,5 +1,6 @@
-// Random numbers of a device: a counter-based generator (Philox4x32-10). Its state is a seed and an
-// offset; a random call takes one offset, and its numbers are a function of seed and offset alone.
+// Random numbers of a device: a counter-based generator (Philox4x32-10, bringup/random.h). Its
+// state is a seed and an offset; a random call takes one offset, and its numbers are a function of
+// seed and offset alone.
 #pragma once
 
 #include <ATen/core/Generator.h>
@@ -77,6 +78,10 @@ class DriverGenerator final : public c10::GeneratorImpl {
 // The generator that operators of `device` use when they are given none. It starts with the seed of
 // the CPU's generator, as if torch.manual_seed had seeded both.
 const at::Generator& default_generator(c10::DeviceIndex device);
+
+// Makes this the point at which a kernel draws: its argument number `argument`, a list of two
+// integers.
+void put_random(void* const* arguments, int32_t argument, RandomPoint point) noexcept;
 
 // The state behind a device's generator; raises for another device's.
 std::shared_ptr<RandomState> random_state(const at::Generator& generator, c10::DeviceIndex device);

@@ -329,6 +329,9 @@ void Graph::update_device() {
     device_graph_->update(*node);
     values_.forget_stale(*node);
   }
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    if (nodes_[i]->draws() && device_graph_->copies_arguments(i)) device_graph_->update(i);
+  }
 }
 
 // With mutex_. Launches that read a tensor may still be under way: its memory waits for their
@@ -357,6 +360,12 @@ void Graph::take_random_numbers() {
   if (device_graph_ != nullptr) device_graph_->finish_former();
   replay_.generators.clear();  // else this graph alone could keep a generator alive
   replay_.generators = random_.reserve();
+  for (const auto& node : nodes_) {
+    const std::optional<Draws> draws = node->draws();
+    if (!draws) continue;
+    const RandomPoint& base = replay_.generators[draws->generator].base;
+    node->draw_from({base.seed, base.offset + draws->first});
+  }
 }
 
 void Graph::run_node(size_t position, bool validating) {

@@ -100,6 +100,13 @@ void KernelNode::check_arguments(const std::vector<c10::IValue>& arguments,
   call_.record.check_captured(arguments, call_.outputs, packed_);
 }
 
+// Nothing of the graph is under way.
+void KernelNode::draw_from(RandomPoint point) {
+  point_ = point;
+  put_random(args_.data(), packed_.random, point_);
+  if (values_launch_.fn != nullptr) lower_values(values_launch_.fn);
+}
+
 void KernelNode::use_values() {
   take(call_.record.pack_again(call_.inputs, call_.outputs, packed_));
   if (values_launch_.fn != nullptr) lower_values(values_launch_.fn);
@@ -108,6 +115,7 @@ void KernelNode::use_values() {
 // A driver reads arguments where they were when it got the launch.
 void KernelNode::take(runtime::LaunchBlock block) {
   packed_.block = std::move(block);
+  if (call_.draws) put_random(packed_.block.args(), packed_.random, point_);
   args_.assign(packed_.block.args(), packed_.block.args() + packed_.block.size());
   kinds_.assign(packed_.block.kinds(), packed_.block.kinds() + packed_.block.size());
 }

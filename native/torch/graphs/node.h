@@ -112,6 +112,10 @@ class Node {
   virtual void set_host_value(size_t /*index*/, const HostValue& /*value*/) {}
   virtual void use_values() {}
 
+  // What a kernel takes of a device's generator, and where it does from the next run on.
+  virtual std::optional<Draws> draws() const { return std::nullopt; }
+  virtual void draw_from(RandomPoint /*point*/) {}
+
   // Every tensor that a run reads or writes; one that is changed in place is visited as both.
   virtual void visit_accesses(const AccessVisitor& visit) const = 0;
 
@@ -141,6 +145,7 @@ class KernelNode final : public Node {
     const KernelRecord& record;
     std::vector<c10::IValue> inputs;  // schema order; they own what predates the capture
     std::vector<at::Tensor> outputs;  // fresh ones
+    std::optional<Draws> draws;       // none: it draws no numbers
   };
 
   KernelNode(std::string op, std::string scope, Call call);
@@ -157,6 +162,8 @@ class KernelNode final : public Node {
     return values_launch_.fn != nullptr ? &values_launch_ : nullptr;
   }
   bool updatable() const override { return true; }
+  std::optional<Draws> draws() const override { return call_.draws; }
+  void draw_from(RandomPoint point) override;
   const char* kind() const override { return "kernel"; }
   const char* method() const override { return "launch block"; }
   void visit_accesses(const AccessVisitor& visit) const override;
@@ -175,6 +182,7 @@ class KernelNode final : public Node {
   bringup_kernel_fn run_ = nullptr;
   Call call_;
   PackedCall packed_;
+  RandomPoint point_;           // of call_.draws
   std::vector<void*> args_;     // of the block; stays where it is
   std::vector<uint8_t> kinds_;  // likewise
   bringup_launch launch_{};

@@ -191,24 +191,19 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
   }
   if (const KernelRecord* kernel = kernel_that_ran(op, args, *outputs, on_device)) {
     args = fixed_arguments(traits, args, *outputs, true);
+    const auto random = random_of(traits, args, on_device);
+    auto draws = random ? (random->given ? random->given : random->inside) : std::nullopt;
+    if (draws && draws->count == 0) draws.reset();  // it evaluates
     auto node = std::make_unique<KernelNode>(
         traits.name, scope_,
-        KernelNode::Call{traits.schema, *kernel, std::move(args), fresh(*outputs)});
+        KernelNode::Call{traits.schema, *kernel, std::move(args), fresh(*outputs), draws});
     if (on_device) node->start_on_device(*device_);
     return node;
   }
   args = fixed_arguments(traits, args, *outputs, false);
   if (auto copy = make_copy_node(traits, args, *outputs)) return copy;
   if (auto fill = make_fill_node(traits, args, *outputs)) return fill;
-  std::optional<NodeRandom> random;
-  if (traits.may_draw) {
-    random =
-        random_.for_node(traits.name, traits.numbers, args, on_device ? device_ : std::nullopt);
-    // A graph does not keep generators alive: nothing else could seed one that only the graph has.
-    for (c10::IValue& arg : args) {
-      if (arg.isGenerator()) arg = c10::IValue();
-    }
-  }
+  auto random = random_of(traits, args, on_device);
   OperatorNode::Call call{op,
                           traits.schema,
                           below_autograd,
@@ -223,6 +218,19 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
     call = host_side_.translate(traits.name, std::move(call));
   }
   return std::make_unique<OperatorNode>(traits.name, scope_, std::move(call));
+}
+
+// What a call took of generators, which `args` lose: a graph keeps none alive, since nothing else
+// could seed one that only the graph has.
+std::optional<NodeRandom> Recorder::random_of(const OperatorTraits& traits,
+                                              std::vector<c10::IValue>& args, bool on_device) {
+  if (!traits.may_draw) return std::nullopt;
+  auto random =
+      random_.for_node(traits.name, traits.numbers, args, on_device ? device_ : std::nullopt);
+  for (c10::IValue& arg : args) {
+    if (arg.isGenerator()) arg = c10::IValue();
+  }
+  return random;
 }
 
 // A copy that the driver makes, or a kernel; null for what is none within a device, or one that

@@ -190,6 +190,8 @@ class Recorder {
                                   c10::ArrayRef<c10::IValue> results,
                                   std::vector<Allocation> allocations,
                                   const std::optional<std::string>& made_of);
+  std::optional<NodeRandom> random_of(const OperatorTraits& traits, std::vector<c10::IValue>& args,
+                                      bool on_device);
   std::unique_ptr<Node> make_copy_node(const OperatorTraits& traits,
                                        const std::vector<c10::IValue>& args,
                                        const std::vector<OperatorNode::Output>& outputs);

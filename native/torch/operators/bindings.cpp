@@ -19,10 +19,10 @@ struct OperatorKernelHandle {
 
 OperatorKernelHandle register_operator(const std::string& name, const std::string& overload,
                                        OperatorKernelKind kind, const std::vector<int>& strided,
-                                       bool takes_views, nb::object plan) {
+                                       bool takes_views, bool random, nb::object plan) {
   const auto handle =
       c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
-  auto made = std::make_unique<OperatorKernel>(handle, kind, strided);
+  auto made = std::make_unique<OperatorKernel>(handle, kind, strided, random);
   made->takes_views = takes_views;
   made->compile = plan.release().ptr();
   return {&register_operator_kernel(std::move(made))};
@@ -44,7 +44,8 @@ void bind_operators(nanobind::module_& module) {
       .def("remove",
            [](const OperatorKernelHandle& self) { remove_operator_kernel(*self.kernel); });
   module.def("register", &register_operator, nb::kw_only(), nb::arg("name"), nb::arg("overload"),
-             nb::arg("kind"), nb::arg("strided"), nb::arg("takes_views"), nb::arg("plan"));
+             nb::arg("kind"), nb::arg("strided"), nb::arg("takes_views"), nb::arg("random"),
+             nb::arg("plan"));
 }
 
 }  // namespace bringup::torch_ext

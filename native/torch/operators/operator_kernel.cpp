@@ -17,7 +17,9 @@
 #include "torch/common/written_arguments.h"
 #include "torch/devices/driver.h"
 #include "torch/devices/fallback.h"
+#include "torch/devices/host_random.h"
 #include "torch/devices/state.h"
+#include "torch/operators/random_call.h"
 #include "torch/ops/frame.h"
 
 namespace nb = nanobind;
@@ -150,8 +152,13 @@ bool has_empty_operand(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> 
 void run_operator(const OperatorKernel& kernel, const c10::OperatorHandle& op,
                   c10::DispatchKeySet keys, c10::Stack* stack) {
   const size_t count = kernel.arguments.size();
-  auto launch = prepare_launch(kernel, torch::jit::last(*stack, count));
+  const auto arguments = torch::jit::last(*stack, count);
+  auto launch = prepare_launch(kernel, arguments);
   if (!launch) return fall_back(op, keys, stack);
+  if (kernel.draws) {
+    const RandomPoint point = take_random(kernel, arguments, launch->device);
+    if (!launch->empty) put_random(launch->block.args(), launch->random, point);
+  }
   kernel.record.native_calls.fetch_add(1, std::memory_order_relaxed);
   if (!launch->empty) {
     launch_kernel(launch->entry(), std::move(launch->block), launch->grid, launch->device);
@@ -174,7 +181,7 @@ class BoxedOperator final : public c10::OperatorKernel {
 }  // namespace
 
 OperatorKernel::OperatorKernel(c10::OperatorHandle op, OperatorKernelKind kind,
-                               const std::vector<int>& strided)
+                               const std::vector<int>& strided, bool random)
     : KernelRecord(op), kind(kind), record(fallback_record(op.operator_name())) {
   const c10::FunctionSchema& schema = op.schema();
   int bits = runtime::kOperatorBits + kDtypeBits + runtime::kDeviceModelBits;
@@ -183,6 +190,7 @@ OperatorKernel::OperatorKernel(c10::OperatorHandle op, OperatorKernelKind kind,
     const auto index = static_cast<int32_t>(i);
     bits += bits_of(argument);
     if (argument.mutated && out < 0) out = index;
+    if (argument.name == "training" || argument.name == "train") training = index;
     if (kind == OperatorKernelKind::kReduction) {
       if (argument.name == "dim" || argument.name == "dims") dim = index;
       if (argument.name == "keepdim") keepdim = index;
@@ -193,6 +201,8 @@ OperatorKernel::OperatorKernel(c10::OperatorHandle op, OperatorKernelKind kind,
   }
   for (const int argument : strided) any_layout |= uint64_t{1} << argument;
   in_place = out >= 0 && !arguments[static_cast<size_t>(out)].is_out;
+  generator = RandomTraits(op).generator();
+  draws = random || generator >= 0;
   TORCH_CHECK(bits <= runtime::KeyPacker::kBits, name, ": its arguments need ", bits,
               " bits to choose a binary, of ", runtime::KeyPacker::kBits);
 }
@@ -268,9 +278,15 @@ std::optional<OperatorLaunch> prepare(const OperatorKernel& kernel,
                                       c10::ArrayRef<c10::IValue> arguments,
                                       c10::ArrayRef<at::Tensor> results, bool fixed) {
   if (!fixed && !kernel.enabled.load(std::memory_order_relaxed)) return std::nullopt;
+  std::vector<c10::IValue> others;
+  if (kernel.generator >= 0 && !arguments[static_cast<size_t>(kernel.generator)].isNone()) {
+    others = without_generator(kernel, arguments);
+    arguments = others;
+  }
   const c10::DeviceIndex device = device_of(arguments);
   const Variant* variant = variant_for(kernel, arguments, device);
   if (variant == nullptr || variant->kernel == nullptr) return std::nullopt;
+  if (kernel.draws && !takes_numbers(kernel, arguments)) return std::nullopt;
   std::optional<OperatorLaunch> launch(std::in_place);
   launch->variant = variant;
   launch->fixed = fixed;
@@ -309,7 +325,7 @@ std::optional<PackedCall> OperatorKernel::pack(c10::ArrayRef<c10::IValue> inputs
   }
   auto launch = prepare(*this, inputs, outputs, true);
   if (!launch || launch->empty || !launch->held.empty()) return std::nullopt;
-  return PackedCall{launch->entry().kernel, std::move(launch->block), launch->grid};
+  return PackedCall{launch->entry().kernel, std::move(launch->block), launch->grid, launch->random};
 }
 
 void OperatorKernel::check_captured(c10::ArrayRef<c10::IValue> inputs,

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -41,9 +42,10 @@ struct OperatorLaunch {
   const Variant* variant = nullptr;
   runtime::LaunchBlock block;
   int64_t grid = 1;
-  bool empty = false;  // nothing to compute: not launched
-  bool dense = false;  // the variant's dense entry runs
-  bool fixed = false;  // results have their sizes already, and nothing may resize them
+  bool empty = false;   // nothing to compute: not launched
+  bool dense = false;   // the variant's dense entry runs
+  bool fixed = false;   // results have their sizes already, and nothing may resize them
+  int32_t random = -1;  // of the block's arguments the one that put_random fills; -1 for none
   c10::DeviceIndex device = 0;
   c10::SmallVector<at::Tensor, 2> results;
   std::vector<at::Tensor> held;  // copies that it reads: given back when it was launched
@@ -56,7 +58,9 @@ struct OperatorLaunch {
 
 // The kernel of one overload.
 struct OperatorKernel final : KernelRecord {
-  OperatorKernel(c10::OperatorHandle op, OperatorKernelKind kind, const std::vector<int>& strided);
+  // `random`: it draws though the operator takes no generator.
+  OperatorKernel(c10::OperatorHandle op, OperatorKernelKind kind, const std::vector<int>& strided,
+                 bool random);
 
   bool runs_on(c10::DeviceType device) const override;
   bool takes_layout(size_t argument, const at::Tensor& tensor) const override;
@@ -71,17 +75,21 @@ struct OperatorKernel final : KernelRecord {
   bool takes_any_layout(size_t argument) const { return (any_layout >> argument & 1) != 0; }
 
   const OperatorKernelKind kind;
-  int32_t out = -1;          // the written argument, or -1: the results are fresh
+  int32_t out = -1;          // the first written argument, or -1: the results are fresh
   int32_t dim = -1;          // a reduction's: int, int[] or None
   int32_t keepdim = -1;      // a reduction's
   bool in_place;             // the written argument is an operand, too
   bool takes_views = false;  // kPointwise of kernel.h's form
   uint64_t any_layout = 0;   // a bit for each argument
+  int32_t generator = -1;    // an argument, or -1
+  int32_t training = -1;     // likewise: it draws only where this one is not false
+  bool draws;                // gets seed and offset, in the generator's place or behind all others
   FallbackRecord& record;    // counts
 
   mutable std::mutex mutex;  // of what follows
   mutable std::vector<std::string> strings;
   mutable std::map<std::vector<int64_t>, std::vector<ResultShape>> shapes;
+  mutable std::set<std::vector<int64_t>> numbers;  // that the CPU takes
 };
 
 // Whether a call that torch's Meta kernel refuses falls back, so that the CPU refuses it in its own

@@ -14,6 +14,7 @@
 #include "torch/common/values.h"
 #include "torch/devices/state.h"
 #include "torch/operators/operator_kernel.h"
+#include "torch/operators/random_call.h"
 
 namespace bringup::torch_ext {
 namespace {
@@ -287,8 +288,13 @@ bool prepare_raw(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> argume
   Packer packer(kernel, *shapes, launch);
   if (!packer.take_written(arguments)) return false;
   for (size_t i = 0; i < arguments.size(); ++i) {
-    if (!kernel.arguments[i].is_out) packer.add_argument(arguments[i], i);
+    if (static_cast<int32_t>(i) == kernel.generator) {
+      add_random(launch);
+    } else if (!kernel.arguments[i].is_out) {
+      packer.add_argument(arguments[i], i);
+    }
   }
+  if (kernel.draws && kernel.generator < 0) add_random(launch);
   return packer.add_results(given) && is_taken(launch);
 }
 

@@ -26,7 +26,8 @@ namespace bringup::torch_ext {
 struct PackedCall {
   std::shared_ptr<const runtime::Kernel> kernel;
   runtime::LaunchBlock block;
-  int64_t grid = 1;  // blocks; 1 for a host entry
+  int64_t grid = 1;     // blocks; 1 for a host entry
+  int32_t random = -1;  // of the block's arguments the one that put_random fills; -1 for none
 };
 
 // A binary for calls with one key. Published once and never freed, so that it can be read without a

@@ -30,6 +30,13 @@ def expression(text: str) -> jit.ElementExpression:
         ("isnan(self) and not other", "float", "return ((float)((s != s) && (!(o != 0))));"),
         ("inf", "float", "return ((float)INFINITY);"),
         ("t = exp(self); t * t", "float", "const float t_ = std::exp(s); return (t_ * t_);"),
+        ("t = -self; t, t * a", "float", "const float t_ = (-s); *out0 = t_; *out1 = (t_ * o);"),
+        ("uniform() < a", "float", "return ((float)(bringup_uniform_float(random_, 0) < o));"),
+        (
+            "uniform() - uniform()",
+            "double",
+            "return (bringup_uniform_double(random_, 0) - bringup_uniform_double(random_, 1));",
+        ),
     ],
 )
 def test_what_it_says_in_c(text: str, computed: str, code: str) -> None:
@@ -67,6 +74,9 @@ def test_a_text_is_known_when_the_code_is_written() -> None:
         ("self = other; self", "self has a meaning already"),
         ("t = self; t = other; t", "t has a meaning already"),
         ("self + weight", "weight is no argument"),
+        ("()", "it has no result"),
+        ("uniform() + uniform() * uniform()", "an element has 2 random numbers"),
+        ("uniform(1)", "uniform() takes 0 numbers, got 1"),
         ("sinc(self)", "sinc"),
         ("exp(self, other)", "exp() takes 1 numbers, got 2"),
         ("self // other", "expected + - * / or **"),

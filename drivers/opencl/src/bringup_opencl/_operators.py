@@ -77,6 +77,10 @@ OPERATORS: tuple[Operator, ...] = (
     Operator("aten::clamp_min", NUMBERS, "max(self, min)"),
     Operator("aten::clamp_max", NUMBERS, "min(self, max)"),
     Operator("aten::bitwise_and.Tensor", ("bool",), "self and other"),
+    *(
+        Operator(f"aten::random_.{form}", ("integral",), file="random.cl", entry=entry)
+        for form, entry in (("default", "random_all"), ("to", "random_to"), ("from", "random_from"))
+    ),
     reduction("sum.dim_IntList", "sum", NUMBERS),
     reduction("mean.dim", "mean", FLOATING),
     reduction("amax", "amax", NUMBERS),

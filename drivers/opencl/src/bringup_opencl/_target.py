@@ -79,6 +79,7 @@ class OpenCLTarget(jit.Target):
                 isa=(device.model,),
                 identity=device.description,
                 fingerprint="",
+                include_directories=_includes(),
             ).fingerprinted()
         return self._known
 
@@ -115,7 +116,7 @@ class OpenCLTarget(jit.Target):
         name = job.source.file_name
         given = [flag for flag in command[1:-1] if not flag.startswith("-D")]
         folder = job.source.directory or str(job.folder)
-        options = shlex.join([*given, f"-I{folder}"])
+        options = shlex.join([*given, f"-I{folder}", *jit.include_flags()])
         try:
             built = self._device().build(f'{defined}#line 1 "{name}"\n'.encode() + text, options)
         except OpenCLError as error:
@@ -131,10 +132,15 @@ class OpenCLTarget(jit.Target):
             return jit.Finished(1, log, tuple(command))
         header = b"BRINGUPCL1\nbinary\n\n"
         (job.folder / job.output).write_bytes(header + built.binary)
-        folders = [folder, *(flag[2:] for flag in job.flags if flag.startswith("-I"))]
+        folders = [folder, *(flag[2:] for flag in job.flags if flag.startswith("-I")), *_includes()]
         read = " \\\n ".join(["source", *_headers(text, folders)])
         (job.folder / job.headers).write_text(f"kernel: {read}\n")
         return jit.Finished(0, built.log, tuple(command))
+
+
+def _includes() -> tuple[str, ...]:
+    """Return where bringup/random.h is."""
+    return tuple(flag.removeprefix("-I") for flag in jit.include_flags())
 
 
 def _headers(text: bytes, folders: Sequence[str]) -> list[str]:

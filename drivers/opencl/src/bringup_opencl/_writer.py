@@ -55,12 +55,13 @@ class OpenCLWriter(jit.Writer):
         computed: str,
     ) -> jit.Source:
         """Return a function of numbers of the type computed in."""
-        given, known = self.parameters(expression, operands)
         c_type = self.c_type(computed)
-        parameters = ", ".join(f"{c_type} {one}" for one in given)
+        given, known = self.parameters(expression, operands, c_type)
         body = expression.code(c_type, known)
+        gives = c_type if expression.results == 1 else "void"
         text = (
-            f"{c_type} bringup_{name}({parameters}) {{\n{body}}}\n#define {name} bringup_{name}\n"
+            f"{gives} bringup_{name}({', '.join(given)}) {{\n{body}}}\n"
+            f"#define {name} bringup_{name}\n"
         )
         return jit.Source(text=text, name=f"{name}.cl", kind="device")
 
@@ -70,22 +71,23 @@ class OpenCLWriter(jit.Writer):
         parameters = _Parameters(self, element)
         for i in range(len(element.operands)):
             parameters.operand(i, _RANK)
-        parameters.tensor("out", element.results[0], _RANK)
         dense = _Parameters(self, element)
         for i in range(len(element.operands)):
             dense.operand(i, 0)
-        dense.tensor("out", element.results[0], 0)
+        for out, c_type in zip(element.outs, element.results, strict=True):
+            parameters.tensor(out, c_type, _RANK)
+            dense.tensor(out, c_type, 0)
         body = _constants(self, element)
         tensors = [f"a{i}" for i, one in enumerate(element.operands) if one.form == "tensor"]
         text = _POINTWISE.format(
             strided=", ".join([*parameters.texts, *(f"long z{d}" for d in range(_RANK))]),
-            dense=", ".join(dense.texts),
+            dense=", ".join([*dense.texts, "long n"]),
             sizes=" * ".join(f"z{d}" for d in range(_RANK)),
             constants=body,
-            small=_offsets("uint", [*tensors, "out"], _RANK),
-            large=_offsets("ulong", [*tensors, "out"], _RANK),
-            stored=_stored(element, "at_out", lambda i: f"at_a{i}"),
-            dense_stored=_stored(element, "i", lambda i: "i"),
+            small=_offsets("uint", [*tensors, *element.outs], _RANK),
+            large=_offsets("ulong", [*tensors, *element.outs], _RANK),
+            stored=_stored(element, lambda name: f"at_{name}"),
+            dense_stored=_stored(element, lambda name: "index"),
         )
         source = self._source(element, text)
         strided, flat = (element.pointwise_values(self, dense=one) for one in (False, True))
@@ -140,6 +142,7 @@ class OpenCLWriter(jit.Writer):
         text = _TEXT.format(
             wide="#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" if wide else "",
             computed=self.c_type(element.computed),
+            random='#include "bringup/random.h"\n' if element.draws else "",
             name=source.file_name,
             source=source.content().decode(),
             entry=entry,
@@ -163,8 +166,6 @@ class _Parameters:
     def tensor(self, name: str, c_type: str, strides: int, constant: bool = False) -> None:
         kind = f"global {'const ' if constant else ''}{self._writer.c_type(c_type)}*"
         self.texts += [f"{kind} {name}", *(f"long {name}_{d}" for d in range(strides))]
-        if strides == 0 and name == "out":
-            self.texts.append("long n")
 
     def operand(self, i: int, strides: int) -> None:
         operand = self._element.operands[i]
@@ -174,6 +175,8 @@ class _Parameters:
             self.texts.append(f"{'double' if self._element.float64 else 'float'} a{i}")
         elif operand.form in ("integer", "number"):
             self.texts.append(f"long a{i}")
+        elif operand.form == "random":
+            self.texts += [f"long a{i}_seed", f"long a{i}_offset"]
 
 
 def _constants(writer: jit.Writer, element: jit.Element) -> str:
@@ -234,22 +237,32 @@ def _value(i: int, operand: jit.Operand) -> str:
     return f"&value_{i}" if operand.optional else f"value_{i}"
 
 
-def _stored(element: jit.Element, out: str, place: Callable[[int], str]) -> str:
+def _stored(element: jit.Element, place: Callable[[str], str]) -> str:
     """Return lines that load the operands of one element, call the function and store."""
     lines = ""
     for i, operand in enumerate(element.operands):
         if operand.form == "tensor":
-            lines += (
-                f"const T value_{i} = {_loaded(f'a{i}', operand, place(i), element.computed)}; "
-            )
-    given = ", ".join(_value(i, one) for i, one in enumerate(element.operands) if one.given)
-    return lines + _store("out", element.results[0], out, f"{element.function}({given})")
+            loaded = _loaded(f"a{i}", operand, place(f"a{i}"), element.computed)
+            lines += f"const T value_{i} = {loaded}; "
+        elif operand.form == "random":
+            point = f"a{i}_seed, a{i}_offset, index"
+            lines += f"const bringup_random value_{i} = bringup_random_at({point}); "
+    given = [_value(i, one) for i, one in enumerate(element.operands) if one.given]
+    if len(element.outs) == 1:
+        call = f"{element.function}({', '.join(given)})"
+        return lines + _store("out", element.results[0], place("out"), call)
+    called = ", ".join([*given, *(f"&value_{out}" for out in element.outs)])
+    lines += "".join(f"T value_{out}; " for out in element.outs) + f"{element.function}({called}); "
+    return lines + " ".join(
+        _store(out, c_type, place(out), f"value_{out}")
+        for out, c_type in zip(element.outs, element.results, strict=True)
+    )
 
 
 _TEXT = """\
 {wide}#pragma OPENCL FP_CONTRACT OFF
 #define T {computed}
-T bringup_min(T a, T b) {{ return a != a || a < b ? a : b; }}
+{random}T bringup_min(T a, T b) {{ return a != a || a < b ? a : b; }}
 T bringup_max(T a, T b) {{ return a != a || a > b ? a : b; }}
 float bringup_from_bfloat16(ushort bits) {{ return as_float((uint)bits << 16); }}
 ushort bringup_to_bfloat16(float value) {{
@@ -285,7 +298,7 @@ kernel void bringup_run({strided}) {{
   }}
 }}
 kernel void bringup_dense({dense}) {{
-{constants}  for (long i = get_global_id(0); i < n; i += get_global_size(0)) {{
+{constants}  for (long index = get_global_id(0); index < n; index += get_global_size(0)) {{
     {dense_stored}
   }}
 }}

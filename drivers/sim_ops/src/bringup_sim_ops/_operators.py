@@ -56,6 +56,10 @@ _POWERS = ("aten::pow.Tensor_Tensor", "aten::pow.Scalar")
 OPERATORS: tuple[Operator, ...] = (
     *(row for row in POINTWISE if row.name not in _POWERS),
     *(Operator(name, _NUMBERS, file="pow.cpp", entry="pow") for name in _POWERS),
+    *(
+        Operator(f"aten::random_.{form}", ("integral",), file="random.cpp", entry=entry)
+        for form, entry in (("default", "random_all"), ("to", "random_to"), ("from", "random_from"))
+    ),
     _reduction("sum.dim_IntList", "sum", _NUMBERS),
     _reduction("mean.dim", "mean", _FLOATING),
     _reduction("amax", "amax", _NUMBERS),

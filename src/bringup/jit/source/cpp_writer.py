@@ -5,7 +5,7 @@ What their pieces mean is in include/bringup/element.h.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bringup.jit.source.c_loops import C_LOOPS
@@ -37,10 +37,11 @@ class CppWriter(Writer):
         self, name: str, expression: ElementExpression, operands: Sequence[Operand], computed: str
     ) -> Source:
         """Return a function template; its numbers are all of the type computed in."""
-        given, known = self.parameters(expression, operands)
-        parameters = ", ".join(f"T {one}" for one in given)
+        given, known = self.parameters(expression, operands, "T")
         body = expression.code(computed, known, "std::")
-        text = f"{_PRELUDE}template <class T>\nstatic T {name}({parameters}) {{\n{body}}}\n"
+        gives = "T" if expression.results == 1 else "void"
+        signature = f"static {gives} {name}({', '.join(given)})"
+        text = f"{_PRELUDE}template <class T>\n{signature} {{\n{body}}}\n"
         return Source(text=text, name=f"{name}.cpp", kind="device")
 
     def pointwise(self, element: Element, *, values: bool) -> Written:
@@ -75,20 +76,40 @@ def _pointwise_body(element: Element, tensors: Sequence[int]) -> str:
         f"(bringup::tensor(args[{i}]).data);"
         for i in tensors
     ]
-    out = len(operands)
+    outs = {out: len(tensors) + r for r, out in enumerate(element.outs)}
+    all_of_them = [*tensors, *range(len(operands), len(operands) + len(outs))]
+    lines += [
+        f"auto* const data_{out} = static_cast<bringup_result_{r}*>"
+        f"(bringup::tensor(args[{len(operands) + r}]).data);"
+        for r, out in enumerate(outs)
+    ]
+    rows = [
+        f"const {operands[i].c_type}* const row_{i} = data_{i} + offsets[{places[i]}];"
+        for i in tensors
+    ]
+    rows += [
+        f"bringup_result_{r}* const row_{out} = data_{out} + offsets[{place}];"
+        for r, (out, place) in enumerate(outs.items())
+    ]
+    drawn = "".join(
+        f"        const bringup_random value_{i} = bringup_random_at(point_{i}[0], point_{i}[1], "
+        "first + i);\n"
+        for i, operand in enumerate(operands)
+        if operand.form == "random"
+    )
     return _POINTWISE.format(
         constants="".join(f"  {line}\n" for line in lines if line),
-        tensors=", ".join(f"&bringup::tensor(args[{i}])" for i in [*tensors, out]),
-        rows="".join(
-            f"    const {operands[i].c_type}* const row_{i} = data_{i} + offsets[{places[i]}];\n"
-            for i in tensors
-        ),
-        last=len(tensors),
-        count=len(tensors) + 1,
-        out=out,
-        dense="".join(_loaded(i, operands[i], "[i]") for i in tensors),
-        strided="".join(_loaded(i, operands[i], f"[i * strides[{places[i]}]]") for i in tensors),
-        call=_call(element),
+        tensors=", ".join(f"&bringup::tensor(args[{i}])" for i in all_of_them),
+        rows="".join(f"    {line}\n" for line in rows),
+        count=len(all_of_them),
+        number="  int64_t first = range.begin;\n" if drawn else "",
+        counted="    first += n;\n" if drawn else "",
+        dense="".join(_loaded(i, operands[i], "[i]") for i in tensors)
+        + drawn
+        + _stores(element, dict.fromkeys(outs, "[i]")),
+        strided="".join(_loaded(i, operands[i], f"[i * strides[{places[i]}]]") for i in tensors)
+        + drawn
+        + _stores(element, {out: f"[i * strides[{place}]]" for out, place in outs.items()}),
     )
 
 
@@ -131,7 +152,15 @@ def _entry(element: Element, body: str, more: str = "", entry: str = ENTRY) -> W
         f"using bringup_result_{r} = {c_type};\n" for r, c_type in enumerate(element.results)
     )
     name = Path(source.file_name)
-    text = _TEXT.format(source=included(source), types=types, body=body) + more
+    text = (
+        _TEXT.format(
+            random='#include "bringup/random.h"\n' if element.draws else "",
+            source=included(source),
+            types=types,
+            body=body,
+        )
+        + more
+    )
     glued = Source(
         text=text,
         name=f"{name.stem}.entry{name.suffix}",
@@ -168,11 +197,22 @@ class _Values:
             return self.tensor(f"a{i}", strides, rank, "shape")
         if operand.form in ("none", "string"):
             return self._args.append("nullptr")
+        if operand.form == "random":
+            return self.random(i)
         is_real = operand.form == "float" or operand.c_type == "double"
         wide = "double" if is_real else "int64_t"
         passed = "float" if is_real and not self._element.float64 else wide
         self._parameters.append(f"{passed} a{i}")
         return self.constant(f"number_{i}", wide, f"a{i}")
+
+    def random(self, i: int) -> None:
+        """Add seed and offset."""
+        self._parameters += [f"int64_t a{i}_seed", f"int64_t a{i}_offset"]
+        self._lines += [
+            f"int64_t point_{i}[] = {{a{i}_seed, a{i}_offset}};",
+            f"bringup_list list_{i} = {{point_{i}, 2}};",
+        ]
+        self._args.append(f"&list_{i}")
 
     def constant(self, name: str, c_type: str, value: str) -> None:
         self._lines.append(f"{c_type} {name} = {value};")
@@ -194,7 +234,8 @@ def _values_entry(name: str, element: Element, strides: int) -> str:
     written, rank = _Values(element), strides or 1
     for i in range(len(element.operands)):
         written.operand(i, strides, rank)
-    written.tensor("out", strides, rank, "shape")
+    for out in element.outs:
+        written.tensor(out, strides, rank, "shape")
     return written.text(name, [f"z{d}" for d in range(rank)])
 
 
@@ -215,6 +256,11 @@ def _constant(i: int, operand: Operand) -> str:
         is_float = str(operand.form == "float").lower()
         read = f"bringup::element::number<bringup_computed, {is_float}>(args[{i}])"
         return f"const bringup_computed value_{i} = {read};"
+    if operand.form == "random":
+        return (
+            f"const auto* const point_{i} = static_cast<const int64_t*>"
+            f"(static_cast<const bringup_list*>(args[{i}])->data);"
+        )
     if operand.form == "number":
         kind = operand.c_type
         c_type = "bringup_computed" if kind == "double" else kind
@@ -240,9 +286,21 @@ def _value(i: int, operand: Operand) -> str:
     return f"&value_{i}" if operand.optional else f"value_{i}"
 
 
-def _call(element: Element) -> str:
-    given = ", ".join(_value(i, one) for i, one in enumerate(element.operands) if one.given)
-    return f"static_cast<bringup_result_0>({element.function}<bringup_computed>({given}))"
+def _stores(element: Element, places: Mapping[str, str]) -> str:
+    """Return the call of the author's function, and where its results go."""
+    given = [_value(i, one) for i, one in enumerate(element.operands) if one.given]
+    function = f"{element.function}<bringup_computed>"
+    if len(places) == 1:
+        call = f"static_cast<bringup_result_0>({function}({', '.join(given)}))"
+        return "".join(f"        row_{out}{at} = {call};\n" for out, at in places.items())
+    given += [f"&{out}" for out in places]
+    lines = [f"bringup_computed {out};" for out in places]
+    lines += [f"{function}({', '.join(given)});"]
+    lines += [
+        f"row_{out}{at} = static_cast<bringup_result_{r}>({out});"
+        for r, (out, at) in enumerate(places.items())
+    ]
+    return "".join(f"        {line}\n" for line in lines)
 
 
 _PRELUDE = """\
@@ -270,7 +328,7 @@ BRINGUP_EXPORT void {name}(const bringup_position* at, {parameters}) {{
 _TEXT = """\
 #include "bringup/element.h"
 #include "bringup/device.h"
-{source}
+{random}{source}
 
 {types}
 BRINGUP_EXPORT int32_t bringup_run(void** args, int32_t, const bringup_ctx* ctx) {{
@@ -278,26 +336,21 @@ BRINGUP_EXPORT int32_t bringup_run(void** args, int32_t, const bringup_ctx* ctx)
 }}
 """
 _POINTWISE = """\
-{constants}  const DLTensor& out = bringup::tensor(args[{out}]);
-  auto* const data_out = static_cast<bringup_result_0*>(out.data);
-  const DLTensor* const tensors[{count}] = {{{tensors}}};
+{constants}  const DLTensor* const tensors[{count}] = {{{tensors}}};
   const bool dense = bringup::element::has_unit_strides(tensors);
   int64_t strides[{count}];
   for (int t = 0; t < {count}; ++t) strides[t] = bringup::element::inner_stride(*tensors[t]);
   const auto range = bringup::element::block_range(ctx, bringup::numel(*tensors[0]));
-  bringup::element::for_each_row(tensors, range, [&](const int64_t* offsets, int64_t n) {{
-{rows}    bringup_result_0* const row_out = data_out + offsets[{last}];
-    if (dense) {{
+{number}  bringup::element::for_each_row(tensors, range, [&](const int64_t* offsets, int64_t n) {{
+{rows}    if (dense) {{
 #pragma GCC ivdep
       for (int64_t i = 0; i < n; ++i) {{
-{dense}        row_out[i] = {call};
-      }}
+{dense}      }}
     }} else {{
       for (int64_t i = 0; i < n; ++i) {{
-{strided}        row_out[i * strides[{last}]] = {call};
-      }}
+{strided}      }}
     }}
-  }});
+{counted}  }});
 """
 _REDUCTION = """\
 {constants}  const DLTensor& input = bringup::tensor(args[0]);

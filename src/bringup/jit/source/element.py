@@ -4,7 +4,8 @@
 The text is Python's: numbers, `+ - * / **`, comparisons, `and or not`, `a if condition else b`,
 functions, names of arguments, and before the result lines that name a part of it
 (`t = tanh(self); grad * (1 - t * t)`). What is asked of an argument that is None or a text
-(`min is None`, `approximate == "tanh"`) is answered when the code is written.
+(`min is None`, `approximate == "tanh"`) is answered when the code is written. Several results are
+separated by commas, as in Python. `uniform()` is a random number of the element in [0, 1).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from keyword import iskeyword
 from math import inf
 
 from bringup.errors import SchemaError
@@ -25,6 +27,8 @@ _UNARY = (
 _BINARY = "pow atan2 fmod copysign"
 _FUNCTIONS = {**dict.fromkeys(_UNARY.split(), 1), **dict.fromkeys(_BINARY.split(), 2)}
 _OWN = {"abs": 1, "min": 2, "max": 2, "isnan": 1}
+_DRAWS = {"uniform": 0}
+_MOST_DRAWS = 2  # that are independent: an element has bits for two numbers of 64
 _OPERATORS: Mapping[type[ast.operator], str] = {
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/"
 }  # fmt: skip
@@ -41,7 +45,8 @@ class ElementExpression:
 
     Attributes:
         text: as its author wrote it.
-        names: what it may name, in the order of the operator's arguments.
+        names: what it may name, in the order of the operator's arguments; `from` is `from_` in the
+            text, as any word of Python's.
         tensors: those that are tensors: they can also be called x, a, b and c, in order.
         where: what errors start with.
 
@@ -86,12 +91,16 @@ class ElementExpression:
             if target.id in self._known() or any(target.id == name for name, _ in parts):
                 raise self.error(f"{target.id} has a meaning already")
             parts.append((target.id, line.value))
-        parts.append(("", body[-1].value))
+        result = body[-1].value
+        several = result.elts if isinstance(result, ast.Tuple) else [result]
+        if not several:
+            raise self.error("it has no result")
+        parts += [("", one) for one in several]
         self._check_names(parts)
         return tuple(parts)
 
     def _check_names(self, parts: Sequence[tuple[str, ast.expr]]) -> None:
-        known = {*self._known(), *_CONSTANTS, *_FUNCTIONS, *_OWN}
+        known = {*self._known(), *_CONSTANTS, *_FUNCTIONS, *_OWN, *_DRAWS}
         for name, part in parts:
             for node in ast.walk(part):
                 if isinstance(node, ast.Name) and node.id not in known:
@@ -100,7 +109,17 @@ class ElementExpression:
 
     def _known(self) -> dict[str, str]:
         nicknames = zip(_NICKNAMES, self.tensors, strict=False)
-        return {**dict(nicknames), **{name: name for name in self.names}}
+        return {**dict(nicknames), **{name + "_" * iskeyword(name): name for name in self.names}}
+
+    @property
+    def results(self) -> int:
+        """Return how many results it has."""
+        return sum(not name for name, _ in self._parts)
+
+    @property
+    def draws(self) -> bool:
+        """Return whether it has random numbers."""
+        return any(_is_draw(node) for _, part in self._parts for node in ast.walk(part))
 
     @property
     def floating_only(self) -> bool:
@@ -108,21 +127,33 @@ class ElementExpression:
         return any(_needs_floating(node) for _, part in self._parts for node in ast.walk(part))
 
     def code(self, computed: str, given: Mapping[str, str | None], prefix: str = "") -> str:
-        """Return the body of a C function that computes it and returns it.
+        """Return the body of a C function that computes it and returns it; several results are
+        written where its parameters `out0`, `out1`, ... point.
 
         Args:
             computed: the C type computed in.
             given: by name, the C of an argument of that type, None, or a text in double quotes.
+                What it draws is of a parameter `random_`, a `bringup_random` (bringup/random.h).
             prefix: what stands before the names of C's functions of numbers, such as `std::`.
         """
         known = {name: given[meant] for name, meant in self._known().items()}
         writer = _Writer(self, computed, known, prefix)
-        lines = ""
+        lines, number = "", 0
         for name, part in self._parts:
             value = writer.value(part)
-            lines += f"  const {computed} {name}_ = {value};\n" if name else f"  return {value};\n"
-            known[name] = f"{name}_"
+            if name:
+                lines += f"  const {computed} {name}_ = {value};\n"
+                known[name] = f"{name}_"
+            elif self.results == 1:
+                lines += f"  return {value};\n"
+            else:
+                lines += f"  *out{number} = {value};\n"
+                number += 1
         return lines
+
+
+def _is_draw(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) in _DRAWS
 
 
 def _needs_floating(node: ast.AST) -> bool:
@@ -149,6 +180,7 @@ class _Writer:
         self._computed = computed
         self._known = known
         self._prefix = prefix
+        self._draws = 0
 
     def value(self, node: ast.expr) -> str:
         """Return a number of the type computed in."""
@@ -219,10 +251,12 @@ class _Writer:
 
     def _called(self, node: ast.Call) -> str:
         name = node.func.id if isinstance(node.func, ast.Name) else ""
-        count = {**_FUNCTIONS, **_OWN}.get(name)
+        known = {**_FUNCTIONS, **_OWN, **_DRAWS}
+        count = known.get(name)
         if count is None or node.keywords:
-            known = ", ".join((*_FUNCTIONS, *_OWN))
-            raise self._error(f"{ast.unparse(node.func)}() is no function of numbers ({known})")
+            raise self._error(
+                f"{ast.unparse(node.func)}() is no function of numbers ({', '.join(known)})"
+            )
         if len(node.args) != count:
             raise self._error(f"{name}() takes {count} numbers, got {len(node.args)}")
         return name
@@ -231,6 +265,8 @@ class _Writer:
         name = self._called(node)
         if name == "isnan":
             return self._as_number(self.condition(node))
+        if name in _DRAWS:
+            return self._drawn()
         given = [self.value(argument) for argument in node.args]
         if name == "abs":
             value = given[0]
@@ -240,6 +276,12 @@ class _Writer:
         if name in _OWN:  # NaN wins
             return f"bringup_{name}({', '.join(given)})"
         return f"{self._prefix}{name}({', '.join(given)})"
+
+    def _drawn(self) -> str:
+        if self._draws == _MOST_DRAWS:
+            raise self._error(f"an element has {_MOST_DRAWS} random numbers: name one, and use it")
+        self._draws += 1
+        return f"bringup_uniform_{self._computed}(random_, {self._draws - 1})"
 
     def _as_number(self, condition: str | bool) -> str:
         if isinstance(condition, bool):

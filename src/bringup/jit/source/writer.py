@@ -24,7 +24,7 @@ RANK = 6  # of pointwise kernels with plain values; native/torch/operators/opera
 KEPT = 4  # of reductions: as many dimensions of the results, then as many that are reduced
 _MOST_BLOCKS = 1 << 16
 
-Form = Literal["tensor", "integer", "float", "number", "none", "string"]
+Form = Literal["tensor", "integer", "float", "number", "none", "string", "random"]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,9 @@ class Operand:
 
     Attributes:
         form: a tensor of the device; an integer or a float of the host that is converted to the
-            type computed in; a number of its schema type; None; a string.
+            type computed in; a number of its schema type; None; a string; random numbers, of which
+            the kernel gets the seed and the offset of its call and the function a `bringup_random`
+            (bringup/random.h) of the element.
         c_type: of a tensor, its elements; of a number, its own.
         optional: whether the function takes a pointer, which may be null.
         text: of a string.
@@ -82,17 +84,29 @@ class Element:
     results: tuple[str, ...]
     float64: bool = True
 
+    @property
+    def draws(self) -> bool:
+        """Return whether it gets random numbers."""
+        return any(operand.form == "random" for operand in self.operands)
+
+    @property
+    def outs(self) -> tuple[str, ...]:
+        """Return what the results are called: out, or out0, out1, ..."""
+        count = len(self.results)
+        return ("out",) if count == 1 else tuple(f"out{r}" for r in range(count))
+
     def pointwise_values(self, writer: Writer, *, dense: bool) -> Binding:
         """Return what a pointwise kernel of `writer` gets: of a tensor the address and, unless all
-        are `dense`, its `RANK` strides in elements; of a number its value; of the result as of a
-        tensor; then the number of elements, or their `RANK` sizes.
+        are `dense`, its `RANK` strides in elements; of a number its value; of random numbers seed
+        and offset; of each result as of a tensor; then the number of elements, or their `RANK`
+        sizes.
         """
-        signature = [*_arguments(self.operands), Argument("out", "Tensor")]
+        outs = self.outs
+        signature = [*_arguments(self.operands), *(Argument(out, "Tensor") for out in outs)]
         items = _items(self, signature, 0 if dense else RANK)
-        sizes = ["numel(out)"] if dense else [f"size(out, {d})" for d in range(RANK)]
-        blocks = _at_most(
-            f"((numel(out) + {writer.elements - 1}) // {writer.elements})", _MOST_BLOCKS
-        )
+        count = f"numel({outs[0]})"
+        sizes = [count] if dense else [f"size({outs[0]}, {d})" for d in range(RANK)]
+        blocks = _at_most(f"(({count} + {writer.elements - 1}) // {writer.elements})", _MOST_BLOCKS)
         return _binding(signature, [*items, *sizes], blocks, writer.threads)
 
     def reduction_values(self, writer: Writer) -> Binding:
@@ -181,27 +195,35 @@ class Writer(abc.ABC):
         self, name: str, expression: ElementExpression, operands: Sequence[Operand], computed: str
     ) -> Source:
         """Return a function `name` of an `expression`; its parameters are the given `operands`, in
-        order: numbers of the C type `computed`.
+        order: numbers of the C type `computed`. It returns the result; of several it gets the
+        addresses, of that type, too.
         """
 
     def parameters(
-        self, expression: ElementExpression, operands: Sequence[Operand]
+        self, expression: ElementExpression, operands: Sequence[Operand], c_type: str
     ) -> tuple[list[str], dict[str, str | None]]:
-        """Return the parameters of a function that computes an `expression` of `operands`, and what
-        each argument is for `ElementExpression.code`.
+        """Return the parameters of a function that computes an `expression` of `operands` in
+        `c_type`, and what each argument is for `ElementExpression.code`.
         """
         given: list[str] = []
         known: dict[str, str | None] = {}
-        for name, operand in zip(expression.names, operands, strict=True):
+        names = iter(expression.names)
+        for operand in operands:
+            if operand.form == "random":
+                given.append("bringup_random random_")
+                continue
+            name = next(names)
             known[name] = f'"{operand.text}"' if operand.form == "string" else None
             if operand.given:
-                given.append(f"{name}_given")
-                known[name] = given[-1]
+                given.append(f"{c_type} {name}_given")
+                known[name] = f"{name}_given"
+        if expression.results > 1:
+            given += [f"{c_type}* out{r}" for r in range(expression.results)]
         return given, known
 
     @abc.abstractmethod
     def pointwise(self, element: Element, *, values: bool) -> Written:
-        """Return an entry that calls `element` for each element of the result. With `values` it
+        """Return an entry that calls `element` for each element of the results. With `values` it
         is device code with plain values, which `Element.pointwise_values` says, else of kernel.h's
         form.
         """
@@ -214,7 +236,9 @@ class Writer(abc.ABC):
 
 
 def _arguments(operands: Sequence[Operand]) -> list[Argument]:
-    types = {"tensor": "Tensor", "integer": "int", "float": "float", "string": "str"}
+    types = {
+        "tensor": "Tensor", "integer": "int", "float": "float", "string": "str", "random": "int[]"
+    }  # fmt: skip
     found = []
     for i, one in enumerate(operands):
         number = "float" if one.c_type == "double" else "int"
@@ -226,6 +250,8 @@ def _number(element: Element, i: int) -> list[str]:
     operand = element.operands[i]
     if operand.form in ("none", "string"):
         return []
+    if operand.form == "random":
+        return [f"a{i}[0]", f"a{i}[1]"]
     if operand.form == "float" or operand.c_type == "double":
         return [f"a{i}" if element.float64 else f"f32(a{i})"]
     return [f"a{i}"]

@@ -82,8 +82,8 @@ def check_declared(overload: Overload, kind: Kind) -> None:
     """Refuse what no kernel of this kind can compute.
 
     Raises:
-        SchemaError: the operator gives views or no tensors, or `kind` is "reduction" and it does
-            not reduce.
+        SchemaError: the operator gives views or no tensors, `kind` is "reduction" and it does not
+            reduce, or "pointwise" and its several results are of other shapes.
     """
     schema = overload.function._schema
     where = f"{overload.qualified_name}: a kernel of kind {kind!r}"
@@ -97,8 +97,12 @@ def check_declared(overload: Overload, kind: Kind) -> None:
     others = [str(r.type) for r in schema.returns if str(r.type) != "Tensor"]
     if others:
         raise SchemaError(f"{where} gives tensors, and this operator {', '.join(others)}")
-    if kind == "reduction" and overload.functional and overload.name.startswith("aten::"):
+    if not overload.functional or not overload.name.startswith("aten::"):
+        return
+    if kind == "reduction":
         _check_reduces(overload, where)
+    if kind == "pointwise" and overload.results > 1:
+        _check_pointwise(overload, where)
 
 
 def is_number(tensor: torch.Tensor) -> bool:
@@ -130,6 +134,21 @@ def _check_reduces(overload: Overload, where: str) -> None:
         f"{where} gets the elements of {reduced} of a tensor of shape [2, 3, 4] for results of "
         f"shape {expected}, and this operator gives {found}; use kind='pointwise' or 'raw'"
     )
+
+
+def _check_pointwise(overload: Overload, where: str) -> None:
+    """Ask Meta: max with its indices has two results, too."""
+    arguments = list(zip(overload.parameters, overload.function._schema.arguments, strict=True))
+    try:
+        made = overload.call([_probe(p, a, torch.float32) for p, a in arguments])
+    except Exception:  # nothing is known of it: the first call's shapes are looked at, too
+        return
+    if any(list(result.shape) != [2, 3, 4] for result in _tensors(made)):
+        shapes = ", ".join(str(list(result.shape)) for result in _tensors(made))
+        raise SchemaError(
+            f"{where} has results as large as its arguments, and of tensors of shape [2, 3, 4] "
+            f"this operator gives {shapes}; use kind='reduction' or 'raw'"
+        )
 
 
 def _probe(parameter: Any, argument: Any, dtype: torch.dtype) -> Any:

@@ -22,6 +22,7 @@ Role = Literal[
     "dtype",
     "list",
     "tensor_list",
+    "generator",
     "dim",
     "keepdim",
     "out",
@@ -42,9 +43,10 @@ _ROLES: dict[str, Role] = {
     "List[float]": "list",
     "List[bool]": "list",
     "List[Tensor]": "tensor_list",
+    "Generator": "generator",
 }
 _CARRIED: dict[Kind, frozenset[Role]] = {
-    "pointwise": frozenset({"tensor", "scalar", "number", "string", "out"}),
+    "pointwise": frozenset({"tensor", "scalar", "number", "string", "generator", "out"}),
     "reduction": frozenset(
         {"tensor", "scalar", "number", "string", "dtype", "dim", "keepdim", "out"}
     ),
@@ -127,6 +129,11 @@ class Overload:
         return found
 
     @property
+    def takes_generator(self) -> bool:
+        """Return whether it has an argument for a generator."""
+        return any(p.role == "generator" for p in self.parameters)
+
+    @property
     def composite(self) -> bool:
         """Return whether it is made of other operators, above autograd: torch has no formula for
         its gradient, or does not use it, whatever the device registers.
@@ -201,7 +208,9 @@ def family_of(operator: str, kind: Kind) -> tuple[Overload, ...]:
 
 
 def functional_form(overload: Overload, kind: Kind) -> Overload:
-    """Return the form of an overload that makes its own results: itself where it does."""
+    """Return the form of an overload that makes its own results: itself where it does, or where
+    there is no other than in place.
+    """
     if overload.functional:
         return overload
     namespace, _, base = overload.name.partition("::")
@@ -212,6 +221,8 @@ def functional_form(overload: Overload, kind: Kind) -> Overload:
             continue
         if form.given_roles == overload.given_roles:
             return form
+    if overload.in_place:
+        return overload
     raise SchemaError(f"{overload.qualified_name}: torch has no form of it without written results")
 
 
@@ -262,6 +273,8 @@ def _primary(operator: str, all_of_it: list[Overload], wanted: str, name: str) -
     for usual in _PREFERRED:
         if usual in named and named[usual].functional and not named[usual].composite:
             return named[usual]
+    if len(named) == 1:  # of normal_ there is no other form
+        return next(iter(named.values()))
     functional = [one for one in named.values() if one.functional]
     own = [one for one in functional if one.has_kernel("CPU")]
     for candidates in (own, functional):
@@ -283,8 +296,8 @@ def _check(overload: Overload, kind: Kind) -> None:
             f"{where} cannot get its argument '{parameter.name}' of type {parameter.type}"
         )
     tensors = [p for p in overload.parameters if p.role == "tensor"]
-    if kind == "pointwise" and overload.results != 1:
-        raise SchemaError(f"{where} has one result, not {overload.results}; use kind='raw'")
+    if kind == "pointwise" and overload.results < 1:
+        raise SchemaError(f"{where} has a result, and this operator none; use kind='raw'")
     if kind == "reduction" and (len(tensors) != 1 or overload.parameters[0].role != "tensor"):
         raise SchemaError(f"{where} has one tensor argument, the first; use kind='raw'")
     if kind == "reduction" and overload.results > 2:

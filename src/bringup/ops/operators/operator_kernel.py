@@ -120,6 +120,7 @@ def kernel(
     block: Extent = 1,
     shared: int | str = 0,
     host: bool = False,
+    random: bool = False,
 ) -> OperatorKernel:
     """Give an operator of torch a kernel on the device of the loaded driver.
 
@@ -134,14 +135,15 @@ def kernel(
             or a `jit.Source`. Its language is one of the device's target.
         expression: instead of a source what a pointwise kernel computes for one element, for every
             target: `"self + value * tensor1 * tensor2"`, with the names of the operator's arguments
-            (the first tensors are `x`, `a`, `b` and `c`, too). `jit.ElementExpression` says what it
-            may have.
+            (the first tensors are `x`, `a`, `b` and `c`, too); several results are separated by
+            commas. `jit.ElementExpression` says what it may have.
         kind: `"pointwise"`: a function template `T entry(T, ...)` that gives one element of the
-            result; the kit does broadcasting, promotion, layouts and empty tensors. Arguments come
-            in schema order: tensors and Scalars as T, optional ones as `const T*`, strings as
-            constants. T is the dtype in which torch computes, float for half precision. With
-            `entry="run"` a C function of kernel.h's form, which gets views of one shape; T and OUT
-            are macros, Scalars are double where T is of a floating type, else int64_t.
+            result, or `void entry(T, ..., T* out0, T* out1)` for several; the kit does
+            broadcasting, promotion, layouts and empty tensors. Arguments come in schema order:
+            tensors and Scalars as T, optional ones as `const T*`, strings as constants. T is the
+            dtype in which torch computes, float for half precision. With `entry="run"` a C function
+            of kernel.h's form, which gets views of one shape; T and OUT are macros, Scalars are
+            double where T is of a floating type, else int64_t.
             `"reduction"`: a class template with `void add(T value, int64_t index)` and
             `result(int64_t count)`, which gives the one result, or `void result(int64_t count, T&,
             int64_t&)` for two; one is made for each result.
@@ -168,6 +170,12 @@ def kernel(
         host: of a raw kernel, whether it runs on the host and starts work on the device itself, by
             a vendor's library, in the stream that `ctx->stream` is. Then it is built for the host,
             and `source` can be a library that is built already.
+        random: whether a source draws random numbers though its operator takes no generator. Where
+            it takes one, or this is so, a call takes one offset of the device's generator (none
+            where its `training` or `train` is False), and the kernel gets, in the generator's place
+            or behind all other arguments, `bringup_random` with the random words of the element
+            (`bringup/random.h`), or of kind `"raw"` a list of two integers, seed and offset:
+            `"generator[0], generator[1]"` in `args`.
 
     Returns:
         The handle with which the kernel is disabled or closed.
@@ -191,6 +199,7 @@ def kernel(
     _check_options(operator, kind, source, expression, launch, (grid, block, shared), host)
     form: Form = "host" if host else "device" if launch is None else "values"
     supported = _supported(operator, supports)
+    made = None if expression is None else _expression(operator, expression, family[0], supported)
     declaration = Declaration(
         kind,
         None if source is None else _source(operator, source, kind, form, caller),
@@ -198,8 +207,9 @@ def kernel(
         supported,
         _macros(operator, kind, family[0], dtypes),
         tuple(flags),
-        None if expression is None else _expression(operator, expression, family[0], supported),
+        made,
         launch,
+        random or (made is not None and made.draws),
     )
     names = strided if isinstance(strided, str) else tuple(strided)
     return _register(operator, family, declaration, names, caller)
@@ -240,6 +250,7 @@ def _register(
                     kind=getattr(native.Kind, declaration.kind),
                     strided=any_layout,
                     takes_views=declaration.takes_views,
+                    random=declaration.random,
                     plan=planner,
                 )
         except RuntimeError as error:
@@ -295,13 +306,18 @@ def _check_options(
 def _expression(
     operator: str, text: str, primary: Overload, supported: frozenset[torch.dtype]
 ) -> jit.ElementExpression:
-    operands = [primary.parameters[i] for i in primary.operands]
+    operands = [p for p in primary.parameters if p.role not in ("out", "generator")]
     made = jit.ElementExpression(
         text,
         tuple(p.name for p in operands),
         tuple(p.name for p in operands if p.role == "tensor"),
         f"devices.kernel({operator!r}): expression=",
     )
+    if made.results != primary.results:
+        raise made.error(
+            f"it has {made.results} results, the operator {primary.results}: one for each, with "
+            "commas between them"
+        )
     whole = sorted(str(dtype) for dtype in supported if not dtype.is_floating_point)
     if whole and made.floating_only:
         raise made.error(

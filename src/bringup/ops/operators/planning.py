@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from keyword import iskeyword
 from typing import Any
 
 import torch
@@ -74,6 +75,8 @@ class Declaration:
         flags: more compiler options.
         expression: what a pointwise kernel computes, where it has no source.
         launch: of a raw kernel with plain values, how its entry is called.
+        random: whether it draws though its operator takes no generator: then it gets one behind all
+            arguments.
     """
 
     kind: Kind
@@ -84,6 +87,7 @@ class Declaration:
     flags: tuple[str, ...] = ()
     expression: jit.ElementExpression | None = None
     launch: PlainLaunch | None = None
+    random: bool = False
 
     @property
     def takes_views(self) -> bool:
@@ -240,8 +244,9 @@ class Planner:
         own = [v for v, p in zip(values, self._overload.parameters, strict=True) if p.written]
         if self._declaration.kind == "pointwise":
             # Not asked: some Meta kernels of written forms say it in words of their own.
-            _check_cast(results[0], own[0].dtype)
-            return (own[0].dtype,)
+            for result, one in zip(results, own, strict=True):
+                _check_cast(result, one.dtype)
+            return tuple(one.dtype for one in own)
         paired = zip(values, self._overload.parameters, strict=True)
         given = tuple(value.dtype for value, p in paired if p.role == "out")
         if given and given != results:
@@ -251,7 +256,9 @@ class Planner:
     def _check_shape(self, inputs: Sequence[Any], shapes: Sequence[torch.Size]) -> None:
         given = [v.shape for v in inputs if isinstance(v, torch.Tensor)]
         with contextlib.suppress(RuntimeError):  # shapes that do not broadcast
-            if torch.broadcast_shapes(*given) == shapes[0]:
+            common = torch.broadcast_shapes(*given)
+            shapes = [shape for shape in shapes if shape != common]
+            if not shapes:
                 return
         raise SchemaError(
             f"{self._overload.qualified_name}: its result has shape {list(shapes[0])} for "
@@ -393,9 +400,11 @@ class Planner:
         scalar = "float" if is_floating else "int"
         types = {**_RAW_TYPES, "scalar": scalar}
         signature = [
-            Argument(p.name, types.get(p.role) or _LISTED.get(p.type, p.type), p.optional)
+            Argument(_word(p.name), types.get(p.role) or _LISTED.get(p.type, p.type), p.optional)
             for p in (self._overload.parameters[i] for i in self._overload.operands)
         ]
+        if self._declaration.random and not self._overload.takes_generator:
+            signature.append(Argument("generator", "int[]"))
         count = self._overload.results
         names = ["out"] if count == 1 else [f"out{i}" for i in range(count)]
         signature += [Argument(name, "Tensor", optional=True) for name in names]
@@ -410,7 +419,9 @@ class Planner:
             # In an expression every argument that is given is a number.
             as_number = self._declaration.expression is not None
             optional = parameter.optional and not as_number
-            if isinstance(value, torch.Tensor) and not is_number(value):
+            if parameter.role == "generator":
+                operands.append(jit.Operand("random"))
+            elif isinstance(value, torch.Tensor) and not is_number(value):
                 rounded = _c_type(decided) if _rounds(value.dtype, decided) else ""
                 operands.append(
                     jit.Operand("tensor", _c_type(value.dtype), optional, rounded=rounded)
@@ -426,6 +437,8 @@ class Planner:
                 number = value.item() if isinstance(value, torch.Tensor) else value
                 form = "float" if isinstance(number, float) else "integer"
                 operands.append(jit.Operand(form, optional=optional))  # type: ignore[arg-type]
+        if self._declaration.random and not self._overload.takes_generator:
+            operands.append(jit.Operand("random"))
         return operands
 
     def _macros(
@@ -448,7 +461,13 @@ class Planner:
         return macros
 
 
-_RAW_TYPES = {"tensor": "Tensor", "tensor_list": "Tensor[]", "string": "str", "dtype": "int"}
+_RAW_TYPES = {
+    "tensor": "Tensor",
+    "tensor_list": "Tensor[]",
+    "string": "str",
+    "dtype": "int",
+    "generator": "int[]",
+}
 _LISTED = {
     "SymInt": "int",
     "List[int]": "int[]",
@@ -468,6 +487,11 @@ def _check_cast(result: torch.dtype, written: torch.dtype) -> None:
     raise RuntimeError(
         f"result type {names[0]} can't be cast to the desired output type {names[1]}"
     )
+
+
+def _word(name: str) -> str:
+    """Return what `args=` calls an argument: `from` is a word of Python's."""
+    return f"{name}_" if iskeyword(name) else name
 
 
 def _c_type(dtype: torch.dtype) -> str:

@@ -6,17 +6,18 @@ NaN goes through as torch has it. What is a product or root in torch is one here
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Literal, TypeAlias
+
+import torch
 
 from bringup.errors import SchemaError
 from bringup.ops.operators.operator_kernel import OperatorKernel
-from bringup.ops.operators.table import Operator, OperatorTable
+from bringup.ops.operators.table import Operator, OperatorTable, Supported
 
-Group: TypeAlias = Literal["floating", "integral", "bool"]
-
-_FLOATING: tuple[Group, ...] = ("floating",)
-_NUMBERS: tuple[Group, ...] = ("floating", "integral")
-_EVERYTHING: tuple[Group, ...] = ("floating", "integral", "bool")
+_FLOATING: tuple[Supported, ...] = ("floating",)
+_NUMBERS: tuple[Supported, ...] = ("floating", "integral")
+_EVERYTHING: tuple[Supported, ...] = ("floating", "integral", "bool")
+# Of numbers below a bound, which rounding to half precision would reach.
+_SINGLE_AND_DOUBLE: tuple[Supported, ...] = (torch.float32, torch.float64)
 
 # Gelu (Hendrycks and Gimpel, arXiv:1606.08415): by the error function, or by tanh.
 _CDF = "0.5 * (1 + erf(self * 0.70710678118654752))"
@@ -47,8 +48,19 @@ root = sqrt(self) if exponent == 0.5 else (1 / sqrt(self) if exponent == -0.5 el
 self * self if exponent == 2 else root
 """
 
+_DROPOUT = """
+draws = 1 if train is None else train
+scale = 0 if p == 1 else 1 / (1 - p)
+kept = uniform() >= p if draws != 0 else 1
+input * kept * scale if draws != 0 else input, kept
+"""
+# Box and Muller (Ann. Math. Statist. 29, 1958).
+_NORMAL = "sqrt(-2 * log(1 - uniform())) * cos(6.28318530717958648 * uniform())"
+# As torch's, neither 0 nor infinite.
+_EXPONENTIAL = "u = uniform(); (2.98023223876953125e-08 if u == 0 else -log1p(-u)) / lambd"
 
-def _rows(supports: tuple[Group, ...], **expressions: str) -> list[Operator]:
+
+def _rows(supports: tuple[Supported, ...], **expressions: str) -> list[Operator]:
     return [
         Operator(f"aten::{name.replace('__', '.')}", supports, text)
         for name, text in expressions.items()
@@ -120,7 +132,24 @@ POINTWISE: tuple[Operator, ...] = (
         sigmoid_backward="grad_output * (1 - output) * output",
         leaky_relu_backward="grad_output if self > 0 else grad_output * negative_slope",
         native_dropout_backward="grad_output * (mask * scale)",
+        log_sigmoid_forward="z = exp(-abs(self)); min(0, self) - log1p(z), z",
+        log_sigmoid_backward="share = buffer / (1 + buffer); "
+        "grad_output * (1 - share if self < 0 else share)",
+        _prelu_kernel="self if self > 0 else weight * self",
+        _prelu_kernel_backward="grad_output if self > 0 else weight * grad_output, "
+        "0 if self > 0 else self * grad_output",
     ),
+    # Random numbers: the same on every device.
+    *_rows(
+        _FLOATING,
+        native_dropout=_DROPOUT,
+        **{"bernoulli_.float": "uniform() < p"},
+        normal_=f"mean + std * {_NORMAL}",
+        log_normal=f"exp(mean + std * {_NORMAL})",
+        cauchy="median + sigma * tan(3.14159265358979324 * (uniform() - 0.5))",
+        exponential=_EXPONENTIAL,
+    ),
+    *_rows(_SINGLE_AND_DOUBLE, uniform="uniform() * (to - from_) + from_"),
 )
 
 
