@@ -29,8 +29,8 @@ PY_FOLDERS := src tests benchmarks examples tools drivers
 CPP_FILES = $(shell find native include tests examples src drivers -name '*.h' -o -name '*.cpp' -o -name '*.c')
 
 .PHONY: help install demo test test-host check build compilers lint native-test native-test-optimized \
-	asan asan-python asan-host valgrind-host tsan test-aarch64 pytest driver-abi sweep wheels test-wheels bench \
-	docs format clean
+	asan asan-python asan-host asan-opencl valgrind-host tsan test-aarch64 pytest driver-abi sweep wheels \
+	test-wheels bench docs format clean
 .DEFAULT_GOAL := help
 
 help:
@@ -138,6 +138,15 @@ asan-host: $(STAMPS)/tools
 	PATH="$(abspath $(BIN)):$$PATH" cmake --build --preset asan-python --target _core bringup_bridge
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python tools/host_sanitized.py build/asan-python/libraries $(HOST_TESTS)
 
+# The driver of drivers/opencl under `bringup driver check`, with sanitizers in both. A part of
+# `make sweep`: PoCL compiles anew in each of the checks' processes.
+asan-opencl: $(STAMPS)/tools
+	for preset in asan tsan; do \
+	PATH="$(abspath $(BIN)):$$PATH" CXX="$(CXX)" cmake --preset $$preset >/dev/null && \
+	PATH="$(abspath $(BIN)):$$PATH" cmake --build --preset $$preset --target bringup_driver_check || exit; done
+	$(BIN)/python tools/opencl_sanitized.py build/asan address,undefined
+	$(BIN)/python tools/opencl_sanitized.py build/tsan thread
+
 # The same program under valgrind, in all its lives; `make pytest` has one of them.
 valgrind-host: build
 	@command -v valgrind >/dev/null || { echo "valgrind is missing: apt-get install valgrind"; exit 1; }
@@ -183,7 +192,7 @@ check: lint
 	$(BIN)/python tools/affected_tests.py $(if $(SINCE),--since $(SINCE)) --seconds $(SECONDS) -n $(JOBS)
 
 # Every sweep in full; `make pytest` runs a fixed slice of each.
-sweep: build
+sweep: build asan-opencl
 	BRINGUP_TEST_SWEEP=full $(BIN)/python -m pytest -q -n $(JOBS) tests/sweeps \
 	tests/unit/kernels/test_machines.py
 
