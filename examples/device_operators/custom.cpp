@@ -7,6 +7,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <vector>
+
 #include "kernels.h"
 #include "tensors.h"
 
@@ -131,10 +133,14 @@ at::Tensor like_second_clipped(const at::Tensor&, const at::Tensor& self, double
 
 }  // namespace
 
+// By this tag an operator says that its tags are complete: without nondeterministic_seeded it draws
+// no random numbers, and captured graphs hold it.
+const std::vector<at::Tag> kDrawsNothing = {at::Tag::pt2_compliant_tag};
+
 TORCH_LIBRARY(vendor, m) {
   m.def("hard_threshold(Tensor self, float cut) -> Tensor");
-  m.def("cube(Tensor self) -> Tensor");
-  m.def("cube_backward(Tensor grad, Tensor self) -> Tensor");
+  m.def("cube(Tensor self) -> Tensor", kDrawsNothing);
+  m.def("cube_backward(Tensor grad, Tensor self) -> Tensor", kDrawsNothing);
   m.def("softclip(Tensor self, float limit) -> Tensor");
   m.def("softclip_backward(Tensor grad, Tensor self, float limit) -> Tensor");
 }

@@ -6,6 +6,7 @@
 
 #include "torch/graphs/errors.h"
 #include "torch/graphs/event_node.h"
+#include "torch/graphs/foreign_node.h"
 #include "torch/graphs/recorder.h"
 #include "torch/graphs/values.h"
 
@@ -21,7 +22,39 @@ bool same(const at::Tensor& memory, const at::Tensor& content) {
   return bytes_of(now.storage()).cpu().equal(bytes_of(content.storage()).cpu());
 }
 
+at::Tensor memory_of(const Allocation& allocation) {
+  at::DataPtr data(allocation.address, nullptr, &c10::detail::deleteNothing, allocation.device);
+  return bytes_of(c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), allocation.bytes, std::move(data), nullptr, false)));
+}
+
+// A call of a kernel that other code registered, of which the graph has what it gave the current
+// stream; null where there is none.
+const ForeignNode* captured_call(const Graph& graph) {
+  for (const auto& node : graph.nodes()) {
+    if (const ForeignNode* call = node->captured_call()) return call;
+  }
+  return nullptr;
+}
+
 }  // namespace
+
+SpoiltMemory::SpoiltMemory(const Graph& graph) {
+  for (const auto& node : graph.nodes()) {
+    const ForeignNode* call = node->captured_call();
+    if (call == nullptr) continue;
+    for (const Allocation& allocation : call->allocations()) {
+      if (allocation.bytes == 0) continue;
+      at::Tensor memory = memory_of(allocation);
+      at::Tensor other = memory.cpu().bitwise_not();
+      spoilt_.emplace_back(std::move(memory), std::move(other));
+    }
+  }
+}
+
+void SpoiltMemory::spoil() const {
+  for (const auto& [memory, other] : spoilt_) memory.copy_(other);
+}
 
 void Recorder::check_contents() {
   if (const auto tensor = contents_.changed(restorer_)) {
@@ -69,21 +102,34 @@ std::vector<WrittenMemory> Recorder::written_memory() const {
 }
 
 // After the first replay.
-void Recorder::check_replay(Graph& graph, const std::vector<WrittenMemory>& written) const {
+void Recorder::check_replay(Graph& graph, const std::vector<WrittenMemory>& written,
+                            const SpoiltMemory& spoilt) const {
   for (const WrittenMemory& first : written) {
     if (same(first.memory, first.content)) continue;
     const at::Tensor second = copy_of(first.memory);
     put_back();
+    spoilt.spoil();
     graph.replay_alone();
     // Two replays that differ: an operator is not deterministic, which is not the graph's fault.
     if (!same(first.memory, second)) continue;
     put_back();
     const bool known = first.writer < graph.nodes().size();
-    throw CaptureFailure("a replay of the captured operators does not give what the run gave: " +
-                         (known ? "the result of " + graph.nodes()[first.writer]->op()
-                                : std::string("a tensor that predates the capture")) +
-                         " (" + std::to_string(first.memory.nbytes()) +
-                         " bytes) was changed by code that the recorder cannot see, such as a "
+    const std::string what =
+        "a replay of the captured operators does not give what the run gave: " +
+        (known ? "the result of " + graph.nodes()[first.writer]->op()
+               : std::string("a tensor that predates the capture")) +
+        " (" + std::to_string(first.memory.nbytes()) + " bytes) ";
+    if (const ForeignNode* call = captured_call(graph)) {
+      throw CaptureFailure(what + "is another one. " + call->op() +
+                           " runs a kernel on the device that starts its own work (" +
+                           call->kernel() +
+                           "), and a replay repeats what it gives the current stream, with the "
+                           "numbers of this call: it must give no other stream work, nor do any on "
+                           "the host. Declare the kernel with devices.kernel or ops.kernel_op, or "
+                           "run the operator between two graphs");
+    }
+    throw CaptureFailure(what +
+                         "was changed by code that the recorder cannot see, such as a "
                          "kernel that torch.compile generated. "
                          "Compile with backend=\"bringup\" or \"eager\"");
   }
@@ -102,10 +148,12 @@ std::unique_ptr<Graph> Recorder::finish() {
                                        copies_to_host_, random_.finish());
   graph->take_given(watch_, std::move(versions_).living());
   put_back();
+  const SpoiltMemory spoilt(*graph);
+  spoilt.spoil();
   if (const auto failure = failure_of([&] { graph->validate(); })) {
     throw CaptureFailure("the first replay of the captured operators failed: " + *failure);
   }
-  check_replay(*graph, written);
+  check_replay(*graph, written, spoilt);
   put_back();
   pool_->seal();  // with what nodes on the host learned to need in the first replay
   arm_events(graph->nodes());

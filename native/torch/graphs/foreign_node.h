@@ -29,6 +29,9 @@ class ForeignNode final : public Node {
   void visit_accesses(const AccessVisitor& visit) const override;
   c10::ArrayRef<c10::IValue> arguments() const override { return call_.args; }
   const ForeignNode* captured_call() const override { return this; }
+  // Memory that it asked for, results included.
+  const std::vector<Allocation>& allocations() const { return call_.allocations; }
+  const std::string& kernel() const { return kernel_; }
   const char* kind() const override { return "operator"; }
   const char* method() const override { return "stream capture"; }
 

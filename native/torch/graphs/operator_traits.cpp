@@ -76,6 +76,10 @@ OperatorTraits look_up(const c10::OperatorHandle& op,
                           !op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
   traits.may_draw =
       !traits.has_kernel && (traits.numbers.draws_inside() || traits.numbers.generator() >= 0);
+  // An operator that is one for torch.compile by its tags has all of them.
+  traits.may_draw_unseen = traits.may_draw && (traits.numbers.generator() >= 0 ||
+                                               !op.hasTag(at::Tag::pt2_compliant_tag) ||
+                                               op.hasTag(at::Tag::nondeterministic_seeded));
   traits.dynamic_shape = op.hasTag(at::Tag::dynamic_output_shape);
   traits.device = schema.argumentIndexWithName("device").value_or(-1);
   traits.read_argument = argument_read_by_address(traits.name);

@@ -20,21 +20,22 @@ struct OperatorTraits {
   bool composite = false;  // made of other operators wherever a backend has no kernel of its own
   bool random = false;     // draws numbers, and is made of operators that are given a generator
   bool view = false;       // gives only views, changes no data
-  bool uninitialised = false;  // allocates and writes nothing
-  bool resizes = false;        // gives a tensor other sizes, and memory where it needs more
-  bool overwrites = false;     // writes all of its first argument, whatever that is
-  bool host_data = false;      // marks data that came from Python
-  bool host_result = false;    // its result is a host value that was read from tensors
-  bool dynamic_shape = false;  // its result's shape depends on data
-  bool of_allocator = false;   // tells an allocator about memory, which is the graph's own
-  bool asserts = false;        // reads tensors and gives nothing back
-  int device = -1;             // an argument: on which a result is to be
-  int read_argument = -1;      // a tensor that it reads by address, where no operator is seen
-  bool mutates = false;        // writes to an argument
-  bool may_draw = false;       // random numbers; an operator with a kernel of ours never does
-  RandomTraits numbers;        // where it takes them from
-  bool updatable = false;      // a handler declared arguments of it
-  bool hooked = false;         // a handler takes part in its capture
+  bool uninitialised = false;    // allocates and writes nothing
+  bool resizes = false;          // gives a tensor other sizes, and memory where it needs more
+  bool overwrites = false;       // writes all of its first argument, whatever that is
+  bool host_data = false;        // marks data that came from Python
+  bool host_result = false;      // its result is a host value that was read from tensors
+  bool dynamic_shape = false;    // its result's shape depends on data
+  bool of_allocator = false;     // tells an allocator about memory, which is the graph's own
+  bool asserts = false;          // reads tensors and gives nothing back
+  int device = -1;               // an argument: on which a result is to be
+  int read_argument = -1;        // a tensor that it reads by address, where no operator is seen
+  bool mutates = false;          // writes to an argument
+  bool may_draw = false;         // random numbers; an operator with a kernel of ours never does
+  bool may_draw_unseen = false;  // and no tag says that it does not
+  RandomTraits numbers;          // where it takes them from
+  bool updatable = false;        // a handler declared arguments of it
+  bool hooked = false;           // a handler takes part in its capture
   // Of the device: made of others by torch's own kernel; where another library's kernel comes from.
   bool made_of_others = false;
   std::optional<std::string> foreign;

@@ -247,8 +247,10 @@ void RandomRecorder::before(const std::vector<c10::IValue>& args) {
 }
 
 void RandomRecorder::after(const std::string& op) {
+  drew_ = false;
   for (const auto& watched : watched_) {
     if (!watched->operator_drew()) continue;
+    drew_ = true;
     watched->read_by(op);
     if (!watched->was_moved_elsewhere()) continue;
     throw CaptureFailure(op + " draws from " + describe(watched->generator()) +

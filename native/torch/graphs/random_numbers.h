@@ -85,6 +85,8 @@ class RandomRecorder {
   // generator that something else than an operator had changed: a replay would not repeat that.
   void before(const std::vector<c10::IValue>& args);
   void after(const std::string& op);
+  // Whether that operator drew from a generator that is watched.
+  bool drew() const { return drew_; }
   // What that operator needs to draw on replay, on the host in place of `device`'s or on cpu.
   std::optional<NodeRandom> for_node(const std::string& op, const RandomTraits& traits,
                                      const std::vector<c10::IValue>& args,
@@ -104,6 +106,7 @@ class RandomRecorder {
   class WatchedDevice;
 
   uint64_t began_ = 0;
+  bool drew_ = false;
   std::vector<std::unique_ptr<Watched>> watched_;
 };
 

@@ -169,7 +169,8 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
   const bool on_device = runs_on_device(traits, args, results);
   if (on_device) streams_.ran(current_stream(), traits.name);
   const auto& foreign = traits.foreign ? traits.foreign : made_of;
-  const bool is_captured = on_device && !traits.may_draw && ForeignNode::is_possible();
+  const bool draws = traits.may_draw_unseen || (traits.may_draw && random_.drew());
+  const bool is_captured = on_device && !draws && ForeignNode::is_possible();
   if (foreign && !is_captured && (on_device || made_of)) refuse_foreign(traits.name, *foreign);
   auto outputs = outputs_of(traits, args, results, on_device);
   if (!outputs) return nullptr;

@@ -41,6 +41,18 @@ struct WrittenMemory {
   size_t writer;       // node
 };
 
+// Memory of calls that a driver captured, and other bytes than the run left there: what the
+// captured stream does not write anew, since another one did, shows in what a replay gives.
+class SpoiltMemory {
+ public:
+  explicit SpoiltMemory(const Graph& graph);
+  // Before a replay.
+  void spoil() const;
+
+ private:
+  std::vector<std::pair<at::Tensor, at::Tensor>> spoilt_;
+};
+
 // Throws CaptureFailure for a tensor without fixed memory; `verb` and `where` say whose it is.
 void check_layout(const OperatorTraits& traits, const at::Tensor& tensor, const char* verb,
                   const std::string& where = "");
@@ -204,7 +216,8 @@ class Recorder {
   void check_contents();
   void check_seen() const;
   std::vector<WrittenMemory> written_memory() const;
-  void check_replay(Graph& graph, const std::vector<WrittenMemory>& written) const;
+  void check_replay(Graph& graph, const std::vector<WrittenMemory>& written,
+                    const SpoiltMemory& spoilt) const;
   at::Tensor fixed(const OperatorTraits& traits, const at::Tensor& tensor);
   std::vector<c10::IValue> fixed_arguments(const OperatorTraits& traits,
                                            const std::vector<c10::IValue>& args,

@@ -122,7 +122,7 @@ module, twice = c.c_void_p(), c.c_void_p()
 assert runtime.function("module_load")(0, str(built).encode(), c.byref(module)) == 0
 assert runtime.function("get_function")(module, b"twice", c.byref(twice)) == 0
 
-def start(out, x):
+def start(out, x, stream=None):
     values = (abi.Value * 3)()
     values[0].kind, values[0].size, values[0].value = 1, 8, out.data_ptr()
     values[1].kind, values[1].size, values[1].value = 1, 8, x.data_ptr()
@@ -131,7 +131,7 @@ def start(out, x):
         struct_size=c.sizeof(abi.LaunchValues), nvalues=3, values=values, fn=twice,
         grid=abi.Dim3(x.numel(), 1, 1), block=abi.Dim3(1, 1, 1), name=b"vendor::twice",
     )
-    stream = torch.npu.current_stream().native_handle
+    stream = stream or torch.npu.current_stream().native_handle
     assert runtime.function("launch_values")(0, stream, c.byref(launch)) == 0
 
 def relu(x):
@@ -193,3 +193,89 @@ print((x * 2).relu().tolist() == (x * 8).tolist())
     refused, runs_on = told.splitlines()
     assert "its stream could not be captured: it asked for other memory" in refused
     assert runs_on == "True"
+
+
+BESIDE = """
+beside = torch.npu.Stream().native_handle
+
+def start_beside(out, x):
+    start(out, x, beside)
+    assert runtime.function("stream_synchronize")(0, beside) == 0
+
+def scratch(x):
+    half, out = torch.empty_like(x), torch.empty_like(x)
+    start_beside(half, x)
+    start(out, half)
+    return out
+
+def in_turn(x):
+    out = torch.empty_like(x)
+    start_beside(out, x)
+    start(out, out)
+    return out
+
+def written(x):
+    start_beside(x, x)
+    start(x, x)
+    return x
+
+library.impl("abs", scratch, "PrivateUse1")
+library.impl("tanh", in_turn, "PrivateUse1")
+library.impl("neg_", written, "PrivateUse1")
+for name in ("abs", "tanh", "neg_"):
+    try:
+        with graphs.capture(graphs.CapturedGraph()):
+            y = getattr(x, name)()
+    except errors.CaptureError as error:
+        print(str(error).replace("\\n", " "))
+    print(x.tolist() == [-2, -1, 0, 1, 2])
+"""
+
+
+def test_work_in_another_stream_than_the_captured_one_is_refused(
+    fresh_python: Callable[..., str],
+) -> None:
+    """A replay would not repeat it, and find what the capture has left there."""
+    told = fresh_python(SETUP + LOAD + VENDOR + BESIDE).splitlines()
+    assert len(told) == 6
+    for name, refused, unchanged in zip(
+        ("abs", "tanh", "neg_"), told[::2], told[1::2], strict=True
+    ):
+        assert f"aten::{name} runs a kernel on the device that starts its own work" in refused
+        assert "it must give no other stream work" in refused
+        assert unchanged == "True"
+
+
+OWN = """
+tags = torch.Tag.pt2_compliant_tag
+for name, said in {"said": (tags,), "unsaid": (), "drawing": (tags,),
+                   "seeded": (tags, torch.Tag.nondeterministic_seeded)}.items():
+    torch.library.define(f"vendor::{name}", "(Tensor x) -> Tensor", tags=said)
+    if name != "drawing":
+        torch.library.impl(f"vendor::{name}", "PrivateUse1")(relu)
+
+@torch.library.impl("vendor::drawing", "PrivateUse1")
+def drawing(x):
+    torch.rand(1)
+    return relu(x)
+
+for name in ("said", "unsaid", "drawing", "seeded"):
+    graph = graphs.CapturedGraph()
+    try:
+        with graphs.capture(graph):
+            y = getattr(torch.ops.vendor, name)(x)
+    except errors.CaptureError as error:
+        print("starts its own work" in str(error))
+    else:
+        x.add_(1)
+        graph.replay()
+        print([node.method for node in graph.nodes], y.tolist() == (4 * x).tolist())
+"""
+
+
+def test_an_operator_of_a_vendors_namespace_is_captured_where_its_tags_say_that_it_may(
+    fresh_python: Callable[..., str],
+) -> None:
+    """One that may draw random numbers is not: a node would draw the same ones each time."""
+    told = fresh_python(SETUP + LOAD + VENDOR + OWN).splitlines()
+    assert told == ["['stream capture'] True", "True", "True", "True"]
