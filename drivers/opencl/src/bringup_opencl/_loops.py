@@ -82,5 +82,5 @@ LOOPS = jit.LoopLanguage(
     flags=("-w",),
     threads=64,
     elements=64,
-    atomics=frozenset(("float", "int32_t")),
+    atomics=("float", "int32_t"),
 )

@@ -27,7 +27,9 @@ class EagerNodes(CustomGraphModulePass):  # type: ignore[misc]
         self._device_type = device_type
 
     def uuid(self) -> object:
-        """Return what Inductor's caches know the whole generator by: the content of its files."""
+        """Return what Inductor's caches know the whole generator by: the content of its files, and
+        what it writes for. The same in every process, so that there is nothing without an order.
+        """
         from bringup.compiler.inductor.launch import language_of
 
         device = torch.device(self._device_type, 0)
@@ -55,6 +57,10 @@ class EagerNodes(CustomGraphModulePass):  # type: ignore[misc]
         has = module.get_device_properties(0).dtypes & TYPES.keys()
         if lacking := [dtype for dtype in dtypes if dtype not in has]:
             return f"there is no {', '.join(sorted(map(str, lacking)))} in generated code"
+        if torch.float64 not in has and any(
+            value.device.type == "cpu" and value.is_floating_point() for value in _tensors(node)
+        ):
+            return "numbers of the host are float64"
         name = node.target._schema.name.split("::")[1]
         if name in _lacking():
             return "generated code has no such function"

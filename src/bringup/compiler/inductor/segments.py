@@ -195,7 +195,7 @@ class Nest:
     text: list[str] = field(default_factory=list)
 
     TILE = 256  # results side by side where what is reduced lies behind them
-    HIGH, WIDE = 16, 64  # of a square
+    HIGH, WIDE = 16, 16  # of a square: a line of 64 bytes, and few enough of them for a cache
 
     @property
     def _pragma(self) -> list[str]:

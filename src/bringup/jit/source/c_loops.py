@@ -153,5 +153,5 @@ C_LOOPS = LoopLanguage(
     flags=("-fwrapv", "-fopenmp-simd"),
     lanes=16,
     most_blocks=64,
-    atomics=frozenset(("float", "double", "int64_t", "int32_t", "int16_t", "int8_t", "uint8_t")),
+    atomics=("float", "double", "int64_t", "int32_t", "int16_t", "int8_t", "uint8_t"),
 )

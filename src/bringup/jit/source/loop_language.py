@@ -54,4 +54,4 @@ class LoopLanguage:
     threads: int = 1
     elements: int = 1 << 14
     most_blocks: int = 1 << 16
-    atomics: frozenset[str] = frozenset()
+    atomics: tuple[str, ...] = ()

@@ -4,11 +4,14 @@ one.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 import torch
 from tests.forked_python import output_of
 
 from bringup.compiler.inductor import torch_private
+from bringup.compiler.inductor.fallback import EagerNodes
 from bringup.errors import DeviceError
 
 CODE_OF_THE_CPU = """
@@ -59,6 +62,22 @@ devices.load_driver("sim")
 print(sorted(set(common.device_codegens) - set(before[0])), common.custom_backend_passes.keys())
 """
     assert output_of(code) == "[]\n['npu'] dict_keys(['npu'])"
+
+
+def test_caches_know_the_generator_by_the_same_words_in_every_process() -> None:
+    def unordered(value: object) -> bool:
+        parts = vars(value).values() if hasattr(value, "__dict__") else value
+        if isinstance(parts, (set, frozenset, dict)):
+            return True
+        return (
+            not isinstance(parts, str)
+            and isinstance(parts, Iterable)
+            and any(unordered(part) for part in parts)
+        )
+
+    identity = EagerNodes("npu").uuid()
+    assert identity == EagerNodes("npu").uuid()
+    assert not unordered(identity)
 
 
 def test_a_member_of_torch_that_has_changed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
