@@ -28,12 +28,13 @@ class EagerNodes(CustomGraphModulePass):  # type: ignore[misc]
 
     def uuid(self) -> object:
         """Return what Inductor's caches know the whole generator by: the content of its files, and
-        what it writes for. The same in every process, so that there is nothing without an order.
+        what it writes for. The same in every process, so that there is nothing without an order;
+        and asked for every graph, also where there is no code for the device.
         """
-        from bringup.compiler.inductor.launch import language_of
+        from bringup.compiler.inductor.launch import known_language
 
         device = torch.device(self._device_type, 0)
-        language = language_of(device)
+        language = known_language(device)
         properties = torch.get_device_module(self._device_type).get_device_properties(device)
         return (_content(), language, properties.arch, sorted(map(str, properties.dtypes)))
 

@@ -25,15 +25,20 @@ def target_of(device: torch.device) -> str:
     return jit.target_of_arch(properties.arch)
 
 
+def known_language(device: torch.device) -> jit.LoopLanguage | None:
+    """Return what loop nests for a device are written in; None where its target does not say."""
+    family = target_of(device).partition(":")[0]
+    writer = find_target(target_of(device)).writer if family in jit.targets() else None
+    return writer.loops if writer is not None else None
+
+
 def language_of(device: torch.device) -> jit.LoopLanguage:
     """Return what loop nests for a device are written in.
 
     Raises:
         DeviceError: its target has no such language, or its driver does not take plain values.
     """
-    target = target_of(device)
-    writer = find_target(target).writer
-    language = writer.loops if writer is not None else None
+    target, language = target_of(device), known_language(device)
     if language is None or not torch_library().devices.launches_values():
         lacks = (
             f"its target {target!r} has no language of loop nests (jit.Writer.loops)"

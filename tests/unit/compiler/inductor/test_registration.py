@@ -10,9 +10,11 @@ import pytest
 import torch
 from tests.forked_python import output_of
 
-from bringup.compiler.inductor import torch_private
+from bringup import jit
+from bringup.compiler.inductor import launch, torch_private
 from bringup.compiler.inductor.fallback import EagerNodes
 from bringup.errors import DeviceError
+from bringup.jit.source.cpp_writer import CppWriter
 
 CODE_OF_THE_CPU = """
 from contextlib import suppress
@@ -78,6 +80,17 @@ def test_caches_know_the_generator_by_the_same_words_in_every_process() -> None:
     identity = EagerNodes("npu").uuid()
     assert identity == EagerNodes("npu").uuid()
     assert not unordered(identity)
+
+
+@pytest.mark.parametrize("arch", ["sim-1", "unheard-1"])
+def test_graphs_of_the_cpu_do_not_need_code_for_the_device(
+    arch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CppWriter, "loops", None)
+    monkeypatch.setattr(launch, "target_of", lambda device: jit.target_of_arch(arch))
+    assert isinstance(EagerNodes("npu").uuid(), tuple)
+    with pytest.raises(DeviceError, match=r"generates no code for device 'npu'"):
+        launch.language_of(torch.device("npu", 0))
 
 
 def test_a_member_of_torch_that_has_changed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
