@@ -3,20 +3,29 @@
 #define LANES 64
 #endif
 
-#define ROW_TREE(name, step)                                  \
-  T name(T value, local T* part) {                            \
-    const int lane = get_local_id(0);                         \
-    barrier(CLK_LOCAL_MEM_FENCE);                             \
-    part[lane] = value;                                       \
-    barrier(CLK_LOCAL_MEM_FENCE);                             \
-    for (int half_ = LANES / 2; half_ > 0; half_ /= 2) {      \
-      if (lane < half_) {                                     \
-        const T one = part[lane], other = part[lane + half_]; \
-        part[lane] = step;                                    \
-      }                                                       \
-      barrier(CLK_LOCAL_MEM_FENCE);                           \
-    }                                                         \
-    return part[0];                                           \
+#define HEADS 8  // threads that add up what all threads have
+
+#define ROW_TREE(name, step)                              \
+  T name(T value, local T* part) {                        \
+    const int lane = get_local_id(0);                     \
+    barrier(CLK_LOCAL_MEM_FENCE);                         \
+    part[lane] = value;                                   \
+    barrier(CLK_LOCAL_MEM_FENCE);                         \
+    if (lane < HEADS) {                                   \
+      T one = part[lane];                                 \
+      for (int i = lane + HEADS; i < LANES; i += HEADS) { \
+        const T other = part[i];                          \
+        one = step;                                       \
+      }                                                   \
+      part[lane] = one;                                   \
+    }                                                     \
+    barrier(CLK_LOCAL_MEM_FENCE);                         \
+    T one = part[0];                                      \
+    for (int i = 1; i < HEADS; ++i) {                     \
+      const T other = part[i];                            \
+      one = step;                                         \
+    }                                                     \
+    return one;                                           \
   }
 
 // Of all threads of a block, for all of them.

@@ -3,35 +3,37 @@
 
 long first_of_row(long row, long n, long inner) { return row / inner * inner * n + row % inner; }
 
-// The sum of the row's exponentials, each over that of the largest element, for all threads.
-T exponentials(global const T* x, long n, long inner, local T* part, T* largest) {
+// The largest element of a row, NaN where there is one, for all threads.
+T largest_of(global const T* x, long n, long inner, local T* part) {
   T most = -INFINITY;
   for (long i = get_local_id(0); i < n; i += LANES) {
     const T value = x[i * inner];
     most = value != value || value > most ? value : most;
   }
-  most = row_max(most, part);
-  T sum = 0;
-  for (long i = get_local_id(0); i < n; i += LANES) sum += exp(x[i * inner] - most);
-  *largest = most;
-  return row_sum(sum, part);
+  return row_max(most, part);
 }
 
 kernel void softmax(global const T* x, global T* out, long n, long step) {
   local T part[LANES];
   const long inner = n == 1 ? 1 : step, first = first_of_row(get_group_id(0), n, inner);
-  T largest;
-  const T sum = exponentials(x + first, n, inner, part, &largest);
+  const T largest = largest_of(x + first, n, inner, part);
+  T sum = 0;
   for (long i = get_local_id(0); i < n; i += LANES) {
-    out[first + i * inner] = exp(x[first + i * inner] - largest) / sum;
+    const T value = exp(x[first + i * inner] - largest);
+    out[first + i * inner] = value;
+    sum += value;
   }
+  sum = row_sum(sum, part);
+  for (long i = get_local_id(0); i < n; i += LANES) out[first + i * inner] /= sum;
 }
 
 kernel void log_softmax(global const T* x, global T* out, long n, long step) {
   local T part[LANES];
   const long inner = n == 1 ? 1 : step, first = first_of_row(get_group_id(0), n, inner);
-  T largest;
-  const T offset = log(exponentials(x + first, n, inner, part, &largest));
+  const T largest = largest_of(x + first, n, inner, part);
+  T sum = 0;
+  for (long i = get_local_id(0); i < n; i += LANES) sum += exp(x[first + i * inner] - largest);
+  const T offset = log(row_sum(sum, part));
   for (long i = get_local_id(0); i < n; i += LANES) {
     out[first + i * inner] = x[first + i * inner] - largest - offset;
   }
