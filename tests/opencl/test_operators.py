@@ -58,6 +58,14 @@ def gradients(x, w, b):
     wanted = [x.requires_grad_(), w.requires_grad_(), b.requires_grad_()]
     return torch.autograd.grad(F.layer_norm(x, (130,), w, b).square().sum(), wanted)
 compare(gradients, x, weight, bias, rtol=1e-4, atol=1e-4)
+for given in (None, 1e-3):
+    compare(lambda x, w: F.rms_norm(x, (130,), w, given), x, weight)
+compare(lambda x: F.rms_norm(x.transpose(0, 1), (5, 130)), x)
+def gradients(x, w):
+    wanted = [x.detach().requires_grad_(), w.detach().requires_grad_()]
+    return torch.autograd.grad(F.rms_norm(wanted[0], (130,), wanted[1]).pow(3).sum(), wanted)
+compare(gradients, x, weight, rtol=1e-4, atol=1e-4)
+compare(gradients, x.half(), weight.half(), rtol=1e-2, atol=1e-2, falls_back=True)
 """,
     "reductions": """
 x = torch.randn(4, 65, 9)

@@ -306,17 +306,9 @@ const UnboxedKernels& unboxed_kernels() {
   return *kernels;
 }
 
-// Never destroyed, and not changed once the fallback is registered.
-UnboxedKernels& host_forms() {
-  static auto* forms = new UnboxedKernels;
-  return *forms;
-}
-
 template <c10::DispatchKey host_key>
 c10::KernelFunction single_kernel(const c10::OperatorName& op) {
   if constexpr (host_key == c10::DispatchKey::CPU) {
-    const auto form = host_forms().find(op);
-    if (form != host_forms().end()) return form->second;
     const auto found = unboxed_kernels().find(op);
     if (found != unboxed_kernels().end()) return found->second;
   }
@@ -358,8 +350,7 @@ void register_instead_of_composites(c10::DispatchKey key) {
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     if (!name.name.starts_with("aten::")) continue;
     const auto op = c10::Dispatcher::singleton().findSchema(name);
-    const bool has_form = host_key == DispatchKey::CPU && host_forms().contains(name);
-    if (!op.has_value() || !(has_form || op->hasKernelForDispatchKey(host_key))) continue;
+    if (!op.has_value() || !op->hasKernelForDispatchKey(host_key)) continue;
     if (op->hasKernelForDispatchKey(key)) {
       if (foreign_kernel(*op).has_value()) note_left_out();
       continue;
@@ -394,13 +385,7 @@ void fall_back_to(c10::DispatchKey key) {
 }  // namespace
 
 void fall_back(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  const auto form = host_forms().find(op.operator_name());
-  if (form != host_forms().end()) return form->second.callBoxed(op, keys, stack);
   run_cpu_kernel<c10::DispatchKey::CPU>(op, keys, stack);
-}
-
-void add_host_form(const c10::OperatorName& op, c10::KernelFunction function) {
-  host_forms().insert_or_assign(op, std::move(function));
 }
 
 void withdraw_fallback(const c10::OperatorName& op) {

@@ -10,10 +10,6 @@ namespace bringup::torch_ext {
 // the device: policy and report of the fallback hold.
 void fall_back(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack);
 
-// What an operator that has no CPU kernel is on the host, under another name: it counts its calls
-// itself. Before register_fallback().
-void add_host_form(const c10::OperatorName& op, c10::KernelFunction function);
-
 // Takes the fallback's own registration for an operator out of the dispatcher, so that a kernel can
 // be registered in its place without overriding it, and puts it back. Nothing for an operator that
 // the fallback has no registration for (it is reached as the backend's fallback then), nor for one

@@ -1,7 +1,8 @@
-// The operators that a device must have itself: allocation, views, storage, and what the two are on
-// the host that torch's core sends to PrivateUse1 under another name (convolution).
+// The operators that a device must have itself: allocation, views, storage; and on the host those
+// that torch has for devices alone.
 #include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
+#include <ATen/OpMathType.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/_reshape_alias_native.h>
@@ -19,9 +20,6 @@
 #include "torch/devices/allocator.h"
 #include "torch/devices/copies.h"
 #include "torch/devices/dtypes.h"
-#include "torch/devices/fallback.h"
-#include "torch/devices/fallback_policy.h"
-#include "torch/devices/host_call.h"
 #include "torch/devices/registration.h"
 #include "torch/devices/state.h"
 
@@ -135,59 +133,6 @@ void record_stream(Tensor& self, c10::Stream stream) {
   device_allocator().recordStream(self.storage().data_ptr(), stream);
 }
 
-std::optional<Tensor> stand_in(HostCall& call, const std::optional<Tensor>& tensor) {
-  if (!tensor.has_value() || !tensor->defined()) return std::nullopt;
-  return call.stand_in(*tensor, false);
-}
-
-Tensor convolution(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
-                   c10::SymIntArrayRef stride, c10::SymIntArrayRef padding,
-                   c10::SymIntArrayRef dilation, bool transposed,
-                   c10::SymIntArrayRef output_padding, c10::SymInt groups) {
-  static FallbackRecord& record = fallback_record({"aten::convolution_overrideable", ""});
-  FallbackCall counted(record);
-  CommonDevice common;
-  for (const Tensor* tensor : {&input, &weight}) common.see(*tensor, false);
-  if (bias.has_value() && bias->defined()) common.see(*bias, false);
-  const c10::DeviceGuard guard(common.get("aten::convolution"));
-  HostCall call(input.device().index(), host_call_mode());
-  const Tensor images = call.stand_in(input, false);
-  const Tensor filters = call.stand_in(weight, false);
-  const std::optional<Tensor> added = stand_in(call, bias);
-  call.wait();
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const Tensor result =
-      call.adopt(at::convolution_symint(images, filters, added, stride, padding, dilation,
-                                        transposed, output_padding, std::move(groups)));
-  counted.copied(call.bytes_to_host(), call.bytes_to_device());
-  return result;
-}
-
-std::tuple<Tensor, Tensor, Tensor> convolution_backward(
-    const Tensor& grad, const Tensor& input, const Tensor& weight, c10::SymIntArrayRef stride,
-    c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation, bool transposed,
-    c10::SymIntArrayRef output_padding, c10::SymInt groups, std::array<bool, 3> wanted) {
-  static FallbackRecord& record = fallback_record({"aten::convolution_backward_overrideable", ""});
-  FallbackCall counted(record);
-  CommonDevice common;
-  for (const Tensor* tensor : {&grad, &input, &weight}) common.see(*tensor, false);
-  const c10::DeviceGuard guard(common.get("aten::convolution_backward"));
-  HostCall call(input.device().index(), host_call_mode());
-  const Tensor given = call.stand_in(grad, false);
-  const Tensor images = call.stand_in(input, false);
-  const Tensor filters = call.stand_in(weight, false);
-  call.wait();
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const std::vector<c10::SymInt> bias_size = {
-      grad.sym_size(1)};  // one bias a channel of the output
-  auto [grad_input, grad_weight, grad_bias] = at::convolution_backward_symint(
-      given, images, filters, c10::SymIntArrayRef(bias_size), stride, padding, dilation, transposed,
-      output_padding, std::move(groups), wanted);
-  std::tuple results(call.adopt(grad_input), call.adopt(grad_weight), call.adopt(grad_bias));
-  counted.copied(call.bytes_to_host(), call.bytes_to_device());
-  return results;
-}
-
 // As the CPU lays them out: by channels where the input or the weight is.
 at::MemoryFormat format_of(const Tensor& input, const Tensor& weight) {
   for (const Tensor* tensor : {&input, &weight}) {
@@ -197,24 +142,55 @@ at::MemoryFormat format_of(const Tensor& input, const Tensor& weight) {
   return at::MemoryFormat::Contiguous;
 }
 
-// Shapes and layouts alone.
-Tensor convolution_meta(const Tensor& input, const Tensor& weight,
-                        const std::optional<Tensor>& bias, c10::SymIntArrayRef stride,
-                        c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation, bool transposed,
-                        c10::SymIntArrayRef output_padding, c10::SymInt groups) {
+// torch sends convolutions to PrivateUse1 under names that have no kernel elsewhere. With these the
+// fallback and who asks for the shapes of results find what they find of other operators.
+Tensor convolution(const Tensor& input, const Tensor& weight, const std::optional<Tensor>& bias,
+                   c10::SymIntArrayRef stride, c10::SymIntArrayRef padding,
+                   c10::SymIntArrayRef dilation, bool transposed,
+                   c10::SymIntArrayRef output_padding, c10::SymInt groups) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const Tensor result = at::convolution_symint(input, weight, bias, stride, padding, dilation,
                                                transposed, output_padding, std::move(groups));
   return result.contiguous(format_of(input, weight));
 }
 
-std::tuple<Tensor, Tensor, Tensor> convolution_backward_meta(
+std::tuple<Tensor, Tensor, Tensor> convolution_backward(
     const Tensor& grad, const Tensor& input, const Tensor& weight, c10::SymIntArrayRef stride,
     c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation, bool transposed,
     c10::SymIntArrayRef output_padding, c10::SymInt groups, std::array<bool, 3> wanted) {
-  const std::vector<c10::SymInt> bias_size = {grad.sym_size(1)};
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const std::vector<c10::SymInt> bias_size = {
+      grad.sym_size(1)};  // one bias a channel of the output
   return at::convolution_backward_symint(grad, input, weight, c10::SymIntArrayRef(bias_size),
                                          stride, padding, dilation, transposed, output_padding,
                                          std::move(groups), wanted);
+}
+
+// Of a device's own fused norm; torch's for the CPU is made of other operators.
+std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor& grad, const Tensor& input,
+                                             c10::IntArrayRef normalized_shape, const Tensor& rstd,
+                                             const std::optional<Tensor>& weight,
+                                             std::array<bool, 2> wanted) {
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const auto kept = input.dim() - static_cast<int64_t>(normalized_shape.size());
+  std::vector<int64_t> rows, columns;
+  for (int64_t dim = 0; dim < input.dim(); ++dim) (dim < kept ? rows : columns).push_back(dim);
+  const auto computed = at::toOpMathType(input.scalar_type());
+  const Tensor given = grad.to(computed), scale = rstd.to(computed);
+  const Tensor normed = input.to(computed) * scale;
+  std::tuple<Tensor, Tensor> results;
+  if (wanted[0]) {
+    const bool weighted = weight.has_value() && weight->defined();
+    const Tensor scaled = weighted ? given * weight->to(computed) : given;
+    const Tensor along = (scaled * normed).mean(columns, true);
+    std::get<0>(results) = ((scaled - normed * along) * scale).to(input.scalar_type());
+  }
+  if (wanted[1]) {
+    const Tensor product = given * normed;
+    const Tensor sum = rows.empty() ? product : product.sum(rows);
+    std::get<1>(results) = sum.to(input.scalar_type());
+  }
+  return results;
 }
 
 }  // namespace
@@ -234,14 +210,12 @@ void register_operators() {
   library->impl("set_.source_Storage_storage_offset", &set_to_storage_at);
   library->impl("is_set_to", &at::native::is_set_to);
   library->impl("record_stream", &record_stream);
-  // torch has neither a CPU kernel nor a Meta kernel for these two.
-  add_host_form({"aten::convolution_overrideable", ""},
-                c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(convolution)));
-  add_host_form({"aten::convolution_backward_overrideable", ""},
-                c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(convolution_backward)));
-  static auto* shapes = new KitLibrary("aten", c10::DispatchKey::Meta, __FILE__, __LINE__);
-  shapes->impl("convolution_overrideable", &convolution_meta);
-  shapes->impl("convolution_backward_overrideable", &convolution_backward_meta);
+  for (const c10::DispatchKey key : {c10::DispatchKey::CPU, c10::DispatchKey::Meta}) {
+    auto* others = new KitLibrary("aten", key, __FILE__, __LINE__);
+    others->impl("convolution_overrideable", &convolution);
+    others->impl("convolution_backward_overrideable", &convolution_backward);
+    others->impl("_fused_rms_norm_backward", &rms_norm_backward);
+  }
 }
 
 }  // namespace bringup::torch_ext

@@ -56,11 +56,6 @@ _BUILD_FOLDER = re.compile(r"^/.*?/(?=(?:build/)?aten/src/|torch/csrc/|native/to
 _PACKAGES = re.compile(r"^/.*?/site-packages/")
 # Where the kit registers kernels that run on the host.
 _HOST_FILE = "torch/devices/fallback.cpp"
-# Those among them that have another name there.
-_RENAMED = {
-    "aten::convolution_overrideable",
-    "aten::convolution_backward_overrideable",
-}
 _REFUSALS_FILE = "torch/devices/layouts.cpp"
 
 # Kernels that end what is known without running them: they compute, or call other operators
@@ -348,6 +343,6 @@ def _backend_keys() -> frozenset[str]:
 
 
 def _on_host(table: DispatchTable, entry: DispatchEntry) -> tuple[DispatchEntry, ...]:
-    if entry.kind is not KernelKind.HOST or table.operator in _RENAMED:
+    if entry.kind is not KernelKind.HOST:
         return ()
     return (table["SparseCPU" if entry.key.startswith("Sparse") else "CPU"],)

@@ -67,6 +67,7 @@ def _where_alike(blocks: str, more: str = "1") -> str:
 
 _PIECES = 30  # tensors that cat.cl takes: a call has at most 64 plain values
 _NORM_ROWS = "numel(mean) + (numel(mean) == 0)"
+_RMS_ROWS = "numel(rstd) + (numel(rstd) == 0)"
 
 OPERATORS: tuple[Operator, ...] = (
     *POINTWISE,
@@ -116,6 +117,20 @@ OPERATORS: tuple[Operator, ...] = (
         "ptr(grad_out), ptr(input), ptr(mean), ptr(rstd), ptr(weight), ptr(out0), ptr(out1), "
         f"ptr(out2), numel(mean), numel(input) // ({_NORM_ROWS})",
         f"(numel(mean) + (numel(input) // ({_NORM_ROWS}) + 63) // 64 + 1) * (numel(input) > 0) - 1",
+    ),
+    raw(
+        "_fused_rms_norm",
+        "rms_norm.cl:rms_norm",
+        "ptr(input), ptr(weight), ptr(out0), ptr(out1), "
+        "numel(input) // (numel(out1) + (numel(out1) == 0)), f32(eps), i32(has(eps))",
+        "numel(out1) * (numel(input) > 0) - (numel(out1) > 0 and numel(input) == 0)",
+    ),
+    raw(
+        "_fused_rms_norm_backward",
+        "rms_norm.cl:rms_norm_backward",
+        "ptr(grad_out), ptr(input), ptr(rstd), ptr(weight), ptr(out0), ptr(out1), numel(rstd), "
+        f"numel(input) // ({_RMS_ROWS})",
+        f"(numel(rstd) + (numel(input) // ({_RMS_ROWS}) + 63) // 64 + 1) * (numel(input) > 0) - 1",
     ),
     raw(
         "index_select",

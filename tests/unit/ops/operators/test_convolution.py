@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests.unit.ops.operators import kernels
 
-from bringup import devices
+from bringup import devices, graphs
 
 Declare = Callable[..., devices.OperatorKernel]
 
@@ -117,3 +118,35 @@ def test_gradients_are_made_where_they_are_asked_for(declare: Declare) -> None:
     with kernel.disabled():
         (gradient,) = torch.autograd.grad(made, bias)
     assert (gradient == made.numel() * 2 * 6 * 4).all()
+
+
+def test_a_convolution_that_falls_back_is_captured_beside_native_operators(
+    declare: Declare,
+) -> None:
+    declare("aten::mul", kernels.MUL)
+    x, weight = (one.to("npu").requires_grad_() for one in given())
+    bias = torch.zeros(4, device="npu", requires_grad=True)
+    graph = graphs.CapturedGraph()
+    with graphs.capture(graph, gradients=True):
+        got = torch.conv2d(x * 2, weight, bias).square().sum()
+        gradients = torch.autograd.grad(got, (x, weight, bias))
+    with torch.no_grad():
+        x.mul_(2)
+    graph.replay()
+    there = [one.detach().cpu().requires_grad_() for one in (x, weight, bias)]
+    wanted = torch.conv2d(there[0] * 2, *there[1:]).square().sum()
+    torch.testing.assert_close(got.detach().cpu(), wanted.detach())
+    for one, other in zip(gradients, torch.autograd.grad(wanted, there), strict=True):
+        torch.testing.assert_close(one.cpu(), other)
+
+
+def test_a_captured_convolution_is_a_kernel_node(declare: Declare) -> None:
+    kernel = declare(FORWARD, CONVOLUTION, kind="raw")
+    x, weight = (one.to("npu") for one in given())
+    graph = graphs.CapturedGraph()
+    with graphs.capture(graph):
+        got = torch.conv2d(x, weight)
+    x.mul_(2)
+    kernel.disable()
+    graph.replay()
+    torch.testing.assert_close(got.cpu(), torch.conv2d(x.cpu(), weight.cpu()) + 1000)
