@@ -326,10 +326,10 @@ def test_convolution_names_itself_and_both_devices() -> None:
     with pytest.raises(RuntimeError) as refused:
         functional.conv1d(x, weight)
     assert str(refused.value).startswith(
-        "expected all tensors of aten::convolution to be on the same device, but found npu:0 and"
-        " npu:1"
+        "expected all tensors of aten::convolution_overrideable to be on the same device, but "
+        "found npu:0 and npu:1"
     )
-    with pytest.raises(RuntimeError, match="of aten::convolution_backward to be on the same dev"):
+    with pytest.raises(RuntimeError, match="of aten::convolution_backward_overrideable to be on"):
         torch.ops.aten.convolution_backward(
             x, x, torch.ones(1, 1, 1), None, [1], [0], [1], False, [0], 1, [True, True, False]
         )
