@@ -272,13 +272,18 @@ def close(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and torch.allclose(one, other, 1e-3, 1e-3, equal_nan=True)
 
 
+def place(tensor: Tensor) -> tuple[Any, ...]:
+    """Where a tensor's elements are: strides of a dimension of size 1 say nothing."""
+    strides = [s for size, s in zip(tensor.shape, tensor.stride(), strict=True) if size != 1]
+    return tensor.shape, strides, tensor.storage_offset(), tensor.dtype
+
+
 def told(call: Call, mover: Mover, given: Any, there: Any, former: dict[int, Tensor]) -> str | None:
     """What is not the CPU's in the results and in all memory of the call, which was `former`."""
     outs = given[1]
     for here, out in zip(outs, there[1], strict=True):
-        place = (here.shape, here.stride(), here.storage_offset(), here.dtype)
-        if place != (out.shape, out.stride(), out.storage_offset(), out.dtype):
-            return f"out is {out.shape}, {out.stride()}, {out.storage_offset()}, not {place}"
+        if (made := place(out)) != (wanted := place(here)):
+            return f"out is {made}, not {wanted}"
         if out.untyped_storage().nbytes() != here.untyped_storage().nbytes():
             return f"{out.untyped_storage().nbytes()} bytes, not {here.untyped_storage().nbytes()}"
         if call.exact and not close(out.cpu(), here):

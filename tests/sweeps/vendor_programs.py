@@ -32,12 +32,11 @@ _OWN = """
 _copy_from _copy_from_and_resize _efficientzerotensor _empty_affine_quantized
 _empty_per_channel_affine_quantized _nested_from_padded _nested_from_padded_and_nested_example
 _nested_tensor_from_mask _nested_tensor_from_tensor_list _nested_view_from_buffer
-_nested_view_from_buffer_copy _local_scalar_dense _reshape_alias as_strided
-convolution_backward_overrideable convolution_overrideable empty.memory_format empty_quantized
-empty_strided fill_.Scalar fill_.Tensor is_set_to quantize_per_channel quantize_per_tensor
-quantize_per_tensor.tensor_qparams quantize_per_tensor.tensors quantize_per_tensor_dynamic
-record_stream resize_ set_.source_Storage set_.source_Storage_storage_offset set_.source_Tensor
-view view.dtype zero_
+_nested_view_from_buffer_copy _local_scalar_dense _reshape_alias as_strided empty.memory_format
+empty_quantized empty_strided fill_.Scalar fill_.Tensor is_set_to quantize_per_channel
+quantize_per_tensor quantize_per_tensor.tensor_qparams quantize_per_tensor.tensors
+quantize_per_tensor_dynamic record_stream resize_ set_.source_Storage
+set_.source_Storage_storage_offset set_.source_Tensor view view.dtype zero_
 """
 OF_THE_KIT = frozenset(_OWN.split())
 

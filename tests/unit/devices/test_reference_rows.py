@@ -4,6 +4,7 @@ allocations, threads and processes, the profiler's tables (docs/devices/referenc
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import threading
@@ -123,6 +124,7 @@ def test_memory_that_is_let_go_in_many_ways_does_not_pile_up() -> None:
             torch.mm(x, x)
 
     use()
+    gc.collect()  # what cycles of earlier tests hold
     torch.npu.synchronize()
     before = [torch.npu.memory_allocated(d) for d in range(COUNT)]
     held = [torch.npu.memory_reserved(d) for d in range(COUNT)]

@@ -50,39 +50,24 @@ static inline T remainder_T(T a, T b) {
   return r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }
 """
-# Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (2011): philox4x32-10, keyed by the
-# seed and counted by the offset, as at::Philox4_32(seed, 0, offset) gives its first number.
+# Of at::Philox4_32(seed, 0, offset), whose first numbers are those of element 0 at the offset.
 _PHILOX = """\
-typedef struct { uint32_t x[4]; } philox_t;
-static inline philox_t philox(int64_t seed, int64_t subsequence, int64_t offset) {
-  uint32_t key0 = (uint32_t)(uint64_t)seed, key1 = (uint32_t)((uint64_t)seed >> 32);
-  philox_t c = {{(uint32_t)(uint64_t)offset, (uint32_t)((uint64_t)offset >> 32),
-                 (uint32_t)(uint64_t)subsequence, (uint32_t)((uint64_t)subsequence >> 32)}};
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t p0 = (uint64_t)0xD2511F53u * c.x[0], p1 = (uint64_t)0xCD9E8D57u * c.x[2];
-    const philox_t next = {{(uint32_t)(p1 >> 32) ^ c.x[1] ^ key0, (uint32_t)p1,
-                            (uint32_t)(p0 >> 32) ^ c.x[3] ^ key1, (uint32_t)p0}};
-    c = next;
-    key0 += 0x9E3779B9u;
-    key1 += 0xBB67AE85u;
-  }
-  return c;
-}
+#include "bringup/random.h"
 static inline float unit_float(uint32_t bits) {
   return (float)(bits & 0x7fffffffu) * 4.6566127342e-10f;
 }
 static inline float philox_rand(int64_t seed, int64_t offset) {
-  return unit_float(philox(seed, 0, offset).x[0]);
+  return unit_float(bringup_random_at(seed, offset, 0).word[0]);
 }
 static inline float philox_randn(int64_t seed, int64_t offset) {
-  const philox_t c = philox(seed, 0, offset);
-  const float u = 1.0f - unit_float(c.x[0]);
-  return sqrtf(-2.0f * logf(u)) * cosf(6.28318530717958647692f * unit_float(c.x[1]));
+  const bringup_random drawn = bringup_random_at(seed, offset, 0);
+  const float u = 1.0f - unit_float(drawn.word[0]);
+  return sqrtf(-2.0f * logf(u)) * cosf(6.28318530717958647692f * unit_float(drawn.word[1]));
 }
 static inline int64_t philox_randint64(int64_t seed, int64_t offset, int64_t low, int64_t high) {
-  const philox_t c = philox(seed, 0, offset);
+  const bringup_random drawn = bringup_random_at(seed, offset, 0);
   const uint64_t range = (uint64_t)high - (uint64_t)low;
-  const uint64_t bits = (uint64_t)c.x[0] | ((uint64_t)c.x[1] << 32);
-  return low + (int64_t)((range >> 32 ? bits : (uint64_t)c.x[0]) % range);
+  const uint64_t bits = (uint64_t)drawn.word[0] | ((uint64_t)drawn.word[1] << 32);
+  return low + (int64_t)((range >> 32 ? bits : (uint64_t)drawn.word[0]) % range);
 }
 """

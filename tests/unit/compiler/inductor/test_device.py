@@ -78,6 +78,33 @@ def test_convolutions_keep_the_layouts_of_the_devices_operator() -> None:
     torch.testing.assert_close(got, expected)
 
 
+def test_random_numbers_follow_the_seed_and_never_come_again() -> None:
+    @torch.compile
+    def drawn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        kept = torch.nn.functional.dropout(x, 0.25)
+        return torch.rand_like(x), torch.randn_like(x), torch.randint_like(x, 3, 9), kept
+
+    def twice() -> list[torch.Tensor]:
+        torch.manual_seed(3)
+        return [one.cpu() for _ in range(2) for one in drawn(x)]
+
+    x = torch.ones(20_000, device="npu")
+    first, again = twice(), twice()
+    for one, other in zip(first, again, strict=True):
+        assert torch.equal(one, other)
+    for one, other in zip(first[:4], first[4:], strict=True):
+        assert not torch.equal(one, other)
+    uniform, normal, whole, kept = first[:4]
+    assert uniform.min() >= 0
+    assert uniform.max() < 1
+    assert abs(uniform.mean() - 0.5) < 0.01
+    assert abs(normal.mean()) < 0.035
+    assert abs(normal.std() - 1) < 0.025
+    assert whole.unique().tolist() == [3, 4, 5, 6, 7, 8]
+    assert abs((kept != 0).float().mean() - 0.75) < 0.016
+    assert abs(torch.corrcoef(torch.stack([uniform[1:], uniform[:-1]]))[0, 1]) < 0.036
+
+
 def test_generated_code_is_shown_with_explicit_types() -> None:
     compiled = torch.compile(lambda x, b: (x + b).relu().sum(-1))
     inputs = torch.randn(4, 8, device="npu"), torch.randn(8, device="npu")
