@@ -6,6 +6,7 @@ Words with a leading `bringup_` are this package's, the others those of `jit.Loo
 from __future__ import annotations
 
 from bringup import jit
+from bringup_opencl._halves import HALVES
 
 __all__ = ["LOOPS"]
 
@@ -32,24 +33,19 @@ typedef ushort bfloat16_t;
 #define BRINGUP_LAST(n) (n)
 #define BRINGUP_STEP ((long)get_global_size(0))
 """
-_HALVES = """\
+_NUMBERS = """\
 static int32_t bitcast_float_int32(float v) { return as_int(v); }
 static float bitcast_int32_float(int32_t v) { return as_float(v); }
 static float load_half(global const half_t* p, long i) { return vload_half(i, p); }
 static void store_half(global half_t* p, long i, float v) { vstore_half(v, i, p); }
-static float round_half(float v) {
-  ushort bits;
-  vstore_half(v, 0, (half*)&bits);
-  return vload_half(0, (const half*)&bits);
+static float load_bfloat16(global const bfloat16_t* p, long i) {
+  return bringup_from_bfloat16(p[i]);
 }
-static float bringup_widened(bfloat16_t v) { return as_float((uint)v << 16); }
-static bfloat16_t bringup_narrowed(float v) {
-  const uint bits = as_uint(v);
-  return isnan(v) ? 0x7fc0 : (ushort)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+static void store_bfloat16(global bfloat16_t* p, long i, float v) {
+  p[i] = bringup_to_bfloat16(v);
 }
-static float load_bfloat16(global const bfloat16_t* p, long i) { return bringup_widened(p[i]); }
-static void store_bfloat16(global bfloat16_t* p, long i, float v) { p[i] = bringup_narrowed(v); }
-static float round_bfloat16(float v) { return bringup_widened(bringup_narrowed(v)); }
+#define round_half bringup_round_half
+#define round_bfloat16 bringup_round_bfloat16
 static void atomic_add_int32_t(global int32_t* p, int32_t v) {
   atomic_add((volatile global int*)p, v);
 }
@@ -76,7 +72,7 @@ _MACROS = "".join(f"#define {name}f {name}\n" for name in _MATH.split())
 
 LOOPS = jit.LoopLanguage(
     suffix=".cl",
-    prelude=f"{_TYPES}{_MACROS}{_HALVES}",
+    prelude=f"{_TYPES}{_MACROS}{HALVES}{_NUMBERS}",
     float64=_DOUBLES,
     entry="kernel void {name}({parameters})",
     flags=("-w",),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from bringup import jit
+from bringup_opencl._halves import HALVES
 from bringup_opencl._loops import LOOPS
 
 __all__ = ["OpenCLWriter"]
@@ -143,6 +144,7 @@ class OpenCLWriter(jit.Writer):
             wide="#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" if wide else "",
             computed=self.c_type(element.computed),
             random='#include "bringup/random.h"\n' if element.draws else "",
+            halves=HALVES,
             name=source.file_name,
             source=source.content().decode(),
             entry=entry,
@@ -264,21 +266,7 @@ _TEXT = """\
 #define T {computed}
 {random}T bringup_min(T a, T b) {{ return a != a || a < b ? a : b; }}
 T bringup_max(T a, T b) {{ return a != a || a > b ? a : b; }}
-float bringup_from_bfloat16(ushort bits) {{ return as_float((uint)bits << 16); }}
-ushort bringup_to_bfloat16(float value) {{
-  const uint bits = as_uint(value);
-  if (isnan(value)) return 0x7fc0;
-  return (ushort)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}}
-float bringup_round_bfloat16(float value) {{
-  return bringup_from_bfloat16(bringup_to_bfloat16(value));
-}}
-float bringup_round_half(float value) {{
-  ushort bits;
-  vstore_half(value, 0, (half*)&bits);
-  return vload_half(0, (const half*)&bits);
-}}
-#line 1 "{name}"
+{halves}#line 1 "{name}"
 {source}
 #line 1 "{name} (its entry)"
 {entry}"""

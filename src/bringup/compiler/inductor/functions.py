@@ -124,7 +124,12 @@ def _math(name: str, *values: Any) -> str:
     if not dtype.is_floating_point:
         dtype = torch.float32
     given = ", ".join(_as(value, dtype) for value in values)
-    return f"{name}{'f' if dtype is torch.float32 else ''}({given})"
+    return f"{_typed(name, dtype)}({given})"
+
+
+def _typed(name: str, dtype: torch.dtype) -> str:
+    """Return the name of a function of math.h for a dtype."""
+    return f"{name}f" if dtype is torch.float32 else name
 
 
 class Functions(OpOverrides):  # type: ignore[misc]
@@ -251,8 +256,7 @@ class Functions(OpOverrides):  # type: ignore[misc]
     @staticmethod
     def sigmoid(x: Any) -> str:
         dtype = _together(x) if _together(x).is_floating_point else torch.float32
-        suffix = "f" if dtype is torch.float32 else ""
-        return f"(1 / (1 + exp{suffix}(-{_as(x, dtype)})))"
+        return f"(1 / (1 + {_typed('exp', dtype)}(-{_as(x, dtype)})))"
 
     @staticmethod
     def round(x: Any) -> str:
@@ -264,7 +268,7 @@ class Functions(OpOverrides):  # type: ignore[misc]
 
     @staticmethod
     def ldexp(x: Any, n: Any) -> str:
-        return f"ldexp{'f' if _dtype(x) is torch.float32 else ''}({x}, (int){n})"
+        return f"{_typed('ldexp', _dtype(x))}({x}, (int){n})"
 
     @staticmethod
     def isnan(x: Any) -> str:
@@ -278,8 +282,7 @@ class Functions(OpOverrides):  # type: ignore[misc]
     def signbit(x: Any) -> str:
         if not _dtype(x).is_floating_point:
             return f"({x} < 0)"
-        dtype, bits = (torch.float32, "float_int32"), (torch.float64, "double_int64")
-        name = dict((dtype, bits))[_dtype(x)]
+        name = "double_int64" if _dtype(x) is torch.float64 else "float_int32"
         return f"(bitcast_{name}({x}) < 0)"
 
     @staticmethod
@@ -289,7 +292,7 @@ class Functions(OpOverrides):  # type: ignore[misc]
     @staticmethod
     def truncdiv(a: Any, b: Any) -> str:
         if _together(a, b).is_floating_point:
-            return f"trunc{'f' if _together(a, b) is torch.float32 else ''}({a} / {b})"
+            return f"{_typed('trunc', _together(a, b))}({a} / {b})"
         return _named("truncdiv", a, b)
 
     @staticmethod
