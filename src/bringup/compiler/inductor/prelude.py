@@ -21,10 +21,10 @@ def prelude(language: LoopLanguage, *, float64: bool) -> str:
     return "".join([*text, _PHILOX])
 
 
-# NaN wins, as in torch.
+# NaN wins, as in torch: one comparison with b decides for a, which is kept where that is false.
 _OF_NUMBERS = """\
-static inline T max_T(T a, T b) { return a > b || a != a ? a : b; }
-static inline T min_T(T a, T b) { return a < b || a != a ? a : b; }
+static inline T max_T(T a, T b) { const T m = b > a ? b : a; return b != b ? b : m; }
+static inline T min_T(T a, T b) { const T m = b < a ? b : a; return b != b ? b : m; }
 static inline T sign_T(T a) { return (T)((a > 0) - (a < 0)); }
 """
 _OF_INTEGERS = """\

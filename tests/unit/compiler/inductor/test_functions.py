@@ -61,3 +61,17 @@ def test_a_wrong_function_in_generated_code_is_noticed(monkeypatch: pytest.Monke
         pytest.raises(AssertionError, match="Mismatched elements"),
     ):
         compare(ROWS["mean_keepdim"]._replace(gradient=False), "npu")
+
+
+def test_own_functions_are_within_their_bound_over_the_whole_range() -> None:
+    functions = [torch.exp, torch.log, torch.tanh, torch.erf]
+    x = torch.arange(-(1 << 31), 1 << 31, 19997).to(torch.int32).view(torch.float32)
+    found = torch.compile(lambda x: [function(x) for function in functions])(x.to("npu"))
+    least = torch.finfo(torch.float32).tiny
+    for function, given in zip(functions, found, strict=True):
+        exact = function(x.double())
+        differs = given.cpu().view(torch.int32) != exact.float().view(torch.int32)
+        differs &= ~(given.cpu().isnan() & exact.isnan())
+        _, exponent = torch.frexp(exact.abs().clamp(min=least))
+        units = (given.cpu() - exact).abs() / torch.ldexp(torch.ones_like(exact), exponent - 24)
+        assert units[differs].nan_to_num(torch.inf).max() <= 1.5, function
