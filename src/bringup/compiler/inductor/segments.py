@@ -194,7 +194,7 @@ class Nest:
     row: Row | None = None
     text: list[str] = field(default_factory=list)
 
-    TILE = 256  # results side by side where what is reduced lies behind them
+    TILE = 128  # results side by side where what is reduced lies behind them: some lines of a cache
     HIGH, WIDE = 16, 16  # of a square: a line of 64 bytes, and few enough of them for a cache
 
     @property
@@ -314,8 +314,9 @@ class Nest:
         """Return lanes of results, for what is reduced of each lying behind the next one's."""
         tile = self.TILE
         lines = [
-            f"const int64_t x_last = BRINGUP_LAST({self.count});",
-            f"for (int64_t x_at = BRINGUP_FIRST({self.count}); x_at < x_last; x_at += {tile}) {{",
+            f"const int64_t x_tiles = ({self.count} + {tile - 1}) / {tile};",
+            f"const int64_t x_last = min_int64_t(BRINGUP_LAST(x_tiles) * {tile}, {self.count});",
+            f"for (int64_t x_at = BRINGUP_FIRST(x_tiles) * {tile}; x_at < x_last; x_at += {tile}) {{",
             f"const int64_t x_count = min_int64_t({tile}, x_last - x_at);",
         ]
         for segment in self.segments:
