@@ -32,6 +32,12 @@ def known_language(device: torch.device) -> jit.LoopLanguage | None:
     return writer.loops if writer is not None else None
 
 
+def has_lanes(device: torch.device) -> bool:
+    """Return whether one worker of a device computes several elements side by side."""
+    language = known_language(device)
+    return language is not None and language.lanes > 1
+
+
 def language_of(device: torch.device) -> jit.LoopLanguage:
     """Return what loop nests for a device are written in.
 

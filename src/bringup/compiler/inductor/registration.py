@@ -34,12 +34,13 @@ def register(device_type: str) -> None:
     )
     from bringup._after_import import after_import
 
-    def keep_layouts() -> None:
-        from bringup.compiler.inductor.torch_private import keep_layouts_of
+    def decide() -> None:
+        from bringup.compiler.inductor import launch, torch_private
 
-        keep_layouts_of(device_type)
+        torch_private.keep_layouts_of(device_type)
+        torch_private.compute_once_on(device_type, launch.has_lanes)
 
-    after_import("torch._inductor.graph", keep_layouts)
+    after_import("torch._inductor.graph", decide)
 
 
 class _Wrapper:

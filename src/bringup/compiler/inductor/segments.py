@@ -316,7 +316,8 @@ class Nest:
         lines = [
             f"const int64_t x_tiles = ({self.count} + {tile - 1}) / {tile};",
             f"const int64_t x_last = min_int64_t(BRINGUP_LAST(x_tiles) * {tile}, {self.count});",
-            f"for (int64_t x_at = BRINGUP_FIRST(x_tiles) * {tile}; x_at < x_last; x_at += {tile}) {{",
+            f"int64_t x_at = BRINGUP_FIRST(x_tiles) * {tile};",
+            f"for (; x_at < x_last; x_at += {tile}) {{",
             f"const int64_t x_count = min_int64_t({tile}, x_last - x_at);",
         ]
         for segment in self.segments:

@@ -24,6 +24,7 @@ from torch._inductor.codegen.common import (
 from torch._inductor.codegen.simd import SIMDKernel, SIMDScheduling
 from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
 from torch._inductor.graph import GraphLowering
+from torch._inductor.ir import Pointwise, StorageBox
 from torch._inductor.ops_handler import OpsHandler
 from torch._inductor.utils import (
     get_bounds_index_expr,
@@ -90,6 +91,8 @@ EXPECTED: tuple[tuple[Callable[..., Any], str], ...] = (
         "is_subgraph subgraph_name parent_wrapper partition_signatures",
     ),
     (GraphLowering.decide_layout_opt, "gm is_inference"),
+    (StorageBox.should_realize_on_reuse, "self users graph_reuse"),
+    (Pointwise.inner_fn_opcount, "self"),
 )
 
 
@@ -117,6 +120,30 @@ def keep_layouts_of(device_type: str) -> None:
         return bool(decide(gm, is_inference=is_inference))
 
     GraphLowering.decide_layout_opt = staticmethod(decided)
+
+
+_COSTLY = frozenset(["exp", "expm1", "log", "log1p", "log2", "log10", "sigmoid", "tanh", "erf"])
+
+
+def compute_once_on(device_type: str, applies: Callable[[torch.device], bool]) -> None:
+    """Let Inductor keep the values of a costly function that several others use, as it does on the
+    CPU, where code for a device is one for vector units (`applies`).
+    """
+    decide = StorageBox.should_realize_on_reuse
+
+    @functools.wraps(decide)
+    def decided(self: Any, users: int, *, graph_reuse: bool = True) -> bool:
+        if users > 1 and isinstance(self.data, Pointwise) and _is_costly(self.data):
+            device = self.get_device()
+            if device.type == device_type and applies(device):
+                return True
+        return bool(decide(self, users, graph_reuse=graph_reuse))
+
+    StorageBox.should_realize_on_reuse = decided
+
+
+def _is_costly(data: Any) -> bool:
+    return not _COSTLY.isdisjoint(data.inner_fn_opcount().used_ops)
 
 
 def _devices_of_convolutions(nodes: Iterable[Any]) -> set[str]:
