@@ -10,6 +10,19 @@ from tests.opencl.conftest import ROOT
 from tests.opencl.operators_program import LOADED
 
 CASES = {
+    "functions": """
+bits = torch.arange(-(1 << 31), 1 << 31, 400_009).to(torch.int32)
+x = torch.cat([bits.view(torch.float32), torch.tensor([0.0, -0.0, float("inf"), -float("inf")])])
+for function in (torch.erf, torch.tanh):
+    with devices.fallback_policy("forbid"):
+        got = function(x.to("ocl")).cpu()
+    wanted = function(x.double())
+    rounded = wanted.float()
+    unit = torch.nextafter(rounded.abs(), torch.tensor(2.0)) - rounded.abs()
+    assert (got.isnan() == wanted.isnan()).all()
+    errors = ((got.double() - wanted).abs() / unit.double())[~wanted.isnan()]
+    assert errors.max() <= 1.5, (function, errors.max())
+""",
     "products": """
 a, b = torch.randn(37, 50), torch.randn(50, 33)
 compare(torch.mm, a, b)

@@ -61,7 +61,9 @@ class OpenCLWriter(jit.Writer):
         body = expression.code(c_type, known)
         gives = c_type if expression.results == 1 else "void"
         text = (
-            f"{gives} bringup_{name}({', '.join(given)}) {{\n{body}}}\n"
+            '#include "bringup/functions.h"\n'
+            f"__attribute__((always_inline)) {gives} bringup_{name}"
+            f"({', '.join(given)}) {{\n{body}}}\n"
             f"#define {name} bringup_{name}\n"
         )
         return jit.Source(text=text, name=f"{name}.cl", kind="device")
@@ -89,6 +91,8 @@ class OpenCLWriter(jit.Writer):
             large=_offsets("ulong", [*tensors, *element.outs], _RANK),
             stored=_stored(element, lambda name: f"at_{name}"),
             dense_stored=_stored(element, lambda name: "index"),
+            elements=self.elements,
+            threads=self.threads,
         )
         source = self._source(element, text)
         strided, flat = (element.pointwise_values(self, dense=one) for one in (False, True))
@@ -286,8 +290,12 @@ kernel void bringup_run({strided}) {{
   }}
 }}
 kernel void bringup_dense({dense}) {{
-{constants}  for (long index = get_global_id(0); index < n; index += get_global_size(0)) {{
-    {dense_stored}
+{constants}  const long first = (long)get_group_id(0) * {elements} + get_local_id(0);
+  // Without a loop that threads leave at different times compilers make vectors of threads.
+#pragma unroll
+  for (int k = 0; k < {elements}; k += {threads}) {{
+    const long index = first + k;
+    if (index < n) {{ {dense_stored} }}
   }}
 }}
 """

@@ -305,6 +305,7 @@ def _stores(element: Element, places: Mapping[str, str]) -> str:
 
 _PRELUDE = """\
 #include <cmath>
+#include "bringup/functions.h"
 template <class T>
 static T bringup_min(T a, T b) {
   return a != a || a < b ? a : b;

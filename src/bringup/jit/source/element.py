@@ -26,6 +26,7 @@ _UNARY = (
 )
 _BINARY = "pow atan2 fmod copysign"
 _FUNCTIONS = {**dict.fromkeys(_UNARY.split(), 1), **dict.fromkeys(_BINARY.split(), 2)}
+_BRANCH_FREE = ("erf", "tanh")  # of float, in bringup/functions.h: a library's are calls
 _OWN = {"abs": 1, "min": 2, "max": 2, "isnan": 1}
 _DRAWS = {"uniform": 0}
 _MOST_DRAWS = 2  # that are independent: an element has bits for two numbers of 64
@@ -134,7 +135,8 @@ class ElementExpression:
             computed: the C type computed in.
             given: by name, the C of an argument of that type, None, or a text in double quotes.
                 What it draws is of a parameter `random_`, a `bringup_random` (bringup/random.h).
-            prefix: what stands before the names of C's functions of numbers, such as `std::`.
+            prefix: what stands before the names of C's functions of numbers, such as `std::`. erf
+                and tanh of float are those of bringup/functions.h.
         """
         known = {name: given[meant] for name, meant in self._known().items()}
         writer = _Writer(self, computed, known, prefix)
@@ -275,6 +277,8 @@ class _Writer:
             return f"({value} < 0 ? ({self._computed})(-{value}) : {value})"
         if name in _OWN:  # NaN wins
             return f"bringup_{name}({', '.join(given)})"
+        if name in _BRANCH_FREE and self._computed == "float":
+            return f"bringup_{name}f({given[0]})"
         return f"{self._prefix}{name}({', '.join(given)})"
 
     def _drawn(self) -> str:

@@ -106,7 +106,7 @@ class Element:
         items = _items(self, signature, 0 if dense else RANK)
         count = f"numel({outs[0]})"
         sizes = [count] if dense else [f"size({outs[0]}, {d})" for d in range(RANK)]
-        blocks = _at_most(f"(({count} + {writer.elements - 1}) // {writer.elements})", _MOST_BLOCKS)
+        blocks = f"(({count} + {writer.elements - 1}) // {writer.elements})"
         return _binding(signature, [*items, *sizes], blocks, writer.threads)
 
     def reduction_values(self, writer: Writer) -> Binding:
@@ -127,9 +127,8 @@ class Element:
         inner = " * ".join(f"size(a0, {d})" for d in range(KEPT, 2 * KEPT))
         few = f"(({inner}) < 32 or (numel(out0) >= 64 and stride(a0, {2 * KEPT - 1}) != 1))"
         shared = f"({writer.lanes} - {writer.lanes - 1} * {few})"
-        blocks = _at_most(
-            f"((numel(out0) * {shared} + {writer.lanes - 1}) // {writer.lanes})", _MOST_BLOCKS
-        )
+        blocks = f"((numel(out0) * {shared} + {writer.lanes - 1}) // {writer.lanes})"
+        blocks += f" * ({blocks} <= {_MOST_BLOCKS}) + {_MOST_BLOCKS} * ({blocks} > {_MOST_BLOCKS})"
         return _binding(signature, [*items, shared], blocks, writer.lanes)
 
 
@@ -266,10 +265,6 @@ def _items(element: Element, signature: Sequence[Argument], strides: int) -> lis
         items += [f"ptr({argument.name})"]
         items += [f"stride({argument.name}, {d})" for d in range(strides)]
     return items
-
-
-def _at_most(blocks: str, limit: int) -> str:
-    return f"{blocks} * ({blocks} <= {limit}) + {limit} * ({blocks} > {limit})"
 
 
 def _binding(
