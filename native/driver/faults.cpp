@@ -43,7 +43,7 @@ int32_t Faults::make(int32_t device) {
   const std::lock_guard alone(reading_);
   Words& words = words_[static_cast<size_t>(device)];
   if (words.device_address.load() != nullptr) return BRINGUP_OK;  // another thread was first
-  constexpr size_t kBytes = kWordsOfDevice * sizeof(int32_t);
+  constexpr size_t kBytes = kWordsOfDevice * sizeof(FaultWord);
   if (words.reader == nullptr) {
     const int32_t status = known("stream_create", real().stream_create(device, 0, &words.reader));
     if (status != BRINGUP_OK) return status;
@@ -56,14 +56,14 @@ int32_t Faults::make(int32_t device) {
   void* view = nullptr;
   const bool is_visible =
       real().host_view != nullptr && real().host_view(device, address, &view) == BRINGUP_OK;
-  words.view = is_visible ? static_cast<int32_t*>(view) : nullptr;
+  words.view = is_visible ? static_cast<FaultWord*>(view) : nullptr;
   words.copies.resize(kWordsOfDevice);
   status = known("fill_async", real().fill_async(device, address, 0, kBytes, words.reader));
   if (status == BRINGUP_OK) {
     status = known("stream_synchronize", real().stream_synchronize(device, words.reader));
   }
   if (status != BRINGUP_OK) return status;  // the memory stays: work on it may be pending
-  words.device_address.store(static_cast<int32_t*>(address), std::memory_order_release);
+  words.device_address.store(static_cast<FaultWord*>(address), std::memory_order_release);
   return BRINGUP_OK;
 }
 
@@ -71,15 +71,15 @@ int32_t Faults::make(int32_t device) {
 
 bool Faults::names_word(int32_t device, const bringup_launch_values_args& launch) const {
   if (device < 0 || device >= kDevices) return false;
-  const int32_t* const first =
+  const FaultWord* const first =
       words_[static_cast<size_t>(device)].device_address.load(std::memory_order_acquire);
   if (first == nullptr) return false;
-  return std::any_of(launch.values, launch.values + launch.nvalues,
-                     [&](const bringup_value& value) {
-                       const auto* const address = static_cast<const int32_t*>(value.value.address);
-                       return value.kind == BRINGUP_VALUE_ADDRESS && address >= first &&
-                              address < first + kWordsOfDevice;
-                     });
+  return std::any_of(
+      launch.values, launch.values + launch.nvalues, [&](const bringup_value& value) {
+        const auto* const address = static_cast<const FaultWord*>(value.value.address);
+        return value.kind == BRINGUP_VALUE_ADDRESS && address >= first &&
+               address < first + kWordsOfDevice;
+      });
 }
 
 void Faults::mark(int32_t device, bringup_stream stream) {
@@ -149,26 +149,29 @@ int32_t Faults::end(const Look& look, int32_t status) {
 
 int32_t Faults::copy_words(int32_t device, size_t count) {
   Words& words = words_[static_cast<size_t>(device)];
-  int32_t* const first = words.device_address.load();
+  FaultWord* const first = words.device_address.load();
   if (words.view != nullptr) {
     for (size_t i = 0; i < count; ++i) {
-      words.copies[i] = std::atomic_ref(words.view[i]).load(std::memory_order_relaxed);
+      FaultWord& word = words.view[i];
+      words.copies[i].number = std::atomic_ref(word.number).load(std::memory_order_acquire);
+      words.copies[i].claimed = std::atomic_ref(word.claimed).load(std::memory_order_relaxed);
+      words.copies[i].value = std::atomic_ref(word.value).load(std::memory_order_relaxed);
     }
     return BRINGUP_OK;
   }
   const int32_t status = give_work("copy_async", device, words.reader, [&] {
     return real().copy_async(BRINGUP_DEVICE_TO_HOST, 0, words.copies.data(), device, first,
-                             count * sizeof(int32_t), words.reader);
+                             count * sizeof(FaultWord), words.reader);
   });
   if (status != BRINGUP_OK) return status;
   return known("stream_synchronize", real().stream_synchronize(device, words.reader));
 }
 
-int32_t Faults::clear(int32_t device) {
+int32_t Faults::clear(int32_t device, size_t first, size_t count) {
   Words& words = words_[static_cast<size_t>(device)];
-  int32_t* const first = words.device_address.load();
+  FaultWord* const address = words.device_address.load() + first;
   const int32_t status = give_work("fill_async", device, words.reader, [&] {
-    return real().fill_async(device, first, 0, kWordsOfDevice * sizeof(int32_t), words.reader);
+    return real().fill_async(device, address, 0, count * sizeof(FaultWord), words.reader);
   });
   if (status != BRINGUP_OK) return status;
   return known("stream_synchronize", real().stream_synchronize(device, words.reader));
@@ -186,14 +189,17 @@ int32_t Faults::read(int32_t device) {
   if (status != BRINGUP_OK) return status;
   std::string text;
   for (size_t i = 0; i < sites.size(); ++i) {
-    const int32_t number = words.copies[i];
-    if (number == 0) continue;
+    const FaultWord& word = words.copies[i];
+    if (word.number == 0) continue;
+    const int64_t* const value = word.claimed == 0 ? nullptr : &word.value;
     text += (text.empty() ? "operator '" : "; operator '") + sites[i].name + "' failed on device " +
-            std::to_string(device) + ": " + runtime::broken_rule(sites[i].rules, number);
+            std::to_string(device) + ": " +
+            runtime::broken_rule(sites[i].rules, word.number, value);
+    // No other word: kernels in other streams may be writing theirs.
+    if (const int32_t cleared = clear(device, i, 1); cleared != BRINGUP_OK) status = cleared;
   }
-  if (text.empty()) return BRINGUP_OK;
-  status = clear(device);
-  return status == BRINGUP_OK ? fail(BRINGUP_KERNEL_FAILED, text) : status;
+  if (text.empty() || status != BRINGUP_OK) return status;
+  return fail(BRINGUP_KERNEL_FAILED, text);
 }
 
 int32_t Faults::reset(int32_t device) {
@@ -206,7 +212,7 @@ int32_t Faults::reset(int32_t device) {
     std::erase_if(marks_, [&](const Mark& mark) { return mark.first == device; });
     marked_.store(marks_.size(), std::memory_order_release);
   }
-  return clear(device);
+  return clear(device, 0, kWordsOfDevice);
 }
 
 }  // namespace bringup::driver

@@ -1,6 +1,7 @@
 // What kernels with plain values say of calls that they cannot compute, such as an index beyond its
-// dimension: no driver can tell, as device code returns nothing. A kernel whose args= has fault()
-// gets the address of a word in device memory, and writes the number of the broken rule there.
+// dimension: no driver can tell, as device code returns nothing. A kernel whose args= has fault(),
+// and one that torch.compile's generator gave a check, gets the address of a word in device memory,
+// and writes the number of the broken rule there.
 // Waits look at the words of a device that was given such kernels since it was last looked at, and
 // answer as for a kernel that failed.
 #pragma once
@@ -19,8 +20,15 @@
 
 namespace bringup::driver {
 
-// The word of an operator's kernels on a device: one int32_t, 0 until a kernel writes it. Made at
-// its first call. A status of the driver where there is no memory for it.
+// What is 0 until a kernel writes it. The number alone will do, as an int32_t at the same address.
+struct FaultWord {
+  int32_t number;   // of the rule, from 1; written last
+  int32_t claimed;  // by the worker whose value follows: 1
+  int64_t value;    // in the place of "{}" in the rule
+};
+
+// The word of an operator's kernels on a device. Made at its first call, for as long as the process
+// lives. A status of the driver where there is no memory for it.
 int32_t fault_word(int32_t device, const char* name, const std::vector<std::string>& rules,
                    void** address);
 
@@ -53,7 +61,7 @@ class Faults {
 
  private:
   static constexpr int32_t kDevices = 64;
-  static constexpr size_t kWordsOfDevice = 1024;
+  static constexpr size_t kWordsOfDevice = 16384;
   using Mark = std::pair<int32_t, bringup_stream>;
 
   struct Site {
@@ -61,11 +69,11 @@ class Faults {
     std::vector<std::string> rules;
   };
   struct Words {
-    std::atomic<int32_t*> device_address{nullptr};
-    int32_t* view = nullptr;  // where the host sees them; null: they are copied
+    std::atomic<FaultWord*> device_address{nullptr};
+    FaultWord* view = nullptr;  // where the host sees them; null: they are copied
     bringup_stream reader = nullptr;
-    std::vector<int32_t> copies;  // the host's side of copies, under reading_
-    std::vector<Site> sites;      // under mutex_
+    std::vector<FaultWord> copies;  // the host's side of copies, under reading_
+    std::vector<Site> sites;        // under mutex_
   };
   struct Look {
     std::vector<int32_t> devices;  // that may have something to say
@@ -78,7 +86,7 @@ class Faults {
   int32_t end(const Look& look, int32_t status);
 
   int32_t make(int32_t device);
-  int32_t clear(int32_t device);
+  int32_t clear(int32_t device, size_t first, size_t count);
   int32_t read(int32_t device);
   int32_t copy_words(int32_t device, size_t count);
 

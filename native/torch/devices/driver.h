@@ -5,12 +5,14 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
+#include <c10/util/SmallVector.h>
 
 #include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "bringup/driver.h"
 #include "runtime/kernel_table.h"
@@ -60,6 +62,7 @@ struct LastingKernel {
   const char* name = nullptr;
   uint64_t flags = 0;                                                  // of its launches
   mutable std::array<std::atomic<bringup_kernel_fn>, 64> functions{};  // as each device has it
+  mutable std::array<std::atomic<void*>, 64> fault_words{};            // likewise
 };
 
 // Starts a kernel in the current stream of `device`, which exists; takes the block. What the driver
@@ -75,14 +78,25 @@ void call_on_cuda(const LastingKernel& lasting, void** args, int32_t count, c10:
 // kernel's entry would take them, read before this returns.
 void launch_values(const LastingKernel& lasting, void* const* args, c10::DeviceIndex device);
 // The same from values as the driver gets them, over `blocks` blocks of `threads` threads in x.
-void launch_plain_values(const LastingKernel& lasting, const bringup_value* values, size_t count,
-                         int64_t blocks, int64_t threads, c10::DeviceIndex device);
+struct PlainLaunch {
+  // For the driver; valid as long as this.
+  bringup_launch_values_args arguments() const;
+
+  const LastingKernel& kernel;
+  c10::DeviceIndex device;
+  int64_t threads;
+  int64_t blocks;
+  c10::SmallVector<bringup_value, 32> values;
+};
+void launch_plain_values(const PlainLaunch& launch);
 // Whether the driver loads device code and starts it with plain values.
 bool launches_values() noexcept;
 // Raises when the driver cannot start it.
 void check_takes_values(const runtime::Kernel& kernel, const char* operator_name);
-// Where its kernel says that it cannot compute; null for one without fault() in its args=.
-void* fault_word_of(const runtime::ValuesCode& code, const char* operator_name,
+// Where its kernel says that it cannot compute, for driver::fault_word; null for one without rules.
+void* fault_word_of(const LastingKernel& lasting, const std::vector<std::string>& rules,
+                    c10::DeviceIndex device);
+void* fault_word_of(const std::vector<std::string>& rules, const char* operator_name,
                     c10::DeviceIndex device);
 
 // The device code of a kernel, loaded into `device` at its first use. The kernel is kept.

@@ -135,7 +135,7 @@ void launch_with_values(const LastingKernel& lasting, void* const* args, c10::De
   const bringup_stream stream = current_driver_stream(device);
   const runtime::HostContext context({12 /* kDLExtDev */, device}, stream);
   runtime::ValuesLaunch lowered;
-  lowered.fault = fault_word_of(*lasting.kernel->values, lasting.name, device);
+  lowered.fault = fault_word_of(lasting, lasting.kernel->values->rules(), device);
   const char* reason = lasting.kernel->values->lower(args, context.get(), lowered);
   TORCH_CHECK(reason == nullptr, lasting.name, ": ", reason);
   const bringup_launch_values_args launch = lowered.arguments(fn, lasting.name);
@@ -209,11 +209,22 @@ void check_takes_values(const runtime::Kernel& kernel, const char* operator_name
               "' has no functions that load device code (module_load, get_function)");
 }
 
-void* fault_word_of(const runtime::ValuesCode& code, const char* operator_name,
+void* fault_word_of(const std::vector<std::string>& rules, const char* operator_name,
                     c10::DeviceIndex device) {
-  if (C10_LIKELY(code.rules().empty())) return nullptr;
+  if (C10_LIKELY(rules.empty())) return nullptr;
   void* word = nullptr;
-  check_driver(driver::fault_word(device, operator_name, code.rules(), &word), operator_name);
+  check_driver(driver::fault_word(device, operator_name, rules, &word), operator_name);
+  return word;
+}
+
+void* fault_word_of(const LastingKernel& lasting, const std::vector<std::string>& rules,
+                    c10::DeviceIndex device) {
+  std::atomic<void*>& known = lasting.fault_words[static_cast<size_t>(device)];
+  void* word = known.load(std::memory_order_acquire);
+  if (C10_UNLIKELY(word == nullptr)) {
+    word = fault_word_of(rules, lasting.name, device);
+    known.store(word, std::memory_order_release);
+  }
   return word;
 }
 
@@ -225,21 +236,25 @@ void launch_values(const LastingKernel& lasting, void* const* args, c10::DeviceI
   if (g_launch_blocking) synchronize_current_stream(device);
 }
 
-void launch_plain_values(const LastingKernel& lasting, const bringup_value* values, size_t count,
-                         int64_t blocks, int64_t threads, c10::DeviceIndex device) {
-  const bringup_driver& driver = *active_driver();
+bringup_launch_values_args PlainLaunch::arguments() const {
   bringup_launch_values_args launch{};
   launch.struct_size = sizeof launch;
-  launch.nvalues = static_cast<int32_t>(count);
-  launch.values = values;
-  launch.fn = function_of(lasting, device);
+  launch.nvalues = static_cast<int32_t>(values.size());
+  launch.values = values.data();
+  launch.fn = function_of(kernel, device);
   launch.grid = {static_cast<uint32_t>(blocks), 1, 1};
   launch.block = {static_cast<uint32_t>(threads), 1, 1};
-  launch.name = lasting.name;
+  launch.name = kernel.name;
+  return launch;
+}
+
+void launch_plain_values(const PlainLaunch& launch) {
+  const c10::DeviceIndex device = launch.device;
+  const bringup_launch_values_args arguments = launch.arguments();
   {
-    const ProfiledWork work(lasting.name, current_stream(device));
-    check_driver(driver.launch_values(device, current_driver_stream(device), &launch),
-                 lasting.name);
+    const ProfiledWork work(arguments.name, current_stream(device));
+    check_driver(active_driver()->launch_values(device, current_driver_stream(device), &arguments),
+                 arguments.name);
   }
   if (g_launch_blocking) synchronize_current_stream(device);
 }

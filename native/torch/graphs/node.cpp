@@ -79,7 +79,7 @@ void KernelNode::start_on_device(c10::DeviceIndex device) {
 // Cannot fail for an update, which was checked.
 void KernelNode::lower_values(bringup_kernel_fn fn) {
   const runtime::HostContext context({12 /* kDLExtDev */, device_});
-  values_.fault = fault_word_of(*packed_.kernel->values, op().c_str(), device_);
+  values_.fault = fault_word_of(packed_.kernel->values->rules(), op().c_str(), device_);
   const char* reason = packed_.kernel->values->lower(args_.data(), context.get(), values_);
   TORCH_CHECK(reason == nullptr, op(), ": ", reason);
   values_launch_ = values_.arguments(fn, op().c_str());

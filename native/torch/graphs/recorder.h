@@ -20,6 +20,7 @@
 #include "torch/graphs/errors.h"
 #include "torch/graphs/event_node.h"
 #include "torch/graphs/foreign_memory.h"
+#include "torch/graphs/generated_node.h"
 #include "torch/graphs/graph.h"
 #include "torch/graphs/host_operators.h"
 #include "torch/graphs/inputs.h"
@@ -168,6 +169,9 @@ class Recorder {
   // would find the record there.
   void add_event(std::shared_ptr<NamedEvent> event, EventNode::Action action);
   void reset_event(const NamedEvent& event) { waited_for_.erase(&event); }
+  // A generated kernel: checks before it is started, and its node afterwards.
+  void prepare_launch(const PlainLaunch& launch, const std::vector<LaunchTensor>& tensors);
+  void add_launch(PlainLaunch launch, std::vector<LaunchTensor> tensors);
   // One operator, from the dispatcher.
   void record(const OperatorTraits& traits, const c10::OperatorHandle& op, c10::DispatchKeySet keys,
               std::vector<c10::IValue>* stack) {

@@ -33,7 +33,7 @@ from bringup.graphs._reachable import Found, frame_values, reachable
 from bringup.graphs._run import RunUnit
 from bringup.graphs._scope import OutermostCalls, ScopeTracker
 from bringup.graphs._slots import check_become_nodes
-from bringup.graphs._source_location import NOT_THE_USER
+from bringup.graphs._source_location import not_the_user
 
 REMEMBERED_BYTES = 1 << 30
 """How much of what is merely reachable is read before and after a capture, nearest first."""
@@ -145,7 +145,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         recorder = self._native.Recorder(
             registered_names(),
             hooked_names(),
-            NOT_THE_USER,
+            not_the_user(),
             handled.handle,
             self._pool._native,
             f"captured at {Path(caller.f_code.co_filename).name}:{caller.f_lineno}",

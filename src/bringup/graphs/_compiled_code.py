@@ -1,12 +1,17 @@
-"""Code that torch.compile generated computes without operators: a capture refuses to enter it."""
+"""Code that torch.compile generated computes without operators: a capture refuses to enter it, but
+for code whose kernels the kit generated for a driver's device, which are recorded as they start.
+"""
 
 from __future__ import annotations
 
 import functools
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
+
+import torch
 
 from bringup.graphs._patched_function import attribute_replaced
 from bringup.graphs._source_location import capture_error
@@ -22,6 +27,9 @@ _ENTRIES = (
 """(module, class, method, who generated what it runs)."""
 
 _Class = tuple[type, str, str]
+
+_UNSEEN = re.compile(r"async_compile\.(?!wait\b)\w+\(|\b_?empty_strided_cpu\w*\(")
+"""What Inductor's code says where it has kernels of its own, or memory of the host."""
 
 
 @contextmanager
@@ -52,13 +60,20 @@ def _loaded() -> Iterator[_Class]:
             yield owner, method, generator
 
 
+def _is_recorded(code: Any) -> bool:
+    """Return whether all that Inductor's code computes is operators and the kit's kernels."""
+    on_device = torch._C._get_privateuse1_backend_name() in getattr(code, "device_types", ())
+    return on_device and not _UNSEEN.search(getattr(code, "source_code", "async_compile.unknown("))
+
+
 def _guarded(original: Any, generator: str, recording: Callable[[], bool]) -> Any:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if recording():
+        if recording() and not _is_recorded(self):
             raise capture_error(
-                f"this calls code that {generator} generated: its kernels read and write memory"
-                " without operators, and the capture would miss them. Compile with"
-                ' backend="bringup" or "eager", or call it outside the capture'
+                f"this calls code that {generator} generated: its kernels for the cpu read and"
+                " write memory without operators, and the capture would miss them. Compile with"
+                ' backend="bringup" or "eager", keep all its tensors on the device (capturable=True'
+                " of an optimizer), or call it outside the capture"
             )
         return original(self, *args, **kwargs)
 

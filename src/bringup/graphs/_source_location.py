@@ -19,7 +19,12 @@ NOT_THE_USER = (
     str(Path(__file__).parent.parent),
     "<frozen",
 )
-"""How the names of files begin whose code is not the user's."""
+
+
+def not_the_user() -> tuple[str, ...]:
+    """Return how the names of files begin whose code is not the user's."""
+    inductor = sys.modules.get("torch._inductor.runtime.cache_dir_utils")
+    return NOT_THE_USER if inductor is None else (*NOT_THE_USER, inductor.cache_dir())
 
 
 _HOST_READS = {"aten::_local_scalar_dense": "item(), bool(), int() or float() of a tensor"}
@@ -36,8 +41,9 @@ def user_line() -> str:
 
 def _user_frame() -> FrameType | None:
     frame: FrameType | None = sys._getframe(1)
+    others = not_the_user()
     while frame is not None:
-        if not frame.f_code.co_filename.startswith(NOT_THE_USER):
+        if not frame.f_code.co_filename.startswith(others):
             return frame
         frame = frame.f_back
     return None

@@ -57,8 +57,11 @@ static void atomic_add_float(global float* p, float v) {
     found = atomic_cmpxchg(place, known, as_int(as_float(known) + v));
   } while (found != known);
 }
-static void report_fault(global int64_t* fault, int64_t number, int64_t value) {
-  if (atomic_cmpxchg((volatile global int*)fault, 0, (int)number) == 0) fault[1] = value;
+static void report_fault(global int32_t* fault, int32_t number, int64_t value) {
+  if (atomic_cmpxchg((volatile global int*)(fault + 1), 0, 1) != 0) return;
+  *(global int64_t*)(fault + 2) = value;
+  mem_fence(CLK_GLOBAL_MEM_FENCE);
+  *fault = number;
 }
 """
 _DOUBLES = """\

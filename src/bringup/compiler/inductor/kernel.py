@@ -81,6 +81,7 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
         self._vectorizes = True
         self._outer = False
         self._places: list[Any] = []
+        self._added_to: set[str] = set()  # parameters
 
     def dtype_to_str(self, dtype: torch.dtype) -> str:
         """Return the C type of a dtype."""
@@ -145,7 +146,9 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
             raise NotImplementedError(f"store {mode} of {c_type} in {self.language.suffix}")
         self._vectorizes = False
         place = self.index_to_str(self.prepare_indexing(index))
-        line = f"atomic_add_{c_type}(&{self.args.output(name)}[{place}], ({c_type})({value}));"
+        pointer = self.args.output(name)
+        self._added_to.add(pointer)
+        line = f"atomic_add_{c_type}(&{pointer}[{place}], ({c_type})({value}));"
         self.stores.writeline(DeferredLine(name, line))
 
     def store_reduction(self, name: str, index: Any, value: Any) -> None:
@@ -322,7 +325,9 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
                 found.append((f"{wide} {argument.name}", call, "d" if wide == "double" else "l"))
             elif isinstance(argument, TensorArg):
                 stored = "uint8_t" if argument.dtype is torch.bool else TYPES[argument.dtype]
-                found.append((f"BRINGUP_GLOBAL {stored}* {argument.name}", call, "p"))
+                found.append(
+                    (f"BRINGUP_GLOBAL {stored}* {argument.name}", call, self._access(argument.name))
+                )
             elif isinstance(argument, SizeArg):
                 found.append((f"int64_t {argument.name}", str(call), "i"))
             else:
@@ -332,6 +337,12 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
                 call = V.graph.wrapper_code.codegen_python_sizevar(tree.numel)
                 found.append((f"int64_t {tree.prefix}numel", call, "i"))
         return found
+
+    def _access(self, name: str) -> str:
+        """Return the kind of a tensor's parameter: "r" it is read, "w" written, "b" both."""
+        if name.startswith("in_ptr"):
+            return "r"
+        return "b" if name.startswith("in_out_ptr") or name in self._added_to else "w"
 
     def codegen_kernel(self, name: str | None = None) -> str:
         """Return the text of the function."""
@@ -345,7 +356,7 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
             lines = nest.outer() if self._outer else nest.inner()
         declared = [declaration for declaration, _, _ in self.parameters()]
         if self.faults:
-            declared.append("BRINGUP_GLOBAL int64_t* fault")
+            declared.append("BRINGUP_GLOBAL int32_t* fault")
         head = self.language.entry.format(name=ENTRY, parameters=", ".join(declared))
         return "\n".join([f"{head} {{", *indented(lines), "}", ""])
 

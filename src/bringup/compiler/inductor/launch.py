@@ -70,8 +70,9 @@ def generated_kernel(
         name: for messages and profiles.
         text: the kernel's function, `bringup_nest`.
         device: what it is compiled for: every device of the same model runs it.
-        parameters: the kinds of its parameters: "p" the address of a tensor, "d" and "l" the number
-            in a tensor of the host, as double and int64, "i" an int64.
+        parameters: the kinds of its parameters: "r", "w" and "b" the address of a tensor that is
+            read, written, both; "d" and "l" the number in a tensor of the host, as double and
+            int64; "i" an int64.
         faults: what a report of the kernel means.
     """
     building = _pool().submit(_built, name, text, torch.device(device), parameters, tuple(faults))

@@ -61,10 +61,11 @@ BRINGUP_ATOMIC_ADD(int32_t)
 BRINGUP_ATOMIC_ADD(int16_t)
 BRINGUP_ATOMIC_ADD(int8_t)
 BRINGUP_ATOMIC_ADD(uint8_t)
-static inline void report_fault(int64_t* fault, int64_t number, int64_t value) {
-  int64_t none = 0;
-  if (__atomic_compare_exchange_n(fault, &none, number, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-    fault[1] = value;
+static inline void report_fault(int32_t* fault, int32_t number, int64_t value) {
+  int32_t none = 0;
+  if (__atomic_compare_exchange_n(fault + 1, &none, 1, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+    *(int64_t*)(fault + 2) = value;
+    __atomic_store_n(fault, number, __ATOMIC_RELEASE);
   }
 }
 #define expf bringup_expf

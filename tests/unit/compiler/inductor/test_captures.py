@@ -1,0 +1,130 @@
+"""Captures of compiled functions: generated kernels are nodes, and replays give what calls give."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from bringup import graphs
+from bringup.errors import CaptureError, KernelError, UpdateError
+
+
+def _captured(
+    function: Callable[..., Any], *inputs: Any, **options: Any
+) -> tuple[graphs.CapturedGraph, Any]:
+    graph = graphs.CapturedGraph()
+    with graphs.capture(graph, **options):
+        outputs = function(*inputs)
+    return graph, outputs
+
+
+def _model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 4)).to("npu")
+
+
+def test_replays_of_a_compiled_model_give_what_its_calls_give() -> None:
+    model, x, other = _model(), *torch.randn(2, 3, 8, device="npu")
+    compiled = torch.compile(model)
+    with torch.no_grad():
+        graph, _ = _captured(compiled, x)  # compiled within the capture
+        expected = compiled(other)
+    (node,) = [node for node in graph.nodes if node.method == "generated"]
+    assert node.kind == "kernel"
+    assert node.op == "npu_fused_gelu_native_layer_norm_0"
+    assert __file__ in node.line
+    assert torch.equal(graph.run(other), expected)
+    with pytest.raises(UpdateError, match="x"):
+        graph.update({"x": other})
+    model[0].weight.data = model[0].weight.data.clone()
+    with pytest.raises(CaptureError, match=r"weight.*memory"):
+        graph.replay()
+
+
+def test_what_a_compiled_function_writes_is_written_by_replays_alone() -> None:
+    def write(cache: torch.Tensor, place: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        cache[place] = x.sin()
+        cache.mul_(2)
+        return cache.sum(0)
+
+    cache, x = torch.ones(5, 4, device="npu"), torch.randn(2, 4, device="npu")
+    place = torch.tensor([1, 3], device="npu")
+    compiled = torch.compile(write)
+    compiled(cache.clone(), place, x)
+    graph, result = _captured(compiled, cache, place, x)
+    assert torch.equal(cache, torch.ones_like(cache))
+    expected, version = cache.clone(), cache._version
+    for moved in ([1, 3], [0, 4], [2, 2]):
+        place.copy_(torch.tensor(moved))
+        graph.replay()
+        assert torch.equal(result, compiled(expected, place, x))
+        assert torch.equal(cache, expected)
+    assert cache._version > version
+
+
+def test_a_wrong_index_in_a_replay_is_a_kernel_error_with_operator_and_index() -> None:
+    pick = torch.compile(lambda w, i: nn.functional.embedding(i, w) * 2)
+    weight, index = torch.randn(5, 3, device="npu"), torch.tensor([1, 4], device="npu")
+    graph, picked = _captured(pick, weight, index)
+    index.copy_(torch.tensor([1, 77]))
+    graph.replay()
+    with pytest.raises(KernelError, match=r"embedding.*index 77 is out of bounds.*size 5"):
+        torch.npu.synchronize()
+    index.copy_(torch.tensor([2, 0]))
+    graph.replay()
+    assert torch.equal(picked, weight[[2, 0]] * 2)
+
+
+def test_a_compiled_step_of_training_is_one_replay() -> None:
+    x, target = torch.randn(3, 8, device="npu"), torch.randn(3, 4, device="npu")
+
+    def stepper(model: nn.Module) -> Callable[[], torch.Tensor]:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, capturable=True)
+        run, update = torch.compile(model), torch.compile(optimizer.step)
+
+        def step() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(run(x), target)
+            loss.backward()
+            update()
+            return loss.detach()
+
+        step()
+        return step
+
+    model = _model()
+    other = copy.deepcopy(model)
+    step, (graph, loss) = stepper(other), _captured(stepper(model), gradients=True)
+    for _ in range(3):
+        x.copy_(torch.randn(3, 8))
+        graph.replay()
+        assert torch.equal(loss, step())
+        for mine, its in zip(model.parameters(), other.parameters(), strict=True):
+            assert torch.equal(mine, its)
+            assert torch.equal(mine.grad, its.grad)
+
+
+def test_random_numbers_of_replays_are_those_of_calls() -> None:
+    drop, x = torch.compile(lambda x: nn.functional.dropout(x, 0.5)), torch.ones(99, device="npu")
+    drop(x)
+    graph, dropped = _captured(drop, x)
+    torch.manual_seed(5)
+    expected = [drop(x) for _ in range(3)]
+    torch.manual_seed(5)
+    for drawn in expected:
+        graph.replay()
+        assert torch.equal(dropped, drawn)
+    assert not torch.equal(expected[0], expected[1])
+
+
+def test_a_number_that_comes_by_value_is_refused() -> None:
+    x, number = torch.ones(3, device="npu"), torch.tensor(2.0)
+    compiled = torch.compile(lambda x, n: x * n)
+    compiled(x, number)
+    with pytest.raises(CaptureError, match=r"reads the value of a tensor float32\[\]"):
+        _captured(compiled, x, number)
