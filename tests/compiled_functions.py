@@ -56,6 +56,16 @@ POINTWISE = [
     Row("broadcast", lambda x, b: torch.relu(x + b), lambda: (_x(37, 65), _x(65)), True),
     Row("broadcast_rows", lambda x, b: x * b, lambda: (_x(4, 5, 6), _x(4, 1, 6)), True),
     Row("transposed", lambda x, y: x.t() + y, lambda: (_x(65, 37), _x(37, 65)), True),
+    Row(
+        "transposed_backwards",
+        lambda x, y: x.flip(0).t() + x.flip(1).t() * y,
+        lambda: (_x(40, 37), _x(37, 40)),
+    ),
+    Row(
+        "transposed_batches",
+        lambda x, y, z, w: (x.mT + y, z.mT + w),
+        lambda: (_x(3, 32, 40), _x(3, 40, 32), _x(3, 20, 40), _x(3, 40, 20)),
+    ),
     Row("permuted", lambda x: x.permute(2, 0, 1).contiguous() + 1, lambda: (_x(3, 5, 7),)),
     Row("expanded", lambda x: x.expand(4, 5) * 2, lambda: (_x(1, 5),)),
     Row("zero_dim", lambda x, s: x * s + s, lambda: (_x(8), torch.tensor(2.5))),

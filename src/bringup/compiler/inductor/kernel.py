@@ -12,6 +12,7 @@ import torch
 from bringup.compiler.inductor.functions import HALVES, TYPES, Functions, computed, computed_type
 from bringup.compiler.inductor.indices import print_index
 from bringup.compiler.inductor.segments import (
+    Across,
     Nest,
     Reduction,
     Row,
@@ -82,6 +83,8 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
         self._outer = False
         self._places: list[Any] = []
         self._added_to: set[str] = set()  # parameters
+        self._unconditional = self.loads
+        self._read: dict[str, tuple[str, Any, torch.dtype]] = {}
 
     def dtype_to_str(self, dtype: torch.dtype) -> str:
         """Return the C type of a dtype."""
@@ -118,6 +121,8 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
             text = f"{pointer}[{place}] != 0"
         else:
             text = f"{pointer}[{place}]"
+        if self.loads is self._unconditional and not self.is_host_number(name):
+            self._read[text] = f"&{pointer}[{place}]", self._places[-1], dtype
         return self.cse.generate(self.loads, text, dtype=computed(dtype))
 
     def _place(self, index: Any) -> str:
@@ -303,15 +308,45 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
 
     def _is_across(self) -> bool:
         """Return whether elements that follow in a row lie far from each other in some tensor."""
-        if (row := self._row()) is None:
-            return False
+        row = self._row()
+        return row is not None and any(abs(self._step(one, row)) >= _FAR for one in self._places)
+
+    def _step(self, place: Any, row: Row) -> int:
+        """Return how far the elements of a row lie from each other; 0 where it is not known."""
         symbol = self._entries[row.name].symbol()
-        steps = [
-            sympy.Abs(place.subs(symbol, 1) - place.subs(symbol, 0))
-            for place in self._places
-            if place.has(symbol)
-        ]
-        return any(isinstance(step, sympy.Integer) and step >= _FAR for step in steps)
+        step = place.subs(symbol, 1) - place.subs(symbol, 0)
+        return int(step) if isinstance(step, sympy.Integer) else 0
+
+    def _across(self) -> list[Across]:
+        """Return what is read across rows: at places that are known before anything is computed."""
+        if (row := self._row()) is None:
+            return []
+        found = []
+        for text, (address, place, dtype) in self._read.items():
+            indirect = any(str(symbol).startswith("tmp") for symbol in place.free_symbols)
+            step = self._step(place, row)
+            if indirect or abs(step) < _FAR:
+                continue
+            follows = dtype.itemsize == 4 and self._rows_follow(place, row)
+            found.append(Across(text, computed_type(dtype), (address, step) if follows else ()))
+        return found
+
+    def _rows_follow(self, place: Any, row: Row) -> bool:
+        """Return whether the rows of a square lie side by side in memory."""
+        inner, known = self._entries[row.name], V.graph.sizevars
+        others = [e for e in self._entries.values() if e is not inner and place.has(e.symbol())]
+        if len(others) != 1:
+            return False
+        (outer,) = others
+        symbol, rows = outer.symbol(), self.range_trees[0].numel
+        return bool(
+            sympy.expand(place.subs(symbol, symbol + 1) - place) == 1
+            and known.statically_known_equals(outer.divisor, inner.length)
+            and (
+                known.statically_known_equals(outer.length * inner.length, rows)
+                or known.statically_known_multiple_of(outer.length, Nest.SIDE)
+            )
+        )
 
     def parameters(self) -> list[tuple[str, str, str]]:
         """Return for each parameter its declaration, what it is called with, and its kind for
@@ -351,6 +386,7 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
         if self.language.lanes == 1:
             lines = nest.plain()
         elif not self.features.is_reduction():
+            nest.across = self._across()
             lines = nest.tiles() if self._is_across() else nest.rows()
         else:
             lines = nest.outer() if self._outer else nest.inner()

@@ -7,7 +7,7 @@ In the code of a segment an accumulator is spelled `acc0@`: each way says what s
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -170,6 +170,22 @@ class Row:
     constant: frozenset[str]
 
 
+@dataclass(frozen=True)
+class Across:
+    """What is read along the rows of a square while the others go across them.
+
+    Attributes:
+        text: the expression that reads an element.
+        c_type: of its value.
+        source: of a square whose rows lie side by side in memory, in 4 bytes an element: the
+            address of an element, as text, and how far the next one of a row is; empty otherwise.
+    """
+
+    text: str
+    c_type: str
+    source: tuple[str, int] | tuple[()]
+
+
 @dataclass
 class Nest:
     """Puts the segments of one kernel together.
@@ -183,6 +199,7 @@ class Nest:
         vectorizes: whether lanes may run at once.
         row: the innermost dimension, where no other index but that of all elements changes along
             it.
+        across: for `tiles`.
     """
 
     count: str
@@ -192,10 +209,10 @@ class Nest:
     lanes: int
     vectorizes: bool
     row: Row | None = None
-    text: list[str] = field(default_factory=list)
+    across: Sequence[Across] = ()
 
     TILE = 128  # results side by side where what is reduced lies behind them: some lines of a cache
-    HIGH, WIDE = 16, 16  # of a square: a line of 64 bytes, and few enough of them for a cache
+    SIDE = 16  # of a square: a line of 64 bytes, and few enough of them for a cache
 
     @property
     def _pragma(self) -> list[str]:
@@ -247,17 +264,22 @@ class Nest:
         """Return elements in squares of rows, for what lies in memory along the other side: a line
         of its cache is read once for all rows of a square.
         """
-        row = self.row or Row(self.count, "", frozenset())
+        row, side = self.row or Row(self.count, "", frozenset()), self.SIDE
         length, name = row.length, row.name
         outer, along = self._split(row)
         lines = [
             f"const int64_t x_rows = {self.count} / {length};",
-            "const int64_t row_last = BRINGUP_LAST(x_rows);",
-            "int64_t row_at = BRINGUP_FIRST(x_rows);",
-            f"for (; row_at < row_last; row_at += {self.HIGH}) {{",
-            f"const int64_t row_end = min_int64_t(row_at + {self.HIGH}, row_last);",
-            f"for (int64_t x_at = 0; x_at < {length}; x_at += {self.WIDE}) {{",
-            f"const int64_t x_end = min_int64_t(x_at + {self.WIDE}, {length});",
+            f"const int64_t x_tiles = (x_rows + {side - 1}) / {side};",
+            f"const int64_t row_last = min_int64_t(BRINGUP_LAST(x_tiles) * {side}, x_rows);",
+            f"int64_t row_at = BRINGUP_FIRST(x_tiles) * {side};",
+            f"for (; row_at < row_last; row_at += {side}) {{",
+            f"const int64_t row_end = min_int64_t(row_at + {side}, row_last);",
+            f"for (int64_t x_at = 0; x_at < {length}; x_at += {side}) {{",
+            f"const int64_t x_end = min_int64_t(x_at + {side}, {length});",
+        ]
+        for number, one in enumerate(self.across):
+            lines += self._square(f"square{number}", one, [*outer, *along], row)
+        lines += [
             "for (int64_t row = row_at; row < row_end; ++row) {",
             f"const int64_t xindex = row * {length};",
             "(void)xindex;",
@@ -269,8 +291,37 @@ class Nest:
             *along,
         ]
         for segment in self.segments:
-            lines += _lines(segment.code, "")
+            code = _lines(segment.code, "")
+            for number, one in enumerate(self.across):
+                element = f"square{number}[row - row_at][{name} - x_at]"
+                code = [line.replace(f" = {one.text};", f" = {element};") for line in code]
+            lines += code
         return [*lines, "}", "}", "}", "}"]
+
+    def _square(self, to: str, read: Across, indices: list[str], row: Row) -> list[str]:
+        """Return lines that copy a square of what is read, as it lies, into one of rows."""
+        side, name = self.SIDE, row.name
+        index = [f"const int64_t xindex = row * {row.length} + {name};", "(void)xindex;", *indices]
+        lines = [
+            f"for (int64_t {name} = x_at; {name} < x_end; ++{name}) {{",
+            "for (int64_t row = row_at; row < row_end; ++row) {",
+            *index,
+            f"{to}[row - row_at][{name} - x_at] = {read.text};",
+            "}",
+            "}",
+        ]
+        if read.source:
+            address, step = read.source
+            lines = [
+                f"if (row_end - row_at == {side} && x_end - x_at == {side}) {{",
+                f"const int64_t row = row_at, {name} = x_at;",
+                *index,
+                f"transpose_square(&{to}[0][0], {address}, {step});",
+                "} else {",
+                *lines,
+                "}",
+            ]
+        return [f"{read.c_type} {to}[{side}][{side}];", *lines]
 
     def inner(self) -> list[str]:
         """Return lanes of what is reduced, for elements of a result that lie side by side."""

@@ -61,6 +61,52 @@ BRINGUP_ATOMIC_ADD(int32_t)
 BRINGUP_ATOMIC_ADD(int16_t)
 BRINGUP_ATOMIC_ADD(int8_t)
 BRINGUP_ATOMIC_ADD(uint8_t)
+#if defined __has_builtin
+#if __has_builtin(__builtin_shufflevector)
+#define BRINGUP_SHUFFLES
+#endif
+#endif
+#ifdef BRINGUP_SHUFFLES
+typedef uint32_t bringup_eight __attribute__((vector_size(32), aligned(4), may_alias));
+static inline void transpose_eight(uint32_t* to, const uint32_t* from, int64_t step) {
+  bringup_eight a[8], b[8];
+  for (int i = 0; i < 8; ++i) a[i] = *(const bringup_eight*)(from + i * step);
+  for (int i = 0; i < 8; i += 2) {
+    b[i] = __builtin_shufflevector(a[i], a[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+    b[i + 1] = __builtin_shufflevector(a[i], a[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    for (int k = 0; k < 2; ++k) {
+      const bringup_eight low = b[i + k], high = b[i + k + 2];
+      a[i + 2 * k] = __builtin_shufflevector(low, high, 0, 1, 8, 9, 4, 5, 12, 13);
+      a[i + 2 * k + 1] = __builtin_shufflevector(low, high, 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+  }
+  for (int i = 0; i < 4; ++i) {
+    *(bringup_eight*)(to + i * 16) =
+        __builtin_shufflevector(a[i], a[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+    *(bringup_eight*)(to + (i + 4) * 16) =
+        __builtin_shufflevector(a[i], a[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+  }
+}
+#endif
+static inline void transpose_square(void* to, const void* from, int64_t step) {
+  uint32_t* const rows = (uint32_t*)to;
+  const uint32_t* const lines = (const uint32_t*)from;
+  for (int x = 0; x < 16; x += 8) {
+    for (int row = 0; row < 16; row += 8) {
+#ifdef BRINGUP_SHUFFLES
+      transpose_eight(rows + row * 16 + x, lines + x * step + row, step);
+#else
+      for (int i = 0; i < 8; ++i) {
+        for (int k = 0; k < 8; ++k) {
+          memcpy(rows + (row + k) * 16 + x + i, lines + (x + i) * step + row + k, sizeof(uint32_t));
+        }
+      }
+#endif
+    }
+  }
+}
 static inline void report_fault(int32_t* fault, int32_t number, int64_t value) {
   int32_t none = 0;
   if (__atomic_compare_exchange_n(fault + 1, &none, 1, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {

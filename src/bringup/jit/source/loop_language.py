@@ -24,6 +24,9 @@ class LoopLanguage:
       and `bitcast_int64_double`;
     * C's functions of math.h by their names, for float with the suffix `f`; `INFINITY` and `NAN`;
     * `atomic_add_T(p, v)` for each type of `atomics`;
+    * with lanes, `transpose_square(to, from, step)`: 16 x 16 elements of 4 bytes, of which those of
+      a row are `step` elements apart in memory, and rows lie side by side, to rows one after the
+      other;
     * `report_fault(fault, number, value)`: keep the first of all workers' reports in the 16 bytes
       at `fault`, a `BRINGUP_GLOBAL int32_t*`: the worker that turns the second int32 from 0 into 1
       writes `value` into the last eight bytes, and then `number` into the first int32.
