@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F  # noqa: N812 - torch's own name for it
 
+from bringup.conformance._samples import Mover
+
 
 class Row(NamedTuple):
     """One function.
@@ -233,18 +235,42 @@ ROWS = {row.name: row for row in (*POINTWISE, *DTYPES, *REDUCTIONS, *INDEXED, *E
 
 
 def compare(row: Row, device: str) -> None:
-    """Compile a row for a device and compare with what its eager operators give."""
+    """Compile a row for a device and compare with what eager operators of the cpu give: results,
+    what is written to inputs, which of them share memory, and gradients.
+    """
     torch.manual_seed(0)
     torch._dynamo.reset()
-    inputs = [value.to(device) for value in row.inputs()]
-    expected, got = row.function(*inputs), torch.compile(row.function, fullgraph=True)(*inputs)
+    here = row.inputs()
+    there = Mover(device)(here)
     how = {} if row.tolerance is None else {"rtol": row.tolerance, "atol": row.tolerance}
-    torch.testing.assert_close(got, expected, equal_nan=True, **how)
     if row.gradient:
+        wanted = gradients_of(row.function, here)
+        found = gradients_of(torch.compile(row.function, fullgraph=True), Mover(device)(here))
+        torch.testing.assert_close(_moved(found, device), wanted, equal_nan=True, **how)
         torch._dynamo.reset()
-        wanted = gradients_of(row.function, inputs)
-        found = gradients_of(torch.compile(row.function, fullgraph=True), inputs)
-        torch.testing.assert_close(found, wanted, equal_nan=True, **how)
+    expected, got = row.function(*here), torch.compile(row.function, fullgraph=True)(*there)
+    torch.testing.assert_close(_moved(got, device), expected, equal_nan=True, **how)
+    torch.testing.assert_close(_moved(there, device), here, equal_nan=True, **how)
+    assert _shared(there, got) == _shared(here, expected)
+
+
+def _moved(value: Any, device: str) -> Any:
+    """Return results of a device on the cpu."""
+
+    def moved(one: Any) -> Any:
+        if isinstance(one, torch.Tensor):
+            assert one.device.type == device
+            return one.cpu()
+        return one
+
+    return torch.utils._pytree.tree_map(moved, value)
+
+
+def _shared(*values: Any) -> list[int]:
+    """Return for each tensor the first one that has the same storage."""
+    leaves = torch.utils._pytree.tree_leaves(values)
+    storages = [v.untyped_storage()._cdata for v in leaves if isinstance(v, torch.Tensor)]
+    return [storages.index(storage) for storage in storages]
 
 
 def gradients_of(function: Callable[..., Any], inputs: Sequence[Any]) -> list[Any]:

@@ -174,7 +174,7 @@ def _sample(run: _Run, sample: SampleInput) -> Iterator[tuple[str, str]]:
         return
     device = torch.device(run.device).type if move.moved else "cpu"
     copies = Mover(run.device)(arguments)
-    repeatable = op.name not in UNINITIALISED | DRAWN and _is_repeatable(op, arguments)
+    repeatable = op.name not in UNINITIALISED | DRAWN and is_repeatable(op, arguments)
     expected, their_error = outcome(lambda: _call(op, arguments))
     if their_error is None and not is_strided(expected):
         counts["not strided"] += 1
@@ -229,7 +229,7 @@ def _call(op: OpInfo, arguments: tuple[Any, Any, Any]) -> Any:
     return op(first, *others, **named)
 
 
-def _is_repeatable(op: OpInfo, arguments: tuple[Any, Any, Any]) -> bool:
+def is_repeatable(op: OpInfo, arguments: tuple[Any, Any, Any]) -> bool:
     """Return whether the CPU answers alike for two seeds, without those that tests set."""
     results = []
     with mock.patch("torch.manual_seed"):

@@ -5,7 +5,7 @@ their function.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -65,11 +65,27 @@ class EagerNodes(CustomGraphModulePass):  # type: ignore[misc]
         name = node.target._schema.name.split("::")[1]
         if name in _lacking():
             return "generated code has no such function"
+        if _accumulates(node) and (dtype := node.meta["val"].dtype) not in self._added(TYPES):
+            return f"several workers cannot add {dtype} in one place"
         if node.target is torch.ops.aten.view.dtype:
             given = node.args[0].meta["val"].dtype
             if given is not node.args[1] and (given, node.args[1]) not in BITCASTS:
                 return f"the bits of {given} are not taken for {node.args[1]}"
         return ""
+
+    def _added(self, types: Mapping[torch.dtype, str]) -> set[torch.dtype]:
+        from bringup.compiler.inductor.launch import known_language
+
+        language = known_language(torch.device(self._device_type, 0))
+        return {d for d, name in types.items() if language and name in language.atomics}
+
+
+def _accumulates(node: Any) -> bool:
+    """Return whether several elements of a result may be added to one, in any order."""
+    name, given = node.target._schema.name, (*node.args[3:], *node.kwargs.values())
+    if "index_put" in name:
+        return True in given or name.endswith("accumulate")
+    return "scatter_add" in name or ("scatter" in name and bool({"sum", "mean", "add"} & {*given}))
 
 
 def _tensors(node: Any) -> Iterator[torch.Tensor]:

@@ -119,6 +119,12 @@ def _named(name: str, *values: Any) -> str:
     return f"{name}_{TYPES[dtype]}({given})"
 
 
+def _divided(name: str, a: Any, b: Any) -> str:
+    """Return the same for a division of integers, after a check of what is divided by."""
+    V.kernel.check_divisor(b)
+    return _named(name, a, b)
+
+
 def _math(name: str, *values: Any) -> str:
     dtype = _together(*values)
     if not dtype.is_floating_point:
@@ -235,11 +241,13 @@ class Functions(OpOverrides):  # type: ignore[misc]
         dtype = _dtype(x)
         if dtype in (torch.bool, torch.uint8):
             return f"{x}"
-        return _math("fabs", x) if dtype.is_floating_point else f"({x} < 0 ? -{x} : {x})"
+        if dtype.is_floating_point:
+            return _math("fabs", x)
+        return f"({x} < 0 ? {_arithmetic('-', 0, x)} : {x})"
 
     @staticmethod
     def neg(x: Any) -> str:
-        return f"(-{x})"
+        return f"(-{x})" if _dtype(x).is_floating_point else _arithmetic("-", 0, x)
 
     @staticmethod
     def square(x: Any) -> str:
@@ -287,22 +295,23 @@ class Functions(OpOverrides):  # type: ignore[misc]
 
     @staticmethod
     def floordiv(a: Any, b: Any) -> str:
-        return _named("floordiv", a, b)
+        return _divided("floordiv", a, b)
 
     @staticmethod
     def truncdiv(a: Any, b: Any) -> str:
         if _together(a, b).is_floating_point:
             return f"{_typed('trunc', _together(a, b))}({a} / {b})"
-        return _named("truncdiv", a, b)
+        return _divided("truncdiv", a, b)
 
     @staticmethod
     def remainder(a: Any, b: Any) -> str:
-        return _named("remainder", a, b)
+        floating = _together(a, b).is_floating_point
+        return _named("remainder", a, b) if floating else _divided("remainder", a, b)
 
     @staticmethod
     def fmod(a: Any, b: Any) -> str:
         floating = _together(a, b).is_floating_point
-        return _math("fmod", a, b) if floating else _named("fmod", a, b)
+        return _math("fmod", a, b) if floating else _divided("fmod", a, b)
 
     mod = fmod
 
@@ -351,7 +360,13 @@ class Functions(OpOverrides):  # type: ignore[misc]
 
 
 def _arithmetic(sign: str, a: Any, b: Any) -> str:
+    """Return a sum, difference or product. Those of integers wrap, as torch's do: what overflows
+    with a sign is undefined in both languages.
+    """
     dtype = _together(a, b)
+    if dtype in (torch.int32, torch.int64):
+        signed, wraps = TYPES[dtype], f"u{TYPES[dtype]}"
+        return f"(({signed})(({wraps}){_as(a, dtype)} {sign} ({wraps}){_as(b, dtype)}))"
     return f"({_as(a, dtype)} {sign} {_as(b, dtype)})"
 
 

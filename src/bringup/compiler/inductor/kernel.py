@@ -227,6 +227,14 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
             f"if ({wrong}) {{ report_fault(fault, {number}, {index});{instead} }}"
         )
 
+    def check_divisor(self, value: Any) -> None:
+        """Report a division of integers by 0, whose result is 0 then."""
+        bounds = getattr(value, "bounds", None)
+        if value != 0 if bounds is None else bounds.lower > 0 or bounds.upper < 0:
+            return
+        number = self._fault("division by zero")
+        self.compute.writeline(f"if ({value} == 0) report_fault(fault, {number}, 0);")
+
     def device_assert_async(self, cond: Any, msg: str) -> None:
         """Report that a condition does not hold."""
         number = self._fault(msg.replace("{", "(").replace("}", ")"))

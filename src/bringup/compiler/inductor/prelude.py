@@ -27,12 +27,15 @@ static inline T max_T(T a, T b) { const T m = b > a ? b : a; return b != b ? b :
 static inline T min_T(T a, T b) { const T m = b < a ? b : a; return b != b ? b : m; }
 static inline T sign_T(T a) { return (T)((a > 0) - (a < 0)); }
 """
+# The least number by -1 wraps; a processor's division ends the process there, as by 0.
 _OF_INTEGERS = """\
-static inline T floordiv_T(T a, T b) {
-  return (T)(b == 0 ? 0 : a / b - ((a % b != 0) & ((a < 0) != (b < 0))));
+static inline T truncdiv_T(T a, T b) {
+  return (T)(b == 0 ? 0 : b + 1 == 0 ? 0 - (uint64_t)a : (uint64_t)(a / b));
 }
-static inline T truncdiv_T(T a, T b) { return (T)(b == 0 ? 0 : a / b); }
-static inline T fmod_T(T a, T b) { return (T)(b == 0 ? 0 : a % b); }
+static inline T fmod_T(T a, T b) { return (T)(b == 0 || b + 1 == 0 ? 0 : a % b); }
+static inline T floordiv_T(T a, T b) {
+  return (T)(truncdiv_T(a, b) - ((fmod_T(a, b) != 0) & ((a < 0) != (b < 0))));
+}
 static inline T remainder_T(T a, T b) {
   const T r = fmod_T(a, b);
   return (T)(r != 0 && (r < 0) != (b < 0) ? r + b : r);

@@ -4,6 +4,8 @@ device than the first, sizes that change, operators that stay eager.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch._dynamo.utils import counters
@@ -21,6 +23,22 @@ def test_a_wrong_index_is_a_kernel_error_with_operator_and_index() -> None:
     with pytest.raises(KernelError, match=r"aten\.index.*index 99 is out of bounds.*size 5"):
         torch.npu.synchronize()
     assert pick(x, torch.tensor([0, -5], device="npu")).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("divide", [torch.floor_divide, torch.fmod, torch.remainder])
+def test_integers_divided_by_zero_are_a_kernel_error_and_the_least_by_minus_one_wraps(
+    divide: Callable[..., torch.Tensor],
+) -> None:
+    compiled, least = torch.compile(divide, dynamic=True), -(2**63)
+    x = torch.tensor([7, least], device="npu")
+    got = compiled(x, torch.tensor([-2, -1], device="npu"))
+    assert got.tolist() == [
+        divide(torch.tensor(7), -2),
+        least if divide is torch.floor_divide else 0,
+    ]
+    compiled(x, torch.tensor([1, 0], device="npu"))
+    with pytest.raises(KernelError, match=r"aten\..*division by zero"):
+        torch.npu.synchronize()
 
 
 def test_numbers_of_the_host_are_passed_by_value() -> None:

@@ -20,7 +20,7 @@ from tests.compiled_functions import (
     compare,
 )
 
-from bringup.compiler.inductor.functions import Functions
+from bringup.compiler.inductor import launch
 
 QUICK = {
     "pointwise": [row for row in POINTWISE if not row.gradient],
@@ -54,13 +54,33 @@ def test_gradients_are_compiled_too() -> None:
     compare(ROWS["layer_norm"], "npu")
 
 
-def test_a_wrong_function_in_generated_code_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Functions, "sub", staticmethod(Functions.add))
+@pytest.mark.parametrize(
+    ("name", "operator", "other"),
+    [
+        ("mean_keepdim", " - ", " + "),
+        ("sum_columns", "] + ", "] - "),
+        ("softmax", "max_float(", "min_float("),
+        ("where", "tmp0 > tmp1", "tmp0 < tmp1"),
+        ("slice", "68 + x0", "67 + x0"),
+        ("gather", "9*x1", "8*x1"),
+    ],
+)
+def test_another_operator_in_a_generated_kernel_is_noticed(
+    name: str, operator: str, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, make = [], launch.generated_kernel
+
+    def changed(kernel: str, text: str, **keywords: Any) -> Any:
+        texts.append(text)
+        return make(kernel, text.replace(operator, other), **keywords)
+
+    monkeypatch.setattr(launch, "generated_kernel", changed)
     with (
         torch._inductor.config.patch(force_disable_caches=True),
-        pytest.raises(AssertionError, match="Mismatched elements"),
+        pytest.raises(AssertionError, match=r"Mismatched elements|not close"),
     ):
-        compare(ROWS["mean_keepdim"]._replace(gradient=False), "npu")
+        compare(ROWS[name]._replace(gradient=False), "npu")
+    assert any(operator in text for text in texts)
 
 
 def test_own_functions_are_within_their_bound_over_the_whole_range() -> None:
