@@ -97,7 +97,8 @@ void DriverGenerator::set_state(const c10::TensorImpl& bytes) {
 c10::intrusive_ptr<c10::TensorImpl> DriverGenerator::get_state() const {
   const RandomPoint point = state()->read();
   const InterceptorScope no_interceptor{nullptr};  // no result of a capture: no operator fills it
-  const at::Tensor bytes = at::empty({kStateBytes}, at::TensorOptions(at::kCPU).dtype(at::kByte));
+  // Not at::empty, which gives a fake tensor where torch.compile asks for the state.
+  const at::Tensor bytes = at::detail::empty_cpu({kStateBytes}, at::TensorOptions(at::kByte));
   auto* data = static_cast<char*>(bytes.mutable_data_ptr());
   std::memcpy(data, &point.seed, sizeof(point.seed));
   std::memcpy(data + sizeof(point.seed), &point.offset, sizeof(point.offset));

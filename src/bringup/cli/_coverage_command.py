@@ -35,6 +35,9 @@ def coverage(
     optimizer: Annotated[
         str | None, typer.Option(help="Run a step of this class of torch.optim too, e.g. AdamW.")
     ] = None,
+    compiled: Annotated[
+        bool, typer.Option("--compiled", help="Count what stays eager under torch.compile, too.")
+    ] = False,
     rows: Annotated[int, typer.Option(min=1, help="Rows of the table; --json has all.")] = 30,
     json_file: JsonFile = None,
     html_file: HtmlFile = None,
@@ -50,6 +53,7 @@ def coverage(
     with loaded_model(target, (device,), driver, operators) as (subject, whose):
         from bringup import conformance
         from bringup.conformance.coverage_page import (
+            eager_table,
             headline,
             needs_table,
             page,
@@ -63,11 +67,14 @@ def coverage(
             device=device,
             backward=not forward_only,
             optimizer=optimizer,
+            compiled=compiled,
         )
     found.notes[:0] = subject.notes
     print_lines([headline(found), *filter(None, [whose])], console)
     report.render(shares_table(found), console)
     report.render(needs_table(found, rows), console)
+    if found.eager_nodes is not None:
+        report.render(eager_table(found), console)
     write_results(json_file, as_json(target, found), console)
     write_page(html_file, page(found, target, whose), console)
     if found.of(conformance.Support.IMPOSSIBLE):
@@ -86,4 +93,5 @@ def as_json(target: str, found: Coverage) -> dict[str, object]:
         "notes": found.notes,
         "shares": share_values(found),
         "needs": needs,
+        "eager_nodes": found.eager_nodes,
     }

@@ -4,12 +4,14 @@ dispatch table, torch's stubs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
-from bringup import devices, report
+from bringup import devices, jit, report
 from bringup.cli._requirements import console_for, require_torch, write_results
+from bringup.jit.target.target import find_target, loops_of
 from bringup.report._columns import fixed, texts
 
 
@@ -95,7 +97,8 @@ def show_driver(found: devices.DriverDescription, console: Console) -> None:
         driver.notes.append(f"not described: {found.failure}")
     report.render(driver, console)
     for index, one in enumerate(found.devices):
-        table = report.Table(f"{found.device_name}:{index}", columns, _device_rows(one))
+        rows = [*_device_rows(one), ("torch.compile", code_generator(one, found.capabilities))]
+        table = report.Table(f"{found.device_name}:{index}", columns, rows)
         report.render(table, console)
     left_out = found.device_count - len(found.devices)
     if left_out > 0 and not found.failure:
@@ -116,6 +119,22 @@ def _device_rows(one: devices.DeviceDescription) -> list[tuple[str, ...]]:
     ]
 
 
+def code_generator(one: devices.DeviceDescription, capabilities: Sequence[str]) -> str:
+    """Return who compiles Inductor's kernels for a device, or what is missing for that."""
+    target = jit.target_of_arch(one.arch)
+    if target.partition(":")[0] not in jit.targets():
+        return f"not with Inductor: no package here brings target {target!r}"
+    loops = loops_of(target)
+    if loops is None:
+        return f"not with Inductor: target {target!r} has no language of loop nests"
+    if "BRINGUP_HAS_LAUNCH_VALUES" not in capabilities:
+        return "not with Inductor: the driver has no launch_values"
+    found = jit.toolchain(target, kind="device")
+    compiler = found.problem or f"{found.version} at {found.path}"
+    language = find_target(target).languages[loops.suffix]
+    return f"Inductor, in {language} for target {target!r}: {compiler}"
+
+
 def _mib(size: int) -> str:
     return f"{size / 2**20:,.0f} MiB"
 
@@ -125,6 +144,11 @@ def driver_results(found: devices.DriverDescription | None) -> dict[str, object]
     if found is None:
         return None
     described = [
-        {**vars(one), "uuid": None if one.uuid is None else str(one.uuid)} for one in found.devices
+        {
+            **vars(one),
+            "uuid": None if one.uuid is None else str(one.uuid),
+            "torch_compile": code_generator(one, found.capabilities),
+        }
+        for one in found.devices
     ]
     return {**vars(found), "devices": described}

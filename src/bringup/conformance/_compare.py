@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
+from bringup.compiler.inductor.search import first_wrong_node
 from bringup.conformance._deviation import Deviation, deviation
 from bringup.conformance._module_calls import CallCheck, ModuleCall, check_call, record_calls
 from bringup.conformance._module_paths import ModulePaths, Place
@@ -348,7 +349,18 @@ class _FormSearch:
 
     def is_wrong(self, call: ModuleCall) -> bool:
         """Return whether the module differs, or cannot be compared: then inner ones count."""
-        check = check_call(
+        check = self._check(call)
+        if not check.reason and not check.deviation.exceeds:
+            return _keep(self.found.watched, call, check)
+        inner_is_wrong = any(self.is_wrong(inner) for inner in call.inner)
+        if inner_is_wrong and not check.reason:
+            return True
+        if not check.reason and self.form == "compiled":
+            check = replace(check, result=self._operator(call) + check.result)
+        return _keep(self.found.watched, call, check) or inner_is_wrong
+
+    def _check(self, call: ModuleCall) -> CallCheck:
+        return check_call(
             call,
             call.module,
             lambda module, args, kwargs: make_variant(self.form, module, args, kwargs),
@@ -356,9 +368,8 @@ class _FormSearch:
             (self.device, self.device),
             self.found.backward,
         )
-        if not check.reason and not check.deviation.exceeds:
-            return _keep(self.found.watched, call, check)
-        inner_is_wrong = any(self.is_wrong(inner) for inner in call.inner)
-        if inner_is_wrong and not check.reason:
-            return True
-        return _keep(self.found.watched, call, check) or inner_is_wrong
+
+    def _operator(self, call: ModuleCall) -> str:
+        """Return the operator that is wrong in generated code, in words; "" if none is."""
+        found = first_wrong_node(lambda: self._check(call).deviation.exceeds)
+        return f"generated {found}; " if found else ""

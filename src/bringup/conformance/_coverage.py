@@ -79,12 +79,15 @@ class Coverage:
         needs: what costs most first: by FLOPs, then by bytes.
         phases: what was run.
         notes: what a reader should know.
+        eager_nodes: how many nodes of the compiled model's graphs stay eager operators, by operator
+            and reason; None where it was not compiled.
     """
 
     device: str
     needs: list[Need]
     phases: tuple[str, ...]
     notes: list[str]
+    eager_nodes: dict[str, int] | None = None
 
     def of(self, support: Support) -> list[Need]:
         """Return the needs that are met this way.
@@ -124,6 +127,7 @@ def coverage(
     device: str = "npu",
     backward: bool = True,
     optimizer: str | None = None,
+    compiled: bool = False,
 ) -> Coverage:
     """Run a model once on a device, and return which operators it calls.
 
@@ -138,6 +142,7 @@ def coverage(
         device: a device that torch has.
         backward: whether gradients are computed, if anything wants one.
         optimizer: the name of a class in `torch.optim`, e.g. "AdamW": one step of it is run, too.
+        compiled: whether the model is compiled with Inductor too, to count what stays eager there.
 
     Raises:
         ModelError: the model fails on the host as well, or there is no such optimizer.
@@ -160,7 +165,25 @@ def coverage(
     by_cost = sorted(
         watcher.needs.values(), key=lambda n: (-n.flops, -n.bytes, n.operator, n.phase)
     )
-    return Coverage(device, by_cost, watcher.phases, notes)
+    nodes = _eager_nodes(model, given, where, backward) if compiled else None
+    return Coverage(device, by_cost, watcher.phases, notes, nodes)
+
+
+def _eager_nodes(
+    model: nn.Module, given: Any, device: torch.device, backward: bool
+) -> dict[str, int]:
+    from torch._dynamo.utils import counters
+    from torch._inductor import config
+
+    torch._dynamo.reset()
+    counted, before = counters["bringup_eager_nodes"], dict(counters["bringup_eager_nodes"])
+    inner = copy.deepcopy(model).to(device)
+    args, kwargs = Mover(device)(given)
+    with config.patch(force_disable_caches=True):  # what they know is not looked through again
+        outputs, weights = weighted(torch.compile(inner)(*args, **kwargs))
+        if backward and outputs:
+            torch.autograd.backward(outputs, weights)
+    return {name: n for name, calls in counted.items() if (n := calls - before.get(name, 0))}
 
 
 def _optimizer(name: str | None) -> Callable[..., Any] | None:

@@ -46,6 +46,17 @@ def needs_table(found: Coverage, rows: int) -> report.Table:
     return table
 
 
+def eager_table(found: Coverage) -> report.Table:
+    """Return the nodes of compiled graphs that stay eager operators."""
+    columns = [*texts("operator: reason"), *numbers("nodes")]
+    table = report.Table("Eager operators in compiled graphs", columns)
+    for name, count in (found.eager_nodes or {}).items():
+        table.add(name, f"{count:,}")
+    if not table.rows:
+        table.notes.append("none")
+    return table
+
+
 def _shapes(need: Need) -> str:
     shown = [str(list(shape)).replace(" ", "") for shape in need.shapes[:4]]
     return " ".join(shown) + (f" and {len(need.shapes) - 4} more" if len(need.shapes) > 4 else "")
@@ -80,6 +91,8 @@ def page(found: Coverage, target: str = "A model", whose: str = "") -> report.Pa
         report.Section("Share of all", key=names, bars=bars),
         report.Section("The work list", tables=[needs_table(found, len(found.needs))]),
     ]
+    if found.eager_nodes is not None:
+        sections.append(report.Section("Compiled", tables=[eager_table(found)]))
     facts = {"model": target, "device": found.device, "phases": ", ".join(found.phases)}
     return report.Page(
         f"{target} on {found.device}", [headline(found), *filter(None, [whose])], facts, sections

@@ -286,6 +286,41 @@ def _offer_random_state(name: str) -> None:
     """Let a compiled forward and its recomputation draw the same numbers on this device."""
     utils = importlib.import_module("torch._functorch._aot_autograd.utils")
     utils.register_graphsafe_rng_device_type(name)
+    prims: Any = importlib.import_module("torch._prims.rng_prims")
+    fakes = importlib.import_module("torch._higher_order_ops.utils").registered_hop_fake_fns
+    torch = importlib.import_module("torch")
+    module = torch.get_device_module(name)
+
+    def saved(op: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        return module.get_rng_state(), op(*args, **kwargs)
+
+    def run_with(state: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+        now = module.get_rng_state()
+        module.set_rng_state(state)
+        try:
+            return op(*args, **kwargs)
+        finally:
+            module.set_rng_state(now)
+
+    def here_or(former: Any, ours: Any, first: int) -> Any:
+        def chosen(*args: Any, **kwargs: Any) -> Any:
+            is_ours = prims.get_device(args[first:], kwargs) == name
+            return (ours if is_ours else former)(*args, **kwargs)
+
+        return chosen
+
+    keys = torch._C.DispatchKey
+    for called, ours, first in (
+        (prims.run_and_save_rng_state, saved, 1),
+        (prims.run_with_rng_state, run_with, 2),
+    ):
+        called.py_impl(keys.PrivateUse1)(ours)
+        called.py_kernels[keys.BackendSelect] = here_or(
+            called.py_kernels[keys.BackendSelect], ours, first
+        )
+        called._dispatch_cache.clear()
+    fake = fakes[prims.run_and_save_rng_state]
+    fakes[prims.run_and_save_rng_state] = here_or(fake, saved, 1)
 
 
 def _await_autograd_threads(native: ModuleType, name: str) -> None:

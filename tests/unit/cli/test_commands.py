@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import os
@@ -17,8 +18,8 @@ import pytest
 from tests.forked_python import run_forked
 
 import bringup
-from bringup import cli, settings
-from bringup.cli import _app, _doctor_checks
+from bringup import cli, devices, settings
+from bringup.cli import _app, _doctor_checks, _doctor_views
 from bringup.cli._doctor_checks import Finding, Health
 from bringup.errors import DriverError, NativeLibraryError
 
@@ -376,6 +377,19 @@ def test_doctor_shows_the_devices_of_a_named_driver_without_loading_it(
     assert re.search(r"capabilities +LIFECYCLE, .*PROFILER", shown.err, re.DOTALL)
     assert driver["devices"][0]["uuid"] in shown.err
     assert "float32" in shown.err
+    compiler = driver["devices"][0]["torch_compile"]
+    assert re.match(r"Inductor, in c for target 'sim': .+ at /", compiler)
+
+
+def test_doctor_says_what_torch_compile_lacks() -> None:
+    def said(arch: str, *capabilities: str) -> str:
+        one = dataclasses.replace(described.devices[0], arch=arch)
+        return _doctor_views.code_generator(one, capabilities)
+
+    described = devices.describe_driver(devices.driver_library("sim"))
+    assert said("unheard-1") == "not with Inductor: no package here brings target 'unheard'"
+    assert "'triton' has no language of loop nests" in said("triton-1")
+    assert said("sim-1") == "not with Inductor: the driver has no launch_values"
 
 
 def test_doctor_asks_the_driver_of_the_setting_and_none_otherwise(

@@ -9,6 +9,7 @@
 - `kernel`: a fused loop nest as a function
 - `scheduling`: which nodes become a kernel, and the lines of the wrapper that define and call it
 - `fallback`: which nodes stay the device's eager operators
+- `search`: which generated node makes a result wrong
 - `launch`: what the wrapper calls
 - `registration`: what torch knows of all this
 """

@@ -15,6 +15,8 @@ from torch._dynamo.utils import counters
 from torch._inductor.custom_graph_pass import CustomGraphModulePass, get_hash_for_files
 from torch.utils._pytree import tree_leaves
 
+from bringup.compiler.inductor.search import Generated
+
 
 class EagerNodes(CustomGraphModulePass):  # type: ignore[misc]
     """Marks these nodes for Inductor, after its own passes over a graph.
@@ -33,9 +35,15 @@ class EagerNodes(CustomGraphModulePass):  # type: ignore[misc]
         """
         from bringup.compiler.inductor.launch import known_language
 
+        module, device = (
+            torch.get_device_module(self._device_type),
+            torch.device(self._device_type, 0),
+        )
+        if not module.is_initialized():
+            return (_content(),)  # a forked process: there are no graphs for the device
         device = torch.device(self._device_type, 0)
         language = known_language(device)
-        properties = torch.get_device_module(self._device_type).get_device_properties(device)
+        properties = module.get_device_properties(device)
         return (_content(), language, properties.arch, sorted(map(str, properties.dtypes)))
 
     def __call__(self, gm: Any) -> None:
@@ -43,7 +51,7 @@ class EagerNodes(CustomGraphModulePass):  # type: ignore[misc]
         for node in gm.graph.nodes:
             if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
                 continue
-            if reason := self._reason(node):
+            if reason := self._reason(node) or _left_out(node):
                 node.meta["should_fallback"] = True
                 counters["bringup_eager_nodes"][f"{node.target}: {reason}"] += 1
 
@@ -86,6 +94,14 @@ def _accumulates(node: Any) -> bool:
     if "index_put" in name:
         return True in given or name.endswith("accumulate")
     return "scatter_add" in name or ("scatter" in name and bool({"sum", "mean", "add"} & {*given}))
+
+
+def _left_out(node: Any) -> str:
+    search = Generated.now
+    if search is None or node.target.is_view or next(_tensors(node), None) is None:
+        return ""
+    search.nodes.append(node)
+    return "" if search.most is None or len(search.nodes) <= search.most else "it is left out"
 
 
 def _tensors(node: Any) -> Iterator[torch.Tensor]:

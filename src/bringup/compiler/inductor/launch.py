@@ -14,7 +14,7 @@ from bringup import jit
 from bringup._native import torch_library
 from bringup.compiler.inductor.prelude import prelude
 from bringup.errors import DeviceError
-from bringup.jit.target.target import find_target
+from bringup.jit.target.target import loops_of
 
 ENTRY = "bringup_nest"
 
@@ -27,9 +27,7 @@ def target_of(device: torch.device) -> str:
 
 def known_language(device: torch.device) -> jit.LoopLanguage | None:
     """Return what loop nests for a device are written in; None where its target does not say."""
-    family = target_of(device).partition(":")[0]
-    writer = find_target(target_of(device)).writer if family in jit.targets() else None
-    return writer.loops if writer is not None else None
+    return loops_of(target_of(device))
 
 
 def has_lanes(device: torch.device) -> bool:

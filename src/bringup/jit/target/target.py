@@ -35,6 +35,7 @@ from bringup.jit.target.toolchain import Memo, Toolchain, compiler_environment
 if TYPE_CHECKING:
     from bringup._language.c_call import CParameter
     from bringup._language.signature import Argument
+    from bringup.jit.source.loop_language import LoopLanguage
     from bringup.jit.source.writer import Writer
 
 
@@ -324,6 +325,15 @@ def find_target(name: str) -> Target:
     made = known.variant(text)
     with _registry.changing:
         return _registry.variants.setdefault(name, made)
+
+
+def loops_of(target: str) -> LoopLanguage | None:
+    """Return what torch.compile's loop nests are written in for a target; None where there is no
+    such target, or it does not say.
+    """
+    known = target.partition(":")[0] in targets()
+    writer = find_target(target).writer if known else None
+    return writer.loops if writer is not None else None
 
 
 def target_of_arch(arch: str) -> str:
