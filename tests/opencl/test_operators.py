@@ -66,6 +66,7 @@ weight, bias = torch.randn(130), torch.randn(130)
 compare(lambda x, w, b: F.layer_norm(x, (130,), w, b), x, weight, bias)
 compare(lambda x, w: F.layer_norm(x, (130,), w), x, weight)
 compare(lambda x: F.layer_norm(x, (7, 130)), x)
+compare(lambda x: F.layer_norm(x.reshape(70, 65), (65,)), x)  # several rows a block
 compare(lambda x: F.layer_norm(x.transpose(0, 1), (5, 130)), x)
 def gradients(x, w, b):
     wanted = [x.requires_grad_(), w.requires_grad_(), b.requires_grad_()]
@@ -86,6 +87,8 @@ for function in (torch.sum, torch.mean, torch.amax, torch.amin):
     for dim in (0, 1, -1, (0, 2), (0, 1, 2)):
         compare(lambda x: function(x, dim), x)
         compare(lambda x: function(x.transpose(0, 2), dim, keepdim=True), x)
+for function in (torch.sum, torch.mean, torch.amax, torch.any):  # several results a block
+    compare(lambda x: function(x.reshape(65, 36), 1), x)
 for function in (torch.max, torch.min):
     compare(function, x)
     compare(lambda x: tuple(function(x, 1)), x)

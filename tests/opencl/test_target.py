@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import importlib
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.forked_python import output_of
 from tests.opencl.conftest import SOURCES
+
+from bringup import jit
 
 BEGIN = f"""
 import sys
@@ -193,3 +198,27 @@ except Exception as error:
     words = "this machine has no such device" if ":" in name else "apt-get install"
     assert said.startswith("MissingCompilerError")
     assert words in said
+
+
+def test_quotients_without_divisions_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SOURCES))
+    writer = importlib.import_module("bringup_opencl._writer")
+    text = f"""typedef unsigned int uint;
+typedef unsigned long ulong;
+{writer._QUOTIENT}
+void each(const uint* numbers, const uint* divisors, uint* out, long n) {{
+  for (long i = 0; i < n; ++i)
+    out[i] = bringup_quotient(numbers[i], divisors[i], 0xffffffffu / divisors[i]);
+}}
+"""
+    source = jit.Source(text=text, name="quotients.c", entry="each", abi="function")
+    each = ctypes.CDLL(str(jit.compile(source).path)).each
+    random = np.random.default_rng(0)
+    divisors = np.concatenate([np.arange(1, 2000), 2 ** np.arange(31), 2 ** np.arange(1, 32) - 1])
+    quotients = random.integers(0, 2**31 // divisors)
+    near = np.concatenate([quotients * divisors + more for more in (-1, 0, 1)])
+    numbers = np.concatenate([near, np.full(divisors.size, 2**31 - 1)]).clip(0, 2**31 - 1)
+    divisors = np.tile(divisors, 4)
+    given = [array.astype(np.uint32) for array in (numbers, divisors, np.empty_like(numbers))]
+    each(*(ctypes.c_void_p(array.ctypes.data) for array in given), ctypes.c_long(numbers.size))
+    assert (given[2] == numbers // divisors).all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bringup.devices import POINTWISE, Operator
 from bringup_opencl._images import IMAGES
-from bringup_opencl._rows import ANY, FLOATING, NUMBERS, each, raw, reduction
+from bringup_opencl._rows import ANY, FLOATING, NUMBERS, each, lanes, raw, reduction
 
 __all__ = ["OPERATORS", "Operator"]
 
@@ -48,10 +48,12 @@ def _added(name: str, first: str, second: str, rank: int) -> Operator:
 
 def _row(name: str, entry: str, argument: str) -> Operator:
     second = ", ptr(output)" if "backward" in entry else ""
-    along = f"size({argument}, dim), stride({argument}, dim)"
-    args = f"ptr({argument}){second}, ptr(out), {along}"
     n = f"size({argument}, dim)"
-    return raw(name, f"softmax.cl:{entry}", args, f"numel(out) // ({n} + ({n} == 0))")
+    rows = f"(numel(out) // ({n} + ({n} == 0)))"
+    args = f"ptr({argument}){second}, ptr(out), {n}, stride({argument}, dim), {rows}"
+    shared = lanes(n, rows)
+    blocks = f"({rows} * {shared} + 63) // 64"
+    return raw(name, f"softmax.cl:{entry}", f"{args}, i32({shared})", blocks)
 
 
 _LINES = "ptr(self), ptr(index), size(self, dim), stride(self, dim), size(index, dim)"
@@ -66,6 +68,7 @@ def _where_alike(blocks: str, more: str = "1") -> str:
 
 
 _PIECES = 30  # tensors that cat.cl takes: a call has at most 64 plain values
+_NORMED = "(numel(input) // (numel(out1) + (numel(out1) == 0)))"  # elements of a row
 _NORM_ROWS = "numel(mean) + (numel(mean) == 0)"
 _RMS_ROWS = "numel(rstd) + (numel(rstd) == 0)"
 
@@ -108,8 +111,9 @@ OPERATORS: tuple[Operator, ...] = (
         "native_layer_norm",
         "layer_norm.cl:layer_norm",
         "ptr(input), ptr(weight), ptr(bias), ptr(out0), ptr(out1), ptr(out2), "
-        "numel(input) // (numel(out1) + (numel(out1) == 0)), f32(eps)",
-        "numel(out1) * (numel(input) > 0) - (numel(out1) > 0 and numel(input) == 0)",
+        f"{_NORMED}, numel(out1), i32({lanes(_NORMED, 'numel(out1)')}), f32(eps)",
+        f"(numel(out1) * {lanes(_NORMED, 'numel(out1)')} + 63) // 64 * (numel(input) > 0) - "
+        "(numel(out1) > 0 and numel(input) == 0)",
     ),
     raw(
         "native_layer_norm_backward",

@@ -9,7 +9,7 @@ import torch
 
 from bringup.devices import Operator
 
-__all__ = ["ANY", "FLOATING", "NUMBERS", "SINGLE", "each", "raw", "reduction"]
+__all__ = ["ANY", "FLOATING", "NUMBERS", "SINGLE", "each", "lanes", "raw", "reduction"]
 
 Supported: TypeAlias = torch.dtype | Literal["floating", "integral", "bool"]
 
@@ -51,6 +51,11 @@ def reduction(
     name: str, entry: str, supports: tuple[Supported, ...], file: str = "reductions.cl"
 ) -> Operator:
     return Operator(f"aten::{name}", supports, file=file, kind="reduction", entry=entry)
+
+
+def lanes(n: str, rows: str) -> str:
+    """Return how many threads share a row of `n` elements: 8 where many rows are short."""
+    return f"({_LANES} - {_LANES - 8} * (({n}) <= 128 and ({rows}) >= {_LANES}))"
 
 
 def each(count: str) -> str:

@@ -29,6 +29,8 @@ _TYPES: Mapping[str, str] = MappingProxyType(
     }
 )
 
+# Processors gather these into vectors; of others straight code is slower than a loop.
+_GATHERED = frozenset(("float", "double", "int64_t", "int32_t"))
 _FLOATING = ("float", "double", "bringup::half", "bringup::bfloat16")
 
 
@@ -87,10 +89,9 @@ class OpenCLWriter(jit.Writer):
             dense=", ".join([*dense.texts, "long n"]),
             sizes=" * ".join(f"z{d}" for d in range(_RANK)),
             constants=body,
-            small=_offsets("uint", [*tensors, *element.outs], _RANK),
-            large=_offsets("ulong", [*tensors, *element.outs], _RANK),
-            stored=_stored(element, lambda name: f"at_{name}"),
+            strided_loops=_strided_loops(self, element, [*tensors, *element.outs]),
             dense_stored=_stored(element, lambda name: "index"),
+            quotient=_QUOTIENT,
             elements=self.elements,
             threads=self.threads,
         )
@@ -99,7 +100,7 @@ class OpenCLWriter(jit.Writer):
         return jit.Written(source, _folder_of(element), strided, ("bringup_dense", flat))
 
     def reduction(self, element: jit.Element, *, values: bool) -> jit.Written:
-        """Return an entry in which `shared` threads of a block, 1 or all, make one result."""
+        """Return an entry in which `shared` threads of a block, a power of 2, make one result."""
         self._need_values(values)
         operands, results = element.operands, element.results
         parameters = _Parameters(self, element)
@@ -212,6 +213,39 @@ def _offsets(
     return lines + "}"
 
 
+def _offsets_of_few(tensors: Sequence[str]) -> str:
+    """Return the same for 4 dimensions and less than 1 << 31 elements, without divisions."""
+    lines = f"const uint left{_RANK} = (uint)index; "
+    places = {_RANK - 4: f"(long)left{_RANK - 3}"}
+    for d in range(_RANK - 1, _RANK - 4, -1):
+        lines += f"const uint left{d} = bringup_quotient(left{d + 1}, (uint)z{d}, by{d}); "
+        places[d] = f"(long)(left{d + 1} - left{d} * (uint)z{d})"
+    for one in tensors:
+        moved = " + ".join(f"{place} * {one}_{d}" for d, place in places.items())
+        lines += f"const long at_{one} = {moved}; "
+    return lines
+
+
+def _strided_loops(writer: jit.Writer, element: jit.Element, tensors: Sequence[str]) -> str:
+    """Return the loops over elements of any layout: a short one, and one for all sizes."""
+    stored = _stored(element, lambda name: f"at_{name}")
+    large = _LOOP.format(offsets=_offsets("ulong", tensors, _RANK), stored=stored)
+    types = [one.c_type for one in element.operands if one.form == "tensor"]
+    if not {*types, *element.results} <= _GATHERED:
+        small = _LOOP.format(offsets=_offsets("uint", tensors, _RANK), stored=stored)
+        return f"  if (n <= UINT_MAX) {{\n{small}  }} else {{\n{large}  }}\n"
+    few = _UNROLLED.format(
+        elements=writer.elements,
+        threads=writer.threads,
+        inverses=" ".join(
+            f"const uint by{d} = UINT_MAX / (uint)z{d};" for d in range(_RANK - 3, _RANK)
+        ),
+        offsets=_offsets_of_few(tensors),
+        stored=stored,
+    )
+    return f"  if (z0 * z1 == 1 && n <= INT_MAX) {{\n{few}  }} else {{\n{large}  }}\n"
+
+
 def _loaded(name: str, operand: jit.Operand, index: str, computed: str) -> str:
     element = {
         "bringup::half": f"vload_half({index}, {name})",
@@ -274,24 +308,35 @@ T bringup_max(T a, T b) {{ return a != a || a > b ? a : b; }}
 {source}
 #line 1 "{name} (its entry)"
 {entry}"""
+_LOOP = """\
+    for (ulong index = get_global_id(0); index < n; index += get_global_size(0)) {{
+      {offsets}
+      {stored}
+    }}
+"""
+_QUOTIENT = """\
+// `inverse`: UINT_MAX / divisor. Of numbers below 1 << 31 the product is the quotient or one less.
+uint bringup_quotient(uint number, uint divisor, uint inverse) {
+  const uint near = (ulong)number * inverse >> 32;
+  return near + (number - near * divisor >= divisor);
+}
+"""
+# Without a loop that threads leave at different times compilers make vectors of threads.
+_UNROLLED = """\
+    const long first = (long)get_group_id(0) * {elements} + get_local_id(0);
+    {inverses}
+#pragma unroll
+    for (int k = 0; k < {elements}; k += {threads}) {{
+      const long index = first + k;
+      if (index < n) {{ {offsets} {stored} }}
+    }}
+"""
 _POINTWISE = """\
-kernel void bringup_run({strided}) {{
+{quotient}kernel void bringup_run({strided}) {{
   const long n = {sizes};
-{constants}  if (n <= UINT_MAX) {{
-    for (ulong index = get_global_id(0); index < n; index += get_global_size(0)) {{
-      {small}
-      {stored}
-    }}
-  }} else {{
-    for (ulong index = get_global_id(0); index < n; index += get_global_size(0)) {{
-      {large}
-      {stored}
-    }}
-  }}
-}}
+{constants}{strided_loops}}}
 kernel void bringup_dense({dense}) {{
 {constants}  const long first = (long)get_group_id(0) * {elements} + get_local_id(0);
-  // Without a loop that threads leave at different times compilers make vectors of threads.
 #pragma unroll
   for (int k = 0; k < {elements}; k += {threads}) {{
     const long index = first + k;

@@ -123,10 +123,13 @@ class Element:
         for r in range(count):
             items += [f"ptr(out{r})", *(f"stride(out{r}, {d})" for d in range(KEPT))]
         items += [f"size(a0, {d})" for d in range(2 * KEPT)]
-        # One result a thread where results lie side by side, or have little to add.
+        # One result a thread where results lie side by side, or have little to add; of many that
+        # have no more than some hundreds of elements several a block.
         inner = " * ".join(f"size(a0, {d})" for d in range(KEPT, 2 * KEPT))
         few = f"(({inner}) < 32 or (numel(out0) >= 64 and stride(a0, {2 * KEPT - 1}) != 1))"
-        shared = f"({writer.lanes} - {writer.lanes - 1} * {few})"
+        some = min(writer.lanes, 8)
+        many = f"(({inner}) >= 512 or numel(out0) < 64)"
+        shared = f"(1 + (not {few}) * ({some - 1} + {writer.lanes - some} * {many}))"
         blocks = f"((numel(out0) * {shared} + {writer.lanes - 1}) // {writer.lanes})"
         blocks += f" * ({blocks} <= {_MOST_BLOCKS}) + {_MOST_BLOCKS} * ({blocks} > {_MOST_BLOCKS})"
         return _binding(signature, [*items, shared], blocks, writer.lanes)

@@ -1,24 +1,26 @@
-// A block normalizes one row. Of the backward's blocks those behind the rows sum columns.
+// `lanes` threads normalize one row, a block makes one row of the gradient. Of the backward's
+// blocks those behind the rows sum columns.
 #include "rows.h"
 
 kernel void layer_norm(global const T* x, global const T* weight, global const T* bias,
-                       global T* out, global T* mean, global T* rstd, long n, float eps) {
+                       global T* out, global T* mean, global T* rstd, long size, long rows,
+                       int lanes, float eps) {
   local T part[LANES];
-  const long row = get_group_id(0);
-  global const T* from = x + row * n;
+  // No thread leaves before the barriers: one behind all rows goes along none.
+  const long row = get_global_id(0) / lanes, n = row < rows ? size : 0;
+  const int lane = get_local_id(0) % lanes;
+  global const T* from = x + row * size;
   T sum = 0;
-  for (long i = get_local_id(0); i < n; i += LANES) sum += from[i];
-  const T middle = row_sum(sum, part) / n;
+  for (long i = lane; i < n; i += lanes) sum += from[i];
+  const T middle = shared_sum(sum, part, lanes) / size;
   sum = 0;
-  for (long i = get_local_id(0); i < n; i += LANES) {
-    sum += (from[i] - middle) * (from[i] - middle);
-  }
-  const T scale = 1 / sqrt(row_sum(sum, part) / n + eps);
-  for (long i = get_local_id(0); i < n; i += LANES) {
+  for (long i = lane; i < n; i += lanes) sum += (from[i] - middle) * (from[i] - middle);
+  const T scale = 1 / sqrt(shared_sum(sum, part, lanes) / size + eps);
+  for (long i = lane; i < n; i += lanes) {
     const T value = (from[i] - middle) * scale * (weight ? weight[i] : (T)1);
-    out[row * n + i] = value + (bias ? bias[i] : (T)0);
+    out[row * size + i] = value + (bias ? bias[i] : (T)0);
   }
-  if (get_local_id(0) == 0) {
+  if (lane == 0 && row < rows) {
     mean[row] = middle;
     rstd[row] = scale;
   }

@@ -5,29 +5,33 @@
 
 #define HEADS 8  // threads that add up what all threads have
 
-#define ROW_TREE(name, step)                              \
-  T name(T value, local T* part) {                        \
-    const int lane = get_local_id(0);                     \
-    barrier(CLK_LOCAL_MEM_FENCE);                         \
-    part[lane] = value;                                   \
-    barrier(CLK_LOCAL_MEM_FENCE);                         \
-    if (lane < HEADS) {                                   \
-      T one = part[lane];                                 \
-      for (int i = lane + HEADS; i < LANES; i += HEADS) { \
-        const T other = part[i];                          \
-        one = step;                                       \
-      }                                                   \
-      part[lane] = one;                                   \
-    }                                                     \
-    barrier(CLK_LOCAL_MEM_FENCE);                         \
-    T one = part[0];                                      \
-    for (int i = 1; i < HEADS; ++i) {                     \
-      const T other = part[i];                            \
-      one = step;                                         \
-    }                                                     \
-    return one;                                           \
+#define ROW_TREE(name, step)                                \
+  T name(T value, local T* part, int lanes) {               \
+    const int thread = get_local_id(0);                     \
+    const int lane = thread % lanes, first = thread - lane; \
+    barrier(CLK_LOCAL_MEM_FENCE);                           \
+    part[thread] = value;                                   \
+    barrier(CLK_LOCAL_MEM_FENCE);                           \
+    if (lane < HEADS) {                                     \
+      T one = part[thread];                                 \
+      for (int i = lane + HEADS; i < lanes; i += HEADS) {   \
+        const T other = part[first + i];                    \
+        one = step;                                         \
+      }                                                     \
+      part[thread] = one;                                   \
+    }                                                       \
+    barrier(CLK_LOCAL_MEM_FENCE);                           \
+    T one = part[first];                                    \
+    for (int i = 1; i < HEADS; ++i) {                       \
+      const T other = part[first + i];                      \
+      one = step;                                           \
+    }                                                       \
+    return one;                                             \
   }
 
-// Of all threads of a block, for all of them.
-ROW_TREE(row_sum, one + other)
-ROW_TREE(row_max, (one != one || one > other ? one : other))
+// Of the `lanes` threads (HEADS or more) that share a row, for all of them.
+ROW_TREE(shared_sum, one + other)
+ROW_TREE(shared_max, (one != one || one > other ? one : other))
+
+// Of all threads of a block.
+T row_sum(T value, local T* part) { return shared_sum(value, part, LANES); }
