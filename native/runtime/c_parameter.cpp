@@ -8,20 +8,25 @@
 namespace bringup::runtime {
 namespace {
 
-// Why a parameter cannot hold the value; empty when it can.
+// Whether a parameter can hold the value.
+bool holds(const CParameter& parameter, Value value) {
+  if (parameter.kind == CParameter::Kind::kFloat32) {
+    const double largest = std::numeric_limits<float>::max();
+    return !std::isfinite(value.floating) || std::fabs(value.floating) <= largest;
+  }
+  return !parameter.bounded ||
+         (parameter.lowest <= value.integer && value.integer <= parameter.highest);
+}
+
 std::string out_of_range(const CParameter& parameter, Value value) {
   const std::string& text = parameter.value.text;
   if (parameter.kind == CParameter::Kind::kFloat32) {
-    const double largest = std::numeric_limits<float>::max();
-    if (!std::isfinite(value.floating) || std::fabs(value.floating) <= largest) return "";
     std::array<char, 32> number;
     std::snprintf(number.data(), number.size(), "%g", value.floating);
     return text + " is " + number.data() + ", beyond the range of a 32-bit float";
   }
-  const int64_t given = value.integer;
-  if (!parameter.bounded || (parameter.lowest <= given && given <= parameter.highest)) return "";
-  return text + " is " + std::to_string(given) + ", outside " + std::to_string(parameter.lowest) +
-         " to " + std::to_string(parameter.highest);
+  return text + " is " + std::to_string(value.integer) + ", outside " +
+         std::to_string(parameter.lowest) + " to " + std::to_string(parameter.highest);
 }
 
 }  // namespace
@@ -50,9 +55,7 @@ Value read_parameter(const CParameter& parameter, const std::vector<std::string>
                      const char*& reason) {
   const Value value = read_expression(parameter.value, names, args, ctx, allocates, reason);
   if (reason != nullptr) return value;
-  if (const std::string wrong = out_of_range(parameter, value); !wrong.empty()) {
-    reason = refuse(wrong);
-  }
+  if (!holds(parameter, value)) reason = refuse(out_of_range(parameter, value));
   return value;
 }
 

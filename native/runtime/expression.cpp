@@ -191,6 +191,9 @@ const void* allocate(int64_t bytes, const bringup_ctx* ctx, bool allocates, Fail
 
 Value evaluate(const Expression& expression, void* const* args, Failure& failure,
                const bringup_ctx* ctx, bool allocates) {
+  if (expression.program.size() == 1) {
+    return leaf(expression, expression.program.front(), args, ctx, failure);
+  }
   Value stack[kMaxDepth];
   size_t depth = 0;
   for (const Instruction& step : expression.program) {

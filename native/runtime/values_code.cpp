@@ -38,20 +38,8 @@ bringup_value plain(const CParameter& parameter, Value value) {
   return made;
 }
 
-const char* read_count(const Expression& expression, const char* what, int64_t lowest,
-                       const std::vector<std::string>& names, void* const* args,
-                       const bringup_ctx* ctx, uint32_t& count) {
-  const char* reason = nullptr;
-  const int64_t read = read_expression(expression, names, args, ctx, false, reason).integer;
-  if (reason != nullptr) return reason;
-  if (read < lowest || read > int64_t{UINT32_MAX}) {
-    return refuse(std::string(what) + " '" + expression.text + "' must be from " +
-                  std::to_string(lowest) + " to " + std::to_string(UINT32_MAX) + ", got " +
-                  std::to_string(read));
-  }
-  count = static_cast<uint32_t>(read);
-  return nullptr;
-}
+constexpr std::array kCounts = {"the grid",  "the grid",  "the grid",         "the block",
+                                "the block", "the block", "the shared memory"};
 
 }  // namespace
 
@@ -71,6 +59,14 @@ bringup_launch_values_args ValuesLaunch::arguments(bringup_kernel_fn fn, const c
 ValuesCode::ValuesCode(Private, std::vector<CParameter> parameters, std::vector<std::string> names,
                        LaunchSize size)
     : parameters_(std::move(parameters)), names_(std::move(names)), size_(std::move(size)) {
+  const std::array all = {&size_.grid[0],  &size_.grid[1],  &size_.grid[2], &size_.block[0],
+                          &size_.block[1], &size_.block[2], &size_.shared};
+  for (size_t i = 0; i < all.size(); ++i) {
+    const Instruction& first = all[i]->program.front();
+    const bool fixed = all[i]->program.size() == 1 && first.opcode == Opcode::kConstant &&
+                       first.value > 0 && first.value <= int64_t{UINT32_MAX};
+    counts_[i] = {all[i], i < 6 ? 1 : 0, fixed ? static_cast<uint32_t>(first.value) : 0};
+  }
   for (const CParameter& parameter : parameters_) {
     if (is_fault(parameter)) rules_ = parameter.value.texts;
   }
@@ -95,21 +91,30 @@ std::shared_ptr<const ValuesCode> ValuesCode::make(std::vector<CParameter> param
                                             std::move(size));
 }
 
+const char* ValuesCode::read(const Count& count, void* const* args, const bringup_ctx* ctx,
+                             uint32_t& number) const {
+  number = count.fixed;
+  if (number != 0) return nullptr;
+  const char* reason = nullptr;
+  const int64_t read = read_expression(*count.expression, names_, args, ctx, false, reason).integer;
+  if (reason != nullptr) return reason;
+  if (read < count.lowest || read > int64_t{UINT32_MAX}) {
+    return refuse(std::string(kCounts[static_cast<size_t>(&count - counts_.data())]) + " '" +
+                  count.expression->text + "' must be from " + std::to_string(count.lowest) +
+                  " to " + std::to_string(UINT32_MAX) + ", got " + std::to_string(read));
+  }
+  number = static_cast<uint32_t>(read);
+  return nullptr;
+}
+
 const char* ValuesCode::lower(void* const* args, const bringup_ctx* ctx,
                               ValuesLaunch& launch) const {
   const char* reason = nullptr;
-  const auto read_sizes = [&](const std::array<Expression, 3>& sizes, const char* what,
-                              bringup_dim3& dim) {
-    for (size_t i = 0; uint32_t * count : {&dim.x, &dim.y, &dim.z}) {
-      if (reason == nullptr) reason = read_count(sizes[i], what, 1, names_, args, ctx, *count);
-      ++i;
-    }
-  };
-  read_sizes(size_.grid, "the grid", launch.grid);
-  read_sizes(size_.block, "the block", launch.block);
-  if (reason == nullptr) {
-    reason =
-        read_count(size_.shared, "the shared memory", 0, names_, args, ctx, launch.shared_bytes);
+  const std::array numbers = {&launch.grid.x,      &launch.grid.y,  &launch.grid.z,
+                              &launch.block.x,     &launch.block.y, &launch.block.z,
+                              &launch.shared_bytes};
+  for (size_t i = 0; i < numbers.size() && reason == nullptr; ++i) {
+    reason = read(counts_[i], args, ctx, *numbers[i]);
   }
   launch.values.clear();
   launch.values.reserve(parameters_.size());

@@ -59,9 +59,19 @@ class BRINGUP_API ValuesCode {
              LaunchSize size);
 
  private:
+  // One of LaunchSize: a number, or what is evaluated in each call.
+  struct Count {
+    const Expression* expression;
+    int64_t lowest;
+    uint32_t fixed;  // 0: evaluated
+  };
+  const char* read(const Count& count, void* const* args, const bringup_ctx* ctx,
+                   uint32_t& number) const;
+
   std::vector<CParameter> parameters_;
   std::vector<std::string> names_;
   LaunchSize size_;
+  std::array<Count, 7> counts_;  // the grid, the block, the shared memory
   std::vector<std::string> rules_;
 };
 
