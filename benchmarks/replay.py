@@ -109,7 +109,7 @@ def _operator_rows(rounds: int) -> list[Row]:
         graph, _output = _captured(run)
         samples = interleave({"replay": graph.replay, "eager": run}, rounds=rounds, calls=1)
         replay, eager = (_per_call(samples[key]) for key in ("replay", "eager"))
-        budget = 1 / 3.5 if is_small else 0.5
+        budget = 1 / 8 if is_small else 0.5
         rows.append(row(f"replay {name}", "eager", replay, eager, budget=budget))
         # Apart, since a capture leaves the caches to the next replay as it needs them itself.
         samples = interleave(

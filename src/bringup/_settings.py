@@ -104,6 +104,13 @@ def count(text: str) -> int | None:
     return int(text) or None
 
 
+def level(text: str) -> int:
+    """Return 0 or 1."""
+    if text.strip() not in ("0", "1"):
+        raise ValueError("expected 0 or 1")
+    return int(text)
+
+
 def number(text: str) -> int | None:
     """Return a number."""
     if not text.strip().isdecimal():

@@ -214,6 +214,13 @@ capture = Setting(
     "1",
     parse.switch,
 )
+graph_optimize = Setting(
+    "BRINGUP_GRAPH_OPTIMIZE",
+    "how captured graphs replay where `CapturedGraph(optimize=...)` does not say: 0, every "
+    "operator as torch calls it; 1, kernels of torch are called with what was prepared once",
+    "1",
+    parse.level,
+)
 pass_switch = Setting(
     "BRINGUP_PASS_SWITCH",
     "passes switched on or off by name, ALL for all others: `ALL:off,Name:on`, or the path of "

@@ -69,12 +69,12 @@ std::unordered_set<std::string> as_set(const std::vector<std::string>& names) {
   return {names.begin(), names.end()};
 }
 
-// (kind, operator, scope, method, line).
+// (kind, operator, scope, method, line, level, reason).
 nb::list list_nodes(const Graph& graph) {
   nb::list rows;
   for (const auto& node : graph.nodes()) {
     rows.append(nb::make_tuple(node->kind(), node->op(), node->scope(), node->method(),
-                               node->line().text()));
+                               node->line().text(), node->level(), node->why_no_higher()));
   }
   return rows;
 }
@@ -285,8 +285,11 @@ void bind_recorder(nb::module_& module) {
       .def("begin", &Recorder::begin)
       .def("stop", &Recorder::stop)
       .def(
-          "finish", [](Recorder& recorder) { return std::shared_ptr<Graph>(recorder.finish()); },
-          nb::call_guard<nb::gil_scoped_release>())
+          "finish",
+          [](Recorder& recorder, int level) {
+            return std::shared_ptr<Graph>(recorder.finish(level));
+          },
+          nb::arg("level"), nb::call_guard<nb::gil_scoped_release>())
       .def("abandon", &Recorder::abandon, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("seen", &Recorder::seen)
       .def_prop_ro("node_count", &Recorder::node_count)

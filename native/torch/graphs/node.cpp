@@ -14,6 +14,8 @@
 namespace bringup::torch_ext::graphs {
 namespace {
 
+const c10::DispatchKeySet kCpuKernel(c10::DispatchKey::CPU);
+
 bool is_laid_out_as(const at::Tensor& left, const at::Tensor& right) {
   return left.strides() == right.strides() && left.storage_offset() == right.storage_offset() &&
          left.is_conj() == right.is_conj() && left.is_neg() == right.is_neg();
@@ -130,7 +132,7 @@ void OperatorNode::choose_method() {
   if (!call_.out || call_.updatable) return;
   if (call_.outputs.size() != schema()->returns().size()) return;
   // Nothing between autograd and the kernel, such as a lazy conjugation.
-  if (call_.keys != c10::DispatchKeySet(c10::DispatchKey::CPU)) return;
+  if (call_.keys != kCpuKernel) return;
   // A result in the midst of a larger storage was something else before: its `.out` resizes.
   const bool fit =
       std::all_of(call_.outputs.begin(), call_.outputs.end(), [](const Output& output) {
@@ -177,7 +179,29 @@ void OperatorNode::choose_unboxed() {
   unboxed_ = UnboxedCall::make(call_.out->op, args, call_.outputs.front().tensor);
 }
 
+// Behind the first run, which settles where results are.
+Preparation OperatorNode::prepare() const {
+  if (call_.random) return {nullptr, "it draws random numbers"};
+  if (call_.updatable) return {nullptr, "its arguments can be updated"};
+  if (call_.keys != kCpuKernel) return {nullptr, "more than a kernel of the cpu runs"};
+  if (method_ == Method::kCopy) return {nullptr, "its results are copied"};
+  std::vector<at::Tensor> outputs;
+  for (const Output& output : call_.outputs) outputs.push_back(output.tensor);
+  Preparation made;
+  const auto failure =
+      failure_of([&] { made = prepare_call(call_.op, call_.out, call_.args, outputs); });
+  return failure ? Preparation{nullptr, "torch does not prepare it"} : std::move(made);
+}
+
 void OperatorNode::run(Replay& replay) {
+  if (prepared_.call != nullptr && !gave_up_.load(std::memory_order_relaxed)) {
+    if (C10_LIKELY(prepared_.call->run())) return;
+    gave_up_ = true;
+  }
+  run_unprepared(replay);
+}
+
+void OperatorNode::run_unprepared(Replay& replay) {
   if (unboxed_ != nullptr) return unboxed_->run(call_.keys);
   if (method_ != Method::kOut) return static_cast<void>(run_functional(replay));
   push_out_arguments(replay);
@@ -200,6 +224,11 @@ bool OperatorNode::run_functional(Replay& replay) const {
 }
 
 void OperatorNode::validate(Replay& replay) {
+  settle(replay);
+  if (replay.level > 0) prepared_ = prepare();
+}
+
+void OperatorNode::settle(Replay& replay) {
   if (method_ == Method::kOut) {
     if (out_fits(replay)) return choose_unboxed();
     method_ = Method::kAllocations;

@@ -5,6 +5,7 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/SmallVector.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -18,6 +19,7 @@
 #include "runtime/values_code.h"
 #include "torch/graphs/allocation_interceptors.h"
 #include "torch/graphs/out_variant.h"
+#include "torch/graphs/prepared_call.h"
 #include "torch/graphs/random_numbers.h"
 #include "torch/graphs/source_lines.h"
 #include "torch/graphs/unboxed_call.h"
@@ -32,6 +34,9 @@ struct Replay {
   std::vector<c10::IValue> stack;
   std::shared_ptr<Pool> pool;  // for what a first run learns
   std::vector<ReplayGenerator> generators;
+  // 0: every operator is called as torch's dispatcher calls it. 1: kernels of torch are called with
+  // what was prepared once.
+  int level = 0;
 };
 
 // A host argument that `update` may write.
@@ -96,6 +101,9 @@ class Node {
   virtual const char* kind() const = 0;
   // How it keeps its results at fixed addresses, in a word; for people.
   virtual const char* method() const = 0;
+  // Which level of Replay::level runs it, and why not a higher one.
+  virtual int level() const { return 0; }
+  virtual const char* why_no_higher() const { return "it is no call of torch's kernels"; }
   // Whether `update` may write host arguments of it.
   virtual bool updatable() const { return false; }
   // The value of schema argument `index` now, or none when it is not a host value that can be
@@ -225,6 +233,11 @@ class OperatorNode final : public Node {
   bool updatable() const override { return call_.updatable; }
   const char* kind() const override { return "operator"; }
   const char* method() const override;
+  int level() const override { return prepared_.call != nullptr && !gave_up_ ? 1 : 0; }
+  const char* why_no_higher() const override {
+    return gave_up_ ? "its kernel was replaced, or takes what was prepared once only"
+                    : prepared_.reason;
+  }
   void set_host_value(size_t index, const HostValue& value) override { call_.args[index] = value; }
   c10::ArrayRef<c10::IValue> arguments() const override { return call_.args; }
   void check_arguments(const std::vector<c10::IValue>& arguments,
@@ -234,10 +247,13 @@ class OperatorNode final : public Node {
   enum class Method : uint8_t { kOut, kAllocations, kCopy };
 
   void choose_method();
+  void settle(Replay& replay);  // the first run
   bool out_fits(Replay& replay) const;
   // On the stack: what the out form takes before its results.
   void push_out_arguments(Replay& replay) const;
   void choose_unboxed();
+  Preparation prepare() const;
+  void run_unprepared(Replay& replay);
   // Whether the operator allocated just what is recorded.
   bool run_functional(Replay& replay) const;
   // Calls an overload of the operator with what is on the stack.
@@ -249,6 +265,8 @@ class OperatorNode final : public Node {
   Call call_;
   mutable std::vector<std::optional<bool>> unread_;  // of arguments, once asked
   Method method_ = Method::kAllocations;
+  Preparation prepared_{nullptr, "the graph was captured with optimize=0"};
+  std::atomic<bool> gave_up_ = false;     // of prepared_; while others read it
   std::unique_ptr<UnboxedCall> unboxed_;  // of the out form, where it can be called so
 };
 

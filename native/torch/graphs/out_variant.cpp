@@ -9,13 +9,6 @@
 namespace bringup::torch_ext::graphs {
 namespace {
 
-// Whether torch itself registered the operator's cpu kernel: its generated files do.
-bool has_kernel_of_torch(const c10::OperatorHandle& op) {
-  return op.getComputedKernelForDispatchKey(c10::DispatchKey::CPU)
-             .debug()
-             .find("aten/src/ATen/Register") != std::string::npos;
-}
-
 // torch's kernel of relu is a call of clamp_min, and it has no out form of its own.
 std::optional<OutVariant> out_variant_of_relu() {
   const auto op = c10::Dispatcher::singleton().findSchema({"aten::clamp_min", "out"});
@@ -31,6 +24,12 @@ std::optional<OutVariant> candidate(const c10::OperatorHandle& functional) {
 }
 
 }  // namespace
+
+bool has_kernel_of_torch(const c10::OperatorHandle& op) {
+  return op.getComputedKernelForDispatchKey(c10::DispatchKey::CPU)
+             .debug()
+             .find("aten/src/ATen/Register") != std::string::npos;  // of its generated files
+}
 
 std::optional<OutVariant> find_out_variant(const c10::OperatorHandle& functional) {
   auto found = candidate(functional);

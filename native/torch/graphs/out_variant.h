@@ -14,6 +14,9 @@ struct OutVariant {
   std::vector<c10::IValue> more;  // arguments between those of the functional form and the results
 };
 
+// Whether torch itself registered the operator's cpu kernel.
+bool has_kernel_of_torch(const c10::OperatorHandle& op);
+
 // The operator that takes the arguments of `functional` and one out argument for each result, when
 // it has a cpu kernel of its own. The generated ones (run the functional form, then copy) do not
 // count, nor does an operator of torch whose kernel other code has put in place of torch's: that

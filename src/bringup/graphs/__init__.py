@@ -13,7 +13,7 @@ from bringup.graphs._capture import capture, constant, is_current_stream_capturi
 from bringup.graphs._describe import Change, GraphDiff, GraphMemory
 from bringup.graphs._dispatch_records import DispatchRecord
 from bringup.graphs._events import ExternalEvent
-from bringup.graphs._graph import CapturedGraph, UpdateReport
+from bringup.graphs._graph import CapturedGraph, NodeLevel, UpdateReport
 from bringup.graphs._graphed_callables import make_graphed_callables
 from bringup.graphs._handlers import (
     GraphOpHandler,
@@ -59,6 +59,7 @@ __all__ = [
     "HostValue",
     "Input",
     "NodeInfo",
+    "NodeLevel",
     "NpuGraphOpHandler",
     "PlannedCall",
     "Refusal",

@@ -225,7 +225,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
                 )
             check_become_nodes(recorder.handled_without_node)
             _check_outputs(recorder)
-            native = recorder.finish()
+            native = recorder.finish(graph._level)
             optimizers = given.settle(native, recorder.watch, list(scopes.called))
             unit.settle(native, scopes.calls)
             unit.watch_inputs(recorder.watch)

@@ -252,10 +252,15 @@ def dot_text(
     for number, node in enumerate(nodes):
         values = _slot_words(slots.get(number, {}))
         label = _escaped([f"{number}: {node.op}", *filter(None, [node.scope]), *values])
-        lines.append(f'  n{number} [label="{label}", tooltip="{node.kind} by {node.method}"];')
+        lines.append(f'  n{number} [label="{label}", tooltip="{_how(node)}"];')
     lines += _memory_lines(accesses)
     lines += _edge_lines(accesses)
     return "\n".join([*lines, "}"]) + "\n"
+
+
+def _how(node: NodeInfo) -> str:
+    level = f", level {node.level}" if node.level else ""
+    return f"{node.kind} by {node.method}{level}"
 
 
 def _slot_words(slots: Mapping[str, Slot]) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 
+from bringup import settings
 from bringup._native import torch_library
 from bringup.errors import CaptureError, UpdateError
 from bringup.graphs._describe import (
@@ -52,7 +53,7 @@ from bringup.graphs._slots import (
 )
 from bringup.ops.registration.handle_lifetime import hold
 
-__all__ = ["CapturedContent", "CapturedGraph", "Slot", "UpdateReport"]
+__all__ = ["CapturedContent", "CapturedGraph", "NodeLevel", "Slot", "UpdateReport"]
 
 
 class UpdateReport(NamedTuple):
@@ -68,6 +69,22 @@ class UpdateReport(NamedTuple):
     changed: tuple[str, ...]
     unchanged: tuple[str, ...]
     microseconds: float
+
+
+class NodeLevel(NamedTuple):
+    """At which level of `CapturedGraph(optimize=...)` a node runs.
+
+    Attributes:
+        node: its number.
+        op: its operator, `"aten::add.Tensor"`.
+        level: 0 or 1.
+        reason: why no higher level runs it; "" at the highest.
+    """
+
+    node: int
+    op: str
+    level: int
+    reason: str
 
 
 class CapturedContent:
@@ -149,11 +166,23 @@ class CapturedGraph:
 
     Replays read the tensors that the run read, at the same addresses (write new input values into
     them with `copy_`), and write the same outputs.
+
+    Args:
+        optimize: how a replay runs its operators; results are the same, bit for bit. 0: as torch
+            calls them. 1, the default (`BRINGUP_GRAPH_OPTIMIZE`): torch's kernels are called with
+            iterators, sizes and strides that were prepared once. `levels` says which node does.
+
+    Raises:
+        ValueError: `optimize` is neither.
+        SettingError: `BRINGUP_GRAPH_OPTIMIZE` is neither.
     """
 
     _capture: ClassVar[Callable[..., Any]]  # graphs.capture, which knows this class
 
-    def __init__(self) -> None:
+    def __init__(self, optimize: int | None = None) -> None:
+        if optimize not in (None, 0, 1):
+            raise ValueError(f"optimize is 0 or 1, got {optimize!r}")
+        self._level = settings.graph_optimize() if optimize is None else int(optimize)
         self._content: CapturedContent | None = None
         self._write: Any = None  # what updates of named slots call, once they are named
         self._unit: RunUnit | None = None  # from the beginning of the capture
@@ -379,6 +408,27 @@ class CapturedGraph:
     def nodes(self) -> tuple[NodeInfo, ...]:
         """Return what one replay does, in order. Views need no node."""
         return tuple(NodeInfo(*row) for row in self._captured("nodes").native.nodes())
+
+    def levels(self) -> tuple[NodeLevel, ...]:
+        """Return for each node, in replay order, at which level it runs and why at no higher one.
+
+        Raises:
+            CaptureError: nothing is captured.
+
+        Examples:
+            >>> from bringup import graphs
+            >>> graph, x = graphs.CapturedGraph(), torch.ones(2)
+            >>> with graphs.capture(graph):
+            ...     y = (x + 1).cumprod(0)
+            >>> for node in graph.levels():
+            ...     print(node.op, node.level, node.reason)
+            aten::add.Tensor 1
+            aten::cumprod 0 the operator has no prepared form
+        """
+        return tuple(
+            NodeLevel(number, node.op, node.level, node.reason)
+            for number, node in enumerate(self.nodes)
+        )
 
     def to_dot(self) -> str:
         """Return the graph in the DOT language, the same text for the same capture.

@@ -71,6 +71,8 @@ class NodeInfo:
             another library, whose work the driver captured.
         line: where it was called, `"model.py:12 in forward"`: the innermost code outside of torch
             and this package, or "".
+        level: which level of `CapturedGraph(optimize=...)` runs it: 0 or 1.
+        reason: why no higher level does; "" at the highest.
     """
 
     kind: str
@@ -78,6 +80,8 @@ class NodeInfo:
     scope: str
     method: str
     line: str
+    level: int
+    reason: str
 
 
 @dataclass(frozen=True)

@@ -34,12 +34,12 @@ BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {
 DOT = """\
 digraph captured {
   node [shape=box];
-  n0 [label="0: aten::mm\\nlayer", tooltip="operator by out"];
-  n1 [label="1: aten::relu\\nlayer", tooltip="operator by out"];
-  n2 [label="2: aten::add_.Tensor", tooltip="operator by allocations"];
-  n3 [label="3: aten::clone", tooltip="operator by allocations"];
+  n0 [label="0: aten::mm\\nlayer", tooltip="operator by out, level 1"];
+  n1 [label="1: aten::relu\\nlayer", tooltip="operator by out, level 1"];
+  n2 [label="2: aten::add_.Tensor", tooltip="operator by allocations, level 1"];
+  n3 [label="3: aten::clone", tooltip="operator by allocations, level 1"];
   n4 [label="4: constant", tooltip="constant by copy"];
-  n5 [label="5: aten::add.Tensor", tooltip="operator by out"];
+  n5 [label="5: aten::add.Tensor", tooltip="operator by out, level 1"];
   m0 [shape=ellipse, label="float32[2, 3]"];
   m1 [shape=ellipse, label="float32[3, 3]"];
   m0 -> n0 [label="float32[2, 3]"];

@@ -1,0 +1,64 @@
+// Calls of torch's kernels for the CPU that are prepared once: a TensorIterator, sizes and strides
+// stay, and a run is the kernel alone.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
+#include <c10/util/SmallVector.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "torch/graphs/out_variant.h"
+
+namespace bringup::torch_ext::graphs {
+
+// One call, with the same memory and numbers in every run.
+class PreparedCall {
+ public:
+  // `kernels`: of the operators whose work it does.
+  explicit PreparedCall(c10::ArrayRef<c10::OperatorHandle> kernels);
+  virtual ~PreparedCall() = default;
+  PreparedCall(const PreparedCall&) = delete;
+  PreparedCall& operator=(const PreparedCall&) = delete;
+
+  // False, and nothing ran: other code has registered a kernel for the operator since, or the
+  // kernel runs but once on what was prepared.
+  bool run() { return is_current() && run_kernel(); }
+
+ protected:
+  virtual bool run_kernel() = 0;
+
+ private:
+  struct Registered {
+    const c10::impl::OperatorEntry* entry;
+    c10::KernelFunction kernel;
+  };
+
+  bool is_current() const;
+
+  c10::SmallVector<Registered, 1> registered_;
+};
+
+// How to run a call, or why it cannot be prepared.
+struct Preparation {
+  std::unique_ptr<PreparedCall> call;
+  const char* reason = "";
+};
+
+constexpr const char* kNotPrepared = "the operator has no prepared form";
+constexpr const char* kConverts = "an argument is converted, or a result is not written in place";
+
+// `out`: what find_out_variant() says of `op`. `args`, `outputs`: at the addresses of every run.
+Preparation prepare_call(const c10::OperatorHandle& op, const std::optional<OutVariant>& out,
+                         const std::vector<c10::IValue>& args,
+                         const std::vector<at::Tensor>& outputs);
+
+// By `out`, an operator's out form, if its kernel is structured. `runs`: what runs unprepared.
+Preparation prepare_structured(const c10::OperatorHandle& out, const c10::OperatorHandle& runs,
+                               const std::vector<c10::IValue>& args,
+                               const std::vector<at::Tensor>& outputs);
+
+}  // namespace bringup::torch_ext::graphs

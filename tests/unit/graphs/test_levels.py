@@ -1,0 +1,130 @@
+"""The levels of a replay: which nodes are prepared, and what they never change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from tests.unit.graphs.support import captured
+from torch import Tensor
+
+from bringup import graphs
+from bringup.errors import CaptureError, SettingError
+
+X = torch.arange(12.0).reshape(3, 4) - 5
+LEVEL_1: dict[str, Callable[[Tensor], Tensor]] = {
+    "a number": lambda x: x * 0.5 + 1,
+    "in place": lambda x: x.clone().add_(x).relu_(),
+    "another dtype as result": lambda x: x > 0,
+    "broadcast": lambda x: x + x[:1] * x[:, :1],
+    "strided": lambda x: x.t().clone()[::2].exp(),
+    "a choice": lambda x: torch.where(x > 0, x, x.sum(0)),
+    "products": lambda x: torch.addmm(x[:, :3], x, x.t()).softmax(-1),
+    "sums": lambda x: x.sum(0) + x.mean(1).sum(),
+    "zero-size": lambda x: x[:0].clone() * 2,
+    "bool": lambda x: (x > 0) & (x < 3),
+    "integers": lambda x: torch.arange(4) * 3,
+}
+LEVEL_0: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "converted": (lambda x: x + x.double(), "converted"),
+    "a 0-dim tensor of another dtype": (lambda x: x + x.view(torch.int32)[0, 0], "converted"),
+    "a result of another dtype": (lambda x: torch.ones(3, 4).double().mul_(x), "converted"),
+    "random numbers": (torch.rand_like, "no prepared form"),
+    "unknown": (lambda x: x.cumprod(0), "no prepared form"),
+    "a conjugate": (lambda x: torch.view_as_complex(x.view(3, 2, 2)).conj() * 2, "more than"),
+}
+
+
+@pytest.mark.parametrize("name", LEVEL_1)
+def test_what_torch_computes_by_structured_kernels_is_prepared(name: str) -> None:
+    x = X.clone()
+    graph, result = captured(LEVEL_1[name], x)
+    assert graph.levels()
+    assert {(node.level, node.reason) for node in graph.levels()[-1:]} == {(1, "")}
+    for factor in (2, -3, 0.25):
+        x.mul_(factor)
+        graph.replay()
+        torch.testing.assert_close(result, LEVEL_1[name](x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", LEVEL_0)
+def test_what_is_not_prepared_says_why_and_is_right(name: str) -> None:
+    function, reason = LEVEL_0[name]
+    x = X.clone()
+    graph, result = captured(function, x)
+    assert any(node.level == 0 and reason in node.reason for node in graph.levels())
+    for _ in range(2):
+        x.mul_(2)
+        torch.manual_seed(3)
+        graph.replay()
+        torch.manual_seed(3)
+        torch.testing.assert_close(result, function(x), rtol=0, atol=0)
+
+
+def test_a_kernel_that_takes_an_operand_out_of_the_iterator_runs_prepared_once() -> None:
+    x, factor = X.bfloat16(), torch.tensor(3.0, dtype=torch.bfloat16)
+    graph, result = captured(lambda: x * factor)
+    for number in (1.0, 2.0, 5.0):
+        factor.fill_(number)
+        x.add_(1)
+        graph.replay()
+        torch.testing.assert_close(result, x * factor, rtol=0, atol=0)
+    (node,) = graph.levels()
+    assert node.level == 0
+    assert "once" in node.reason
+
+
+@pytest.mark.parametrize("level", [0, 1])
+@pytest.mark.parametrize("form", ["out", "in place"])
+def test_a_kernel_that_is_registered_later_runs(level: int, form: str) -> None:
+    x = X.clone()
+    graph = graphs.CapturedGraph(optimize=level)
+    with graphs.capture(graph):
+        result = x.clone().mul_(2) if form == "in place" else x * 2
+    name = "mul_.Tensor" if form == "in place" else "mul.out"
+    with torch.library._scoped_library("aten", "IMPL") as library:
+
+        def replaced(self: Tensor, other: Tensor, *, out: Tensor | None = None) -> Tensor:
+            return (self if out is None else out).fill_(7)
+
+        library.impl(name, replaced, "CPU", allow_override=True)
+        graph.replay()
+        assert result.eq(7).all()
+    graph.replay()
+    torch.testing.assert_close(result, X * 2)
+
+
+def test_what_fails_fails_at_the_replay_as_in_eager() -> None:
+    x = torch.tensor([1, 2])
+    graph, _ = captured(lambda: torch.div(7, x, rounding_mode="floor"))
+    x.zero_()
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        graph.replay()
+    x.fill_(2)
+    graph.replay()
+
+
+def test_memory_that_was_taken_away_is_noticed_at_every_level() -> None:
+    x = X.clone()
+    graph, _ = captured(lambda: x * 2)
+    x.untyped_storage().resize_(0)
+    x.untyped_storage().resize_(48)
+    with pytest.raises(CaptureError, match="memory"):
+        graph.replay()
+
+
+def test_level_0_prepares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BRINGUP_GRAPH_OPTIMIZE", "0")
+    graph, _ = captured(lambda x: x * 2, X)
+    assert [(node.level, node.reason) for node in graph.levels()] == [
+        (0, "the graph was captured with optimize=0")
+    ]
+
+
+def test_another_level_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="optimize is 0 or 1, got 3"):
+        graphs.CapturedGraph(optimize=3)
+    monkeypatch.setenv("BRINGUP_GRAPH_OPTIMIZE", "fast")
+    with pytest.raises(SettingError, match="expected 0 or 1"):
+        graphs.CapturedGraph()
