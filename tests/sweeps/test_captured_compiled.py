@@ -53,6 +53,22 @@ def _compare(run: Callable[[Sequence[Any]], Any], row: Row, gradients: bool) -> 
             assert torch.equal(_bits(mine), _bits(its))
 
 
+@pytest.mark.parametrize("name", part(list(ROWS)[::-1]))
+def test_calls_of_reduced_overhead_give_what_compiled_calls_give(name: str) -> None:
+    function = ROWS[name].function
+    fast = torch.compile(function, fullgraph=True, mode="reduce-overhead")
+    plain = torch.compile(function, fullgraph=True)
+    former: list[Any] = []
+    for seed in (0, 1, 0):
+        given, same = _inputs(ROWS[name], seed), _inputs(ROWS[name], seed)
+        former.append((fast(*given), plain(*same), given, same))
+    for got, expected, given, same in former:  # no call overwrote what another gave
+        mine_all, its_all = map(torch.utils._pytree.tree_leaves, ((got, given), (expected, same)))
+        for mine, its in zip(mine_all, its_all, strict=True):
+            assert mine.stride() == its.stride()
+            assert torch.equal(_bits(mine), _bits(its))
+
+
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
     plain = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     return plain.detach().cpu().flatten().view(torch.uint8)

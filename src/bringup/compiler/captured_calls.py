@@ -276,7 +276,10 @@ class _Captured:
             # inputs that were written where they lie are given back as they are
             self._results = [_position(result, given, static) for result in results]
             pairs = zip(results, self._results, strict=True)
-            self._graph.outputs = tuple(result for result, place in pairs if place is None)
+            fresh = tuple(result for result, place in pairs if place is None)
+            kept = [item for item in self._kept if isinstance(item, torch.Tensor)]
+            # run() gives something: without results the least of what is written, as of a step
+            self._graph.outputs = fresh or tuple(sorted(kept, key=lambda item: item.nbytes)[:1])
 
         self._plan = None if updates is None else updates.bind(self._graph, arguments)
         self._slots = tuple(slots.values())

@@ -60,7 +60,7 @@ def _loaded() -> Iterator[_Class]:
             yield owner, method, generator
 
 
-def _is_recorded(code: Any) -> bool:
+def is_recorded(code: Any) -> bool:
     """Return whether all that Inductor's code computes is operators and the kit's kernels."""
     on_device = torch._C._get_privateuse1_backend_name() in getattr(code, "device_types", ())
     return on_device and not _UNSEEN.search(getattr(code, "source_code", "async_compile.unknown("))
@@ -68,7 +68,7 @@ def _is_recorded(code: Any) -> bool:
 
 def _guarded(original: Any, generator: str, recording: Callable[[], bool]) -> Any:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if recording() and not _is_recorded(self):
+        if recording() and not is_recorded(self):
             raise capture_error(
                 f"this calls code that {generator} generated: its kernels for the cpu read and"
                 " write memory without operators, and the capture would miss them. Compile with"

@@ -38,6 +38,7 @@ def register(device_type: str) -> None:
         from bringup.compiler.inductor import launch, torch_private
 
         torch_private.keep_layouts_of(device_type)
+        torch_private.replay_calls_of(device_type)
         torch_private.compute_once_on(device_type, launch.has_lanes)
 
     after_import("torch._inductor.graph", decide)

@@ -26,6 +26,7 @@ from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPython
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ir import Pointwise, StorageBox
 from torch._inductor.ops_handler import OpsHandler
+from torch._inductor.output_code import CompiledFxGraph
 from torch._inductor.utils import (
     get_bounds_index_expr,
     get_fused_kernel_name,
@@ -91,6 +92,7 @@ EXPECTED: tuple[tuple[Callable[..., Any], str], ...] = (
         "is_subgraph subgraph_name parent_wrapper partition_signatures",
     ),
     (GraphLowering.decide_layout_opt, "gm is_inference"),
+    (CompiledFxGraph.post_compile, "self example_inputs constants graph_kwargs"),
     (StorageBox.should_realize_on_reuse, "self users graph_reuse"),
     (Pointwise.inner_fn_opcount, "self"),
 )
@@ -144,6 +146,21 @@ def compute_once_on(device_type: str, applies: Callable[[torch.device], bool]) -
 
 def _is_costly(data: Any) -> bool:
     return not _COSTLY.isdisjoint(data.inner_fn_opcount().used_ops)
+
+
+def replay_calls_of(device_type: str) -> None:
+    """Let replays stand for calls of the device's graphs where `mode=` asks for CUDA's graphs."""
+    complete = CompiledFxGraph.post_compile
+
+    @functools.wraps(complete)
+    def completed(self: Any, *args: Any, **kwargs: Any) -> None:
+        complete(self, *args, **kwargs)
+        if torch._inductor.config.triton.cudagraphs and device_type in self.device_types:
+            from bringup.compiler.inductor.replays import replayed
+
+            self.current_callable = replayed(self, self.current_callable)
+
+    CompiledFxGraph.post_compile = completed
 
 
 def _devices_of_convolutions(nodes: Iterable[Any]) -> set[str]:

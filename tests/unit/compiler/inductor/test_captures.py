@@ -10,8 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from bringup import graphs
+from bringup import compiler, graphs
 from bringup.errors import CaptureError, KernelError, UpdateError
+
+_NUMBER = torch.tensor(2.0)
 
 
 def _captured(
@@ -128,3 +130,87 @@ def test_a_number_that_comes_by_value_is_refused() -> None:
     compiled(x, number)
     with pytest.raises(CaptureError, match=r"reads the value of a tensor float32\[\]"):
         _captured(compiled, x, number)
+
+
+def test_passes_run_before_inductor_and_what_they_leave_is_captured(
+    empty_registry: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BRINGUP_PASS_LIBRARY")
+    model, x = _model(), torch.randn(3, 8, device="npu")
+    wrapped = nn.Sequential(model[0], _Residual(16), model[3]).to("npu")
+    compiled = torch.compile(wrapped, backend="bringup", options={"inner": "inductor"})
+    with torch.no_grad():
+        expected = compiled(x)
+        graph, result = _captured(compiled, x)
+        torch.testing.assert_close(expected, wrapped(x))
+    names = [node.op for node in graph.nodes]
+    assert "bringup::add_layer_norm" in names
+    assert any(name.startswith("npu_fused") for name in names)
+    graph.replay()
+    assert torch.equal(result, expected)
+
+
+class _Residual(nn.Module):
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(size)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(nn.functional.gelu(x) + x)
+
+
+def test_reduced_overhead_captures_each_shape_and_gives_results_away() -> None:
+    model = _model()
+    plain, fast = torch.compile(model), torch.compile(model, mode="reduce-overhead", dynamic=True)
+    with torch.no_grad():
+        first = fast(x := torch.randn(3, 8, device="npu"))
+        kept = first.clone()
+        for rows in (3, 5, 5, 3):
+            y = torch.randn(rows, 8, device="npu")
+            assert torch.equal(fast(y), plain(y))
+        assert torch.equal(first, kept)
+        assert [report.captures for report in compiler.captures()] == [2]
+        model[0].weight.mul_(2)
+        assert torch.equal(fast(x), plain(x))
+        model[0].weight.data = model[0].weight.data * 2
+        assert torch.equal(fast(x), plain(x))
+        graph, result = _captured(fast, x)  # around it: its kernels are recorded
+        graph.replay()
+        assert torch.equal(result, plain(x))
+
+
+def test_reduced_overhead_writes_what_stays_where_it_is() -> None:
+    def step(mode: str) -> tuple[torch.Tensor, ...]:
+        parameter = nn.Parameter(torch.ones(5, device="npu"))
+        optimizer = torch.optim.AdamW([parameter], lr=0.1, capturable=True)
+        update = torch.compile(optimizer.step, mode=mode)
+        for count in range(3):
+            parameter.grad = torch.full((5,), count - 0.5, device="npu")
+            update()
+        replays = [report.captures for report in compiler.captures()]
+        assert replays == ([1] if mode == "reduce-overhead" else [])
+        return parameter.detach(), *optimizer.state[parameter].values()
+
+    for plain, fast in zip(step("default"), step("reduce-overhead"), strict=True):
+        assert torch.equal(fast, plain)
+
+
+@pytest.mark.parametrize(
+    ("function", "trains", "words"),
+    [
+        (lambda x: x.add_(1), False, "writes its inputs [0]"),
+        (lambda x: x * 2, True, "graphs.capture(graph, gradients=True)"),
+        (lambda x: x * _NUMBER, False, "reads the value of a tensor float32[]"),
+    ],
+)
+def test_what_reduced_overhead_cannot_capture_runs_as_it_is_and_the_log_says_why(
+    function: Any, trains: bool, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiled = torch.compile(function, mode="reduce-overhead")
+    given, other = (torch.ones(3, device="npu", requires_grad=trains) for _ in range(2))
+    for _ in range(2):
+        assert torch.equal(compiled(given), function(other))
+    assert torch.equal(given, other)
+    assert sum(report.captures for report in compiler.captures()) == 0
+    said = [record.getMessage() for record in caplog.records if words in record.getMessage()]
+    assert len(said) == 1
