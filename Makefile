@@ -42,6 +42,7 @@ help:
 	@echo "make lint | native-test | asan | tsan | pytest         most of make test"
 	@echo "make sweep    random programs against their oracles, in full (make test runs a slice)"
 	@echo "make wheels   a wheel for every interpreter    make test-wheels   each in an empty environment"
+	@echo "make next-torch   a build and a slice of the tests with the next minor of torch, where there is one"
 	@echo "make docs     the documentation as a site, with a page for each public name: build/site"
 	@echo "make format   ruff and clang-format                    make clean   forget builds and $(VENV)"
 
@@ -119,6 +120,10 @@ OPTIMIZED := test_engine_shared test_host_event test_launch_block test_sim_fault
 	test_variant_table
 native-test-optimized: $(STAMPS)/tools
 	$(call run_native_tests,native-tests,--target $(OPTIMIZED),-R '^($(subst $(space),|,$(strip $(OPTIMIZED))))$$')
+
+# The next minor of torch from the package index, or NEXT_TORCH=requirement. Not a part of `make test`.
+next-torch: $(STAMPS)/venv
+	$(BIN)/python tools/next_torch.py "$(NEXT_TORCH)"
 
 asan: $(STAMPS)/tools
 	$(call run_native_tests,asan)

@@ -10,33 +10,42 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch._inductor.codegen.common import (
-    CSE,
-    DTYPE_TO_COMPUTATION_DTYPE,
-    CSEVariable,
-    DeferredLine,
-    IndentedBuffer,
-    OpOverrides,
-    SizeArg,
-    TensorArg,
-    pointwise_overrides_data,
-)
-from torch._inductor.codegen.simd import SIMDKernel, SIMDScheduling
-from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
-from torch._inductor.graph import GraphLowering
-from torch._inductor.ir import Pointwise, StorageBox
-from torch._inductor.ops_handler import OpsHandler
-from torch._inductor.output_code import CompiledFxGraph
-from torch._inductor.utils import (
-    get_bounds_index_expr,
-    get_fused_kernel_name,
-    get_kernel_metadata,
-)
-from torch._inductor.virtualized import V, ops
-from torch.utils._ordered_set import OrderedSet
-from torch.utils._sympy.printers import CppPrinter
 
 from bringup.errors import DeviceError
+
+_COUNTED_ON = (
+    "which bringup's code generator for Inductor counts on: use the version of torch that bringup "
+    "was built for, or backend='bringup'"
+)
+
+try:
+    from torch._inductor.codegen.common import (
+        CSE,
+        DTYPE_TO_COMPUTATION_DTYPE,
+        CSEVariable,
+        DeferredLine,
+        IndentedBuffer,
+        OpOverrides,
+        SizeArg,
+        TensorArg,
+        pointwise_overrides_data,
+    )
+    from torch._inductor.codegen.simd import SIMDKernel, SIMDScheduling
+    from torch._inductor.codegen.wrapper import PythonWrapperCodegen, SubgraphPythonWrapperCodegen
+    from torch._inductor.graph import GraphLowering
+    from torch._inductor.ir import Pointwise, StorageBox
+    from torch._inductor.ops_handler import OpsHandler
+    from torch._inductor.output_code import CompiledFxGraph
+    from torch._inductor.utils import (
+        get_bounds_index_expr,
+        get_fused_kernel_name,
+        get_kernel_metadata,
+    )
+    from torch._inductor.virtualized import V, ops
+    from torch.utils._ordered_set import OrderedSet
+    from torch.utils._sympy.printers import CppPrinter
+except ImportError as error:
+    raise DeviceError(f"torch {torch.__version__}: {error}, {_COUNTED_ON}") from error
 
 __all__ = [
     "CSE",
@@ -106,8 +115,7 @@ def check() -> None:
         if missing := [name for name in parameters.split() if name not in found]:
             raise DeviceError(
                 f"torch {torch.__version__}: {member.__qualname__} has no parameter "
-                f"{', '.join(missing)}, which bringup's code generator for Inductor counts on: use "
-                "the version of torch that bringup was built for, or backend='bringup'"
+                f"{', '.join(missing)}, {_COUNTED_ON}"
             )
 
 

@@ -4,6 +4,7 @@ one.
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Iterable
 
 import pytest
@@ -99,3 +100,9 @@ def test_a_member_of_torch_that_has_changed_is_named(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch_private, "EXPECTED", changed)
     with pytest.raises(DeviceError, match="relu has no parameter rounding"):
         torch_private.check.__wrapped__()
+
+
+def test_a_member_of_torch_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("torch._inductor.codegen.common.DeferredLine")
+    with pytest.raises(DeviceError, match=r"torch 2.*'DeferredLine'.*use the version of torch"):
+        runpy.run_path(torch_private.__file__)

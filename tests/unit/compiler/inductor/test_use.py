@@ -4,6 +4,7 @@ training, random numbers, other devices, streams, threads, processes.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.forked_python import output_of
+from tests.forked_python import PACKAGES, run_forked
 from torch._inductor import config
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -57,10 +58,9 @@ def trained(model: Model, compiled: bool, steps: int = 2) -> list[torch.Tensor]:
     return [*losses, *(p.detach() for p in model.parameters())]
 
 
-@pytest.mark.parametrize("again", [False, True])
-def test_training_with_dropout_is_eagers_under_fallback_random(again: bool) -> None:
+def test_training_with_dropout_is_eagers_under_fallback_random() -> None:
     with config.patch(fallback_random=True):
-        got, expected = (trained(Model(0.3, again=again), compiled) for compiled in (True, False))
+        got, expected = (trained(Model(0.3, again=True), compiled) for compiled in (True, False))
     torch.testing.assert_close(got, expected, atol=2e-5, rtol=2e-4)
 
 
@@ -205,18 +205,21 @@ elif sys.argv[1:]:
 
 
 def test_processes_share_what_they_compiled(tmp_path: Path) -> None:
-    folders = {
+    environment = {
+        **os.environ,
         "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
         "BRINGUP_CACHE_DIR": str(tmp_path / "kernels"),
     }
 
     def run(*arguments: str) -> str:
-        return output_of(USER, *arguments, **folders)
+        done = run_forked(USER, *arguments, environment=environment, preload=PACKAGES)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.strip()
 
     def files() -> dict[Path, int]:
         return {file: file.stat().st_mtime_ns for file in tmp_path.rglob("*") if file.is_file()}
 
-    assert _in_threads([run, run]) == ["0 2"] * 2
+    assert {sum(map(int, said.split())) for said in _in_threads([run, run])} == {2}
     before = files()
     assert run("fork") == "2 0\nTrue\nTrue\n0"
     added = {file for file, time in files().items() if before.get(file) != time}
