@@ -1,6 +1,6 @@
 /* bringup driver ABI 1: what a device vendor implements to give PyTorch a device. Plain C, no
- * torch, no Python. The ABI becomes final when a second, foreign runtime runs on it; until then it
- * only grows, and libraries built for an older version keep running.
+ * torch, no Python. It is final within version 1: nothing in it changes, what is new is appended,
+ * and libraries built for an older header keep running.
  *
  * A driver is a shared library that exports one function,
  *
@@ -155,6 +155,10 @@ typedef struct bringup_launch {
   void (*release)(void* owner);
   /* --- since 1.1 */
   uint64_t flags; /* BRINGUP_LAUNCH_* */
+  /* --- since 1.3: how many independent pieces of work the blocks share, >= grid; 0: unknown. A
+   * kernel takes its share by block_index and block_count of its context, so where it is not 0 the
+   * driver may run another number of blocks, from 1 to work_items. */
+  int64_t work_items;
 } bringup_launch;
 
 /* Bits of bringup_driver.capabilities: the groups of functions behind it that the driver has. */
@@ -243,7 +247,7 @@ typedef struct bringup_dim3 {
 } bringup_dim3;
 
 /* A launch whose arguments are plain values. The driver reads all of it before it returns and keeps
- * nothing of it. */
+ * nothing of it. It reads no further than struct_size; what is behind it is 0. */
 typedef struct bringup_launch_values_args {
   uint32_t struct_size;
   int32_t nvalues;
@@ -253,6 +257,11 @@ typedef struct bringup_launch_values_args {
   bringup_dim3 block;    /* threads of a block */
   uint32_t shared_bytes; /* of a block's shared memory, in addition to what the kernel declares */
   const char* name;      /* of the operator, for errors and traces; valid during the call */
+  /* --- since 1.3: all 0, or how many threads run in each dimension: grid x block, exactly. Then
+   * none of them waits for another and shared_bytes is 0, so the driver may divide them into other
+   * blocks, the last ones smaller (a global size without a local one in OpenCL); no more threads
+   * run than these. One that cannot takes grid and block as they are. */
+  bringup_dim3 work_items;
 } bringup_launch_values_args;
 
 typedef enum bringup_record_kind {
@@ -437,8 +446,8 @@ typedef struct bringup_driver {
    * operators that ask for it; how a thread learns its place is the device's own. A kernel that
    * fails is reported like any other. All that the launch points at is read before the call
    * returns. `kernel` counts those of graph_add_kernel too; graph_update_values replaces values,
-   * grid, block and shared_bytes, fn stays as it is, and later launches of the graph run with them;
-   * those made before, also those that have not begun, with the former ones. */
+   * grid, block, shared_bytes and work_items, fn stays as it is, and later launches of the graph
+   * run with them; those made before, also those that have not begun, with the former ones. */
   int32_t (*launch_values)(int32_t device, bringup_stream stream,
                            const bringup_launch_values_args* launch);
   int32_t (*graph_add_values)(bringup_graph graph, const bringup_launch_values_args* launch);

@@ -169,6 +169,7 @@ void put_fields(TraceLine& line, const bringup_launch& launch) {
   line.field("name", launch.name);
   line.field("fn", launch.fn);
   line.field("grid", launch.grid);
+  line.field("work_items", launch.work_items);
   line.open("args", '[');
   for (int32_t i = 0; i < launch.nargs; ++i) put_argument(line, launch.args[i], launch.kinds[i]);
   line.close(']');
@@ -180,6 +181,7 @@ void put_fields(TraceLine& line, const bringup_launch_values_args& launch) {
   put_dim(line, "grid", launch.grid);
   put_dim(line, "block", launch.block);
   line.field("shared_bytes", launch.shared_bytes);
+  put_dim(line, "work_items", launch.work_items);
   line.open("values", '[');
   for (int32_t i = 0; i < launch.nvalues; ++i) {
     const bringup_value& value = launch.values[i];

@@ -59,6 +59,25 @@ void shared(Context& context) {
                "what the threads of each block have left in its shared memory");
 }
 
+void work_items(Context& context) {
+  Module module(context);
+  const bringup_kernel_fn fn = module.function("check_values");
+  const Arrays on(context, kZero, kValues);
+  Bytes expected = kZero;
+  const std::pair<bringup_dim3, bringup_dim3> sizes[] = {{{37, 1, 1}, {1, 1, 1}},
+                                                         {{3, 5, 2}, {2, 1, 1}}};
+  for (int32_t factor = 2; const auto& [grid, block] : sizes) {
+    ValuesWork work(context, fn, on.out.data(), on.x.data(), kCount, factor, kAdded, grid, block);
+    work.set_work_items();
+    context.must<&D::launch_values>(0, on.stream, work.launch());
+    expected = added(expected, kValues, factor);
+    expect_bytes(on.result(), expected,
+                 "launch_values with " + std::to_string(grid.x * block.x) + " x " +
+                     std::to_string(grid.y) + " x " + std::to_string(grid.z) + " work items");
+    factor += 4;
+  }
+}
+
 // The launch has not begun while the host function holds the stream.
 void read_at_once(Context& context) {
   Module module(context);
@@ -149,6 +168,8 @@ std::vector<Check> values_checks() {
        kNeeds},
       {"values.shared", "launch_values", "Each block has shared_bytes of memory of its own.",
        shared, kNeeds},
+      {"values.work_items", "launch_values",
+       "Of a launch with work_items as many threads run, in whatever blocks.", work_items, kNeeds},
       {"values.read_at_once", "launch_values",
        "All that the launch points at is read before the call returns.", read_at_once,
        "module_load module_unload get_function launch_values host_func"},

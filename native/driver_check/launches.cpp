@@ -61,6 +61,7 @@ Accumulate::Accumulate(bringup_kernel_fn fn, uint8_t* out, const uint8_t* x, int
   launch_.kinds = kKinds;
   launch_.fn = fn;
   launch_.grid = grid;
+  launch_.work_items = count;
   launch_.name = "check::accumulate";
   launch_.owner = released_.get();
   launch_.release = [](void* owner) { ++*static_cast<std::atomic<int>*>(owner); };
@@ -93,6 +94,11 @@ void ValuesWork::set_grid(bringup_dim3 grid) {
   const bringup_dim3& block = launch_.block;
   const int64_t blocks = int64_t{grid.x} * grid.y * grid.z;
   values_[3] = {BRINGUP_VALUE_INT, 8, {.integer = blocks * block.x * block.y * block.z}};
+}
+
+void ValuesWork::set_work_items() {
+  const bringup_dim3 &grid = launch_.grid, &block = launch_.block;
+  launch_.work_items = {grid.x * block.x, grid.y * block.y, grid.z * block.z};
 }
 
 Work::Work(Context& context, Module& module, uint8_t* out, uint8_t* x, int64_t count,

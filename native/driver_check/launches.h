@@ -60,6 +60,8 @@ class ValuesWork {
   void set_factor(int32_t factor) { values_[4] = {BRINGUP_VALUE_INT, 4, {.integer = factor}}; }
   void set_block(bringup_dim3 block) { launch_.block = block; }
   void set_grid(bringup_dim3 grid);
+  // Says that its threads are independent.
+  void set_work_items();
   void set_shared_bytes(uint32_t bytes) { launch_.shared_bytes = bytes; }
 
  private:

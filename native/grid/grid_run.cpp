@@ -103,6 +103,11 @@ class Block {
     if (runner == nullptr || at != &runner->position) {
       throw std::runtime_error("barrier() was called with another position than the thread's own");
     }
+    if (runner->block->run_.independent) {
+      throw std::runtime_error(
+          "barrier() was called by one of work_items=, which wait for nothing; a kernel whose "
+          "threads wait for each other has grid= and block=");
+    }
     if (runner->fiber == nullptr) return;
     if (!runner->fiber->running()) {
       throw std::runtime_error("barrier() was called with the position of another thread");

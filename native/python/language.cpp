@@ -152,10 +152,12 @@ void bind_language(nb::module_& module) {
   nb::class_<LaunchSize>(module, "NativeLaunchSize")
       .def(
           "__init__",
-          [](LaunchSize* self, Sizes grid, Sizes block, Expression shared) {
-            new (self) LaunchSize{std::move(grid), std::move(block), std::move(shared)};
+          [](LaunchSize* self, Sizes grid, Sizes block, Expression shared, bool free_blocks) {
+            new (self)
+                LaunchSize{std::move(grid), std::move(block), std::move(shared), free_blocks};
           },
-          nb::kw_only(), nb::arg("grid"), nb::arg("block"), nb::arg("shared"));
+          nb::kw_only(), nb::arg("grid"), nb::arg("block"), nb::arg("shared"),
+          nb::arg("free_blocks"));
   module.def("bind_c_function", &runtime::bind_c_function, nb::arg("path"), nb::arg("symbol"),
              nb::arg("convention"), nb::arg("parameters"), nb::arg("arguments"),
              nb::arg("size") = nb::none(), nb::arg("opens") = true,

@@ -152,8 +152,8 @@ int32_t call_grid(const Bound& bound, void** args, const bringup_ctx* ctx) {
   launch.fault = &fault;
   if (const char* reason = bound.values->lower(args, ctx, launch)) return fail(ctx, reason);
   const auto index = [](const bringup_dim3& dim) { return bringup_index{dim.x, dim.y, dim.z}; };
-  grid::GridRun run{
-      bound.function, index(launch.grid), index(launch.block), launch.shared_bytes, {}};
+  grid::GridRun run{bound.function,      index(launch.grid),       index(launch.block),
+                    launch.shared_bytes, launch.work_items.x != 0, {}};
   run.arguments.put(static_cast<const void*>(nullptr));  // the position
   for (const bringup_value& value : launch.values) put_value(run.arguments, value);
   grid::run_grid(run);

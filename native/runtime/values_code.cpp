@@ -1,5 +1,6 @@
 #include "runtime/values_code.h"
 
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -7,6 +8,8 @@ namespace bringup::runtime {
 namespace {
 
 using Kind = CParameter::Kind;
+
+constexpr uint32_t kBlockThreads = 64;  // of a block that the kit divides work items into, at most
 
 bool is_fault(const CParameter& parameter) {
   return parameter.value.program.front().opcode == Opcode::kFault;
@@ -52,6 +55,7 @@ bringup_launch_values_args ValuesLaunch::arguments(bringup_kernel_fn fn, const c
   made.grid = grid;
   made.block = block;
   made.shared_bytes = shared_bytes;
+  made.work_items = work_items;
   made.name = name;
   return made;
 }
@@ -99,9 +103,12 @@ const char* ValuesCode::read(const Count& count, void* const* args, const bringu
   const int64_t read = read_expression(*count.expression, names_, args, ctx, false, reason).integer;
   if (reason != nullptr) return reason;
   if (read < count.lowest || read > int64_t{UINT32_MAX}) {
-    return refuse(std::string(kCounts[static_cast<size_t>(&count - counts_.data())]) + " '" +
-                  count.expression->text + "' must be from " + std::to_string(count.lowest) +
-                  " to " + std::to_string(UINT32_MAX) + ", got " + std::to_string(read));
+    const auto number_of_count = static_cast<size_t>(&count - counts_.data());
+    const char* what =
+        size_.free_blocks && number_of_count < 3 ? "the work items" : kCounts[number_of_count];
+    return refuse(std::string(what) + " '" + count.expression->text + "' must be from " +
+                  std::to_string(count.lowest) + " to " + std::to_string(UINT32_MAX) + ", got " +
+                  std::to_string(read));
   }
   number = static_cast<uint32_t>(read);
   return nullptr;
@@ -115,6 +122,11 @@ const char* ValuesCode::lower(void* const* args, const bringup_ctx* ctx,
                               &launch.shared_bytes};
   for (size_t i = 0; i < numbers.size() && reason == nullptr; ++i) {
     reason = read(counts_[i], args, ctx, *numbers[i]);
+  }
+  if (size_.free_blocks && reason == nullptr) {
+    launch.work_items = launch.grid;
+    launch.block.x = std::gcd(launch.grid.x, kBlockThreads);
+    launch.grid.x /= launch.block.x;
   }
   launch.values.clear();
   launch.values.reserve(parameters_.size());

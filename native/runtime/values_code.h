@@ -16,9 +16,10 @@ namespace bringup::runtime {
 
 // How many blocks of how many threads, in x, y and z, and the shared memory of a block in bytes.
 struct LaunchSize {
-  std::array<Expression, 3> grid;
+  std::array<Expression, 3> grid;  // independent threads, where `free_blocks`
   std::array<Expression, 3> block;
   Expression shared;
+  bool free_blocks = false;  // the device divides the threads into blocks: work_items=
 };
 
 // A call's arguments and size.
@@ -26,6 +27,7 @@ struct ValuesLaunch {
   bringup_dim3 grid{1, 1, 1};
   bringup_dim3 block{1, 1, 1};
   uint32_t shared_bytes = 0;
+  bringup_dim3 work_items{};
   std::vector<bringup_value> values;
   void* fault = nullptr;  // set before: what fault() in args= is, an int32_t that is 0
 

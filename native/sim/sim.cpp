@@ -317,11 +317,17 @@ void get_function(void* module, const char* name, bringup_kernel_fn* fn) {
   throw SimError(BRINGUP_INVALID, "the module exports no function '" + std::string(name) + "'");
 }
 
+void check_blocks(const bringup_launch& launch) {
+  require(launch.grid >= 1, "a launch over less than one block");
+  const int64_t work_items = read_launch(launch).work_items;
+  require(work_items == 0 || work_items >= launch.grid, "a launch of more blocks than work items");
+}
+
 void check_launch(const bringup_launch& launch) {
   require(launch.struct_size >= offsetof(bringup_launch, flags),
           "a launch with a struct_size too small");
   require(launch.fn != nullptr, "a launch without a function");
-  require(launch.grid >= 1, "a launch over less than one block");
+  check_blocks(launch);
 }
 
 void launch(int32_t device, bringup_stream stream, const bringup_launch* launch) {
@@ -366,7 +372,7 @@ void graph_launch(bringup_graph graph, bringup_stream stream) {
 }
 
 void graph_update_kernel(bringup_graph graph, int32_t kernel, const bringup_launch* launch) {
-  require(launch->grid >= 1, "a launch over less than one block");
+  check_blocks(*launch);
   graph_of(graph)->update(kernel, *launch);
 }
 

@@ -36,6 +36,14 @@ void check(const bringup_launch_values_args& launch) {
                                         " bytes of shared memory: a block has " +
                                         std::to_string(kMaxSharedBytes));
   }
+  const bringup_dim3& items = launch.work_items;
+  if (items.x != 0) {
+    require(items.x == uint64_t{launch.grid.x} * launch.block.x &&
+                items.y == uint64_t{launch.grid.y} * launch.block.y &&
+                items.z == uint64_t{launch.grid.z} * launch.block.z,
+            "a launch with work items that are not its blocks times their threads");
+    require(launch.shared_bytes == 0, "a launch with work items and shared memory");
+  }
   if (launch.nvalues < 0 || static_cast<size_t>(launch.nvalues) > grid::kMaxWords) {
     throw SimError(BRINGUP_INVALID, "a launch with " + std::to_string(launch.nvalues) +
                                         " values: the device takes 0 to " +
@@ -93,6 +101,7 @@ ValuesLaunch::ValuesLaunch(const bringup_launch_values_args& launch, const Devic
            index(launch.grid),
            index(launch.block),
            launch.shared_bytes,
+           launch.work_items.x != 0,
            {}} {
   check(launch);
   run_.arguments.put(static_cast<const void*>(nullptr));  // the position

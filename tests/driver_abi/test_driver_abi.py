@@ -82,17 +82,18 @@ except Exception as error:
 
 
 def test_there_are_older_drivers() -> None:
-    assert {"1.0", "1.2"} <= set(VERSIONS)
+    assert {"1.0", "1.2", "1.3"} <= set(VERSIONS)
     for version in VERSIONS:
         assert {"libfull.so", "librefused.so", "librequired.so"} <= {
             file.name for file in (HERE / version).iterdir()
         }
 
 
-def test_a_driver_of_1_2_has_native_handles_and_captures_streams() -> None:
-    found = devices.check_driver(
-        HERE / "1.2" / "libfull.so", only=["native", "capture", "device"], kernels=host_kernels()
-    )
+@pytest.mark.parametrize("version", ["1.2", "1.3"])
+def test_a_driver_since_1_2_has_native_handles_and_captures_streams(version: str) -> None:
+    groups = ["native", "capture", "device", "modules.launch"]
+    library = HERE / version / "libfull.so"
+    found = devices.check_driver(library, only=groups, kernels=host_kernels())
     assert not found.failure
     outcomes = {one.name: one.outcome for one in found.results}
     assert outcomes.pop("native.memory") == outcomes.pop("device.reset") == "skipped"

@@ -126,6 +126,14 @@ TEST(what_cannot_be_launched_is_refused_at_once_and_says_why) {
   launch.args.block.y = 0;
   refuse(launch, "0 threads a block in y");
   launch = adding(memory.get());
+  launch.args.work_items = {5, 1, 1};  // of 2 x 3
+  refuse(launch, "work items that are not its blocks times their threads");
+  launch.args.work_items = {6, 0, 1};
+  refuse(launch, "work items that are not its blocks times their threads");
+  launch.args.work_items = {6, 1, 1};
+  launch.args.shared_bytes = 8;
+  refuse(launch, "work items and shared memory");
+  launch = adding(memory.get());
   launch.args.nvalues = 65;
   refuse(launch, "65 values");
   refuse(adding(&host), "value 0 of a launch is an address outside this device's allocations");
@@ -188,7 +196,13 @@ TEST(a_kernel_of_a_graph_is_updated_in_the_form_it_was_added_in) {
   plain.grid = 1;
   bringup_graph graph = nullptr;
   REQUIRE(driver().graph_create(0, &graph) == BRINGUP_OK);
-  driver().graph_add_kernel(graph, &plain);
+  plain.work_items = 1;
+  CHECK_EQ(driver().graph_add_kernel(graph, &plain), BRINGUP_OK);
+  plain.grid = 2;
+  CHECK_EQ(driver().graph_add_kernel(graph, &plain), BRINGUP_INVALID);
+  CHECK(last_error().find("of more blocks than work items") != std::string::npos);
+  CHECK_EQ(driver().graph_update_kernel(graph, 0, &plain), BRINGUP_INVALID);
+  plain.grid = 1;
   driver().graph_add_values(graph, &values.args);
   CHECK_EQ(driver().graph_update_values(graph, 0, &values.args), BRINGUP_INVALID);
   CHECK(last_error().find("kernel 0 of the graph was added in the other form") !=

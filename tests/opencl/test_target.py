@@ -71,6 +71,29 @@ print(torch.compile(lambda x: scale(x, 3.0), backend="bringup")(x).tolist())
     ]
 
 
+def test_as_many_threads_run_as_there_are_work_items(library: Path) -> None:
+    said = run(
+        library,
+        """
+text = "kernel void put(global int* out) { out[get_global_id(0)] += get_global_size(0); }"
+put = ops.kernel_op(
+    "cl::put(Tensor(a!) x, int n) -> ()", source=jit.Source(text=text, name="put.cl"), entry="put",
+    kind="device", args="ptr(x, int32)", work_items="n")
+graph = graphs.CapturedGraph()
+x = torch.zeros(200, dtype=torch.int32, device="ocl")
+with graphs.capture(graph):
+    put(x, 1)
+for n in (1, 37, 131, 192):
+    x.zero_()
+    put(x, n)
+    graph.update({"put.0.n": n})
+    graph.replay()
+    print(x.tolist() == [2 * n] * n + [0] * (200 - n))
+""",
+    )
+    assert said == ["True"] * 4
+
+
 def test_what_does_not_fit_the_declaration_or_does_not_compile_is_said(library: Path) -> None:
     said = run(
         library,

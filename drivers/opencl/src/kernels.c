@@ -402,14 +402,19 @@ static int32_t set_arguments(const function* fn, const bringup_launch_values_arg
   return BRINGUP_OK;
 }
 
+/* Whether the runtime divides the threads into groups. */
+static int has_work_items(const bringup_launch_values_args* launch) {
+  return launch->struct_size >= sizeof *launch && launch->work_items.x != 0;
+}
+
 static int32_t set_and_enqueue(bringup_stream stream, const function* fn,
                                const bringup_launch_values_args* launch, cl_event* event) {
   const size_t block[] = {launch->block.x, launch->block.y, launch->block.z};
   const size_t threads[] = {launch->grid.x * block[0], launch->grid.y * block[1],
                             launch->grid.z * block[2]};
   TRY(set_arguments(fn, launch));
-  TRY_CL(clEnqueueNDRangeKernel, stream->queue, fn->kernel, 3, NULL, threads, block, 0, NULL,
-         event);
+  TRY_CL(clEnqueueNDRangeKernel, stream->queue, fn->kernel, 3, NULL, threads,
+         has_work_items(launch) ? NULL : block, 0, NULL, event);
   return BRINGUP_OK;
 }
 

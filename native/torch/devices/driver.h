@@ -65,9 +65,16 @@ struct LastingKernel {
   mutable std::array<std::atomic<void*>, 64> fault_words{};            // likewise
 };
 
+// Over what a kernel of kernel.h's form runs.
+struct Grid {
+  int64_t blocks = 1;      // 1 for a host entry
+  int64_t work_items = 0;  // that the blocks share; 0: unknown
+  bool operator==(const Grid&) const = default;
+};
+
 // Starts a kernel in the current stream of `device`, which exists; takes the block. What the driver
 // starts goes to driver->launch, a host entry is called here and now with the native stream.
-void launch_kernel(const LastingKernel& lasting, runtime::LaunchBlock block, int64_t grid,
+void launch_kernel(const LastingKernel& lasting, runtime::LaunchBlock block, const Grid& grid,
                    c10::DeviceIndex device);
 
 // Calls a host entry for tensors on a device of torch's CUDA backend, which is no driver's: here

@@ -76,7 +76,7 @@ bringup_kernel_fn function_of(const LastingKernel& lasting, c10::DeviceIndex dev
 }
 
 // The kernel and its name last, so that only the arguments have to be kept.
-void launch_device_code(const LastingKernel& lasting, runtime::LaunchBlock block, int64_t grid,
+void launch_device_code(const LastingKernel& lasting, runtime::LaunchBlock block, const Grid& grid,
                         c10::DeviceIndex device) {
   const bringup_driver& driver = launching_driver(lasting.name);
   bringup_launch launch{};
@@ -85,7 +85,8 @@ void launch_device_code(const LastingKernel& lasting, runtime::LaunchBlock block
   launch.args = block.args();
   launch.kinds = block.kinds();
   launch.fn = function_of(lasting, device);
-  launch.grid = grid;
+  launch.grid = grid.blocks;
+  launch.work_items = grid.work_items;
   launch.name = lasting.name;
   launch.flags = lasting.flags;
   launch.owner = block.detach();
@@ -281,7 +282,7 @@ void call_on_cuda(const LastingKernel& lasting, void** args, int32_t count, c10:
   call_kernel(lasting.kernel->run, args, count, context.get(), lasting.name);
 }
 
-void launch_kernel(const LastingKernel& lasting, runtime::LaunchBlock block, int64_t grid,
+void launch_kernel(const LastingKernel& lasting, runtime::LaunchBlock block, const Grid& grid,
                    c10::DeviceIndex device) {
   if (launched_by_driver(*lasting.kernel)) {
     const ProfiledWork work(lasting.name, current_stream(device));

@@ -74,7 +74,8 @@ void KernelNode::start_on_device(c10::DeviceIndex device) {
   launch_.args = args_.data();
   launch_.kinds = kinds_.data();
   launch_.fn = fn;
-  launch_.grid = packed_.grid;
+  launch_.grid = packed_.grid.blocks;
+  launch_.work_items = packed_.grid.work_items;
   launch_.name = op().c_str();
 }
 

@@ -41,7 +41,7 @@ struct ResultShape {
 struct OperatorLaunch {
   const Variant* variant = nullptr;
   runtime::LaunchBlock block;
-  int64_t grid = 1;
+  Grid grid;
   bool empty = false;   // nothing to compute: not launched
   bool dense = false;   // the variant's dense entry runs
   bool fixed = false;   // results have their sizes already, and nothing may resize them

@@ -56,8 +56,8 @@ void add_number(const OperatorKernel& kernel, const c10::IValue& value, size_t i
   add_value(launch.block, value, kind);
 }
 
-int64_t grid_of(int64_t elements) {
-  return std::clamp<int64_t>(elements / kBlockElements, 1, kMostBlocks);
+Grid grid_of(int64_t elements) {
+  return {std::clamp<int64_t>(elements / kBlockElements, 1, kMostBlocks), elements};
 }
 
 // Whether every operand has its elements one behind another.

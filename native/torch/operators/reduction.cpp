@@ -166,8 +166,9 @@ bool prepare_reduction(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> 
   const bool plain = launch.variant->kernel->values != nullptr;
   if (plain && !(pad(kept, launch.results.size()) && pad(inner, 0))) return false;
   pack(kernel, arguments, kept, inner, launch);
-  launch.grid =
-      std::clamp<int64_t>(std::min(results, input.numel() / kBlockElements), 1, kMostBlocks);
+  launch.grid = {
+      std::clamp<int64_t>(std::min(results, input.numel() / kBlockElements), 1, kMostBlocks),
+      results};
   return true;
 }
 

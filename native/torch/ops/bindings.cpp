@@ -137,13 +137,15 @@ void register_kernels(KernelOp& op, bool cuda) {
   put(c10::DispatchKey::Conjugate, lazy_bits_kernel(op));
 }
 
-// The schema is already defined in the dispatcher under `name`. `grid`: none for 1.
+// The schema is already defined in the dispatcher under `name`. `grid`: none for 1;
+// `work_items`: none for unknown.
 nb::object define(const std::string& name, const std::string& overload_name,
                   std::vector<int32_t> returns, std::vector<OutputRule> outputs,
                   std::vector<Check> checks, std::vector<KeyField> key_fields,
                   const std::vector<int>& strided, std::optional<bool> release_gil,
-                  std::optional<Expression> grid, bool cuda, const std::string& callable_name,
-                  const std::string& doc, nb::object overload, nb::object compile) {
+                  std::optional<Expression> grid, std::optional<Expression> work_items, bool cuda,
+                  const std::string& callable_name, const std::string& doc, nb::object overload,
+                  nb::object compile) {
   const auto handle =
       c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload_name.c_str());
   auto record = std::make_unique<KernelOp>(handle);
@@ -159,6 +161,7 @@ nb::object define(const std::string& name, const std::string& overload_name,
   set_key_fields(*record, std::move(key_fields), strided);
   if (release_gil) record->release_gil = *release_gil ? ReleaseGil::kAlways : ReleaseGil::kNever;
   record->grid = std::move(grid).value_or(Expression{"1"});
+  record->work_items = std::move(work_items).value_or(Expression{});
   record->overload = overload.release().ptr();
   record->compile = compile.release().ptr();
 
@@ -245,8 +248,8 @@ void bind_ops(nanobind::module_& module) {
   module.def("define", &define, nb::kw_only(), nb::arg("name"), nb::arg("overload_name"),
              nb::arg("returns"), nb::arg("outputs"), nb::arg("checks"), nb::arg("key_fields"),
              nb::arg("strided"), nb::arg("release_gil").none(), nb::arg("grid").none(),
-             nb::arg("cuda"), nb::arg("callable_name"), nb::arg("doc"), nb::arg("overload"),
-             nb::arg("compile"));
+             nb::arg("work_items").none(), nb::arg("cuda"), nb::arg("callable_name"),
+             nb::arg("doc"), nb::arg("overload"), nb::arg("compile"));
   module.def("run_without_returns", &run_without_returns, nb::arg(), nb::arg(), nb::arg(),
              nb::arg().none());
   module.def("set_backward", &set_backward);

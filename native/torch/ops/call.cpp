@@ -99,16 +99,23 @@ void cut(const KernelOp& op, int output, int64_t count, at::Tensor& tensor) {
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
 }
 
-// Blocks of the declared grid, at least 1.
-int64_t grid_of(const CallFrame& frame) {
-  const Expression& grid = frame.op().grid;
-  if (grid.program.empty()) return 1;
-  const int64_t blocks = evaluate(grid, frame);
-  if (blocks < 1) {
-    raise_error(ErrorClass::kContract, frame.op().name + ": the grid '" + grid.text +
-                                           "' must be at least 1, got " + std::to_string(blocks));
-  }
-  return blocks;
+// A declared number of blocks or work items.
+int64_t count_of(const CallFrame& frame, const Expression& declared, const char* what,
+                 int64_t lowest) {
+  const int64_t count = evaluate(declared, frame);
+  if (count >= lowest) return count;
+  raise_error(ErrorClass::kContract, frame.op().name + ": the " + what + " '" + declared.text +
+                                         "' must be at least " + std::to_string(lowest) + ", got " +
+                                         std::to_string(count));
+}
+
+Grid grid_of(const CallFrame& frame) {
+  const KernelOp& op = frame.op();
+  Grid grid;
+  if (!op.grid.program.empty()) grid.blocks = count_of(frame, op.grid, "grid", 1);
+  if (op.work_items.program.empty()) return grid;
+  grid.work_items = count_of(frame, op.work_items, "number of work items", grid.blocks);
+  return grid;
 }
 
 // Raises KernelError with the kernel's reason when it says that it cannot run a described frame.
@@ -238,11 +245,14 @@ void KernelOp::check_captured(c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<a
   frame.describe();
   const runtime::HostContext context(dlpack_device(frame.device()));
   check_can_implement(frame, *captured.kernel, context.get());
-  const int64_t blocks = grid_of(frame);
-  if (blocks == captured.grid) return;
-  raise_error(ErrorClass::kContract, name + ": it would run on " + std::to_string(blocks) +
-                                         " blocks, and runs on " + std::to_string(captured.grid) +
-                                         " in the captured graph");
+  const Grid now = grid_of(frame);
+  if (now == captured.grid) return;
+  const auto text = [](const Grid& grid) {
+    return std::to_string(grid.blocks) + " blocks" +
+           (grid.work_items == 0 ? "" : " of " + std::to_string(grid.work_items) + " work items");
+  };
+  raise_error(ErrorClass::kContract, name + ": it would run on " + text(now) + ", and runs on " +
+                                         text(captured.grid) + " in the captured graph");
 }
 
 }  // namespace bringup::torch_ext

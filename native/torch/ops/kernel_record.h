@@ -26,7 +26,7 @@ namespace bringup::torch_ext {
 struct PackedCall {
   std::shared_ptr<const runtime::Kernel> kernel;
   runtime::LaunchBlock block;
-  int64_t grid = 1;     // blocks; 1 for a host entry
+  Grid grid;
   int32_t random = -1;  // of the block's arguments the one that put_random fills; -1 for none
 };
 

@@ -56,6 +56,7 @@ struct KernelOp final : KernelRecord {
   std::vector<KeyField> key_fields;  // what chooses the variant besides operator and device
   std::vector<LayoutMask> layouts;   // by argument: those it takes; 0 = contiguous ones
   Expression grid;                   // an empty program means 1
+  Expression work_items;             // an empty program means unknown
   int32_t counts = 0;                // sizes of outputs that the kernel writes
   bool mutates = false;
   ReleaseGil release_gil = ReleaseGil::kAuto;

@@ -213,14 +213,16 @@ class LaunchSize:
     """Over how many blocks of how many threads device code with plain arguments runs.
 
     Attributes:
-        grid: the blocks in x, y and z.
+        grid: the blocks in x, y and z; the threads, where `free_blocks`.
         block: the threads of a block, likewise.
         shared: the bytes of a block's shared memory.
+        free_blocks: whether the device divides the threads into blocks.
     """
 
     grid: tuple[Expression, Expression, Expression]
     block: tuple[Expression, Expression, Expression]
     shared: Expression
+    free_blocks: bool = False
 
     def native(self) -> NativeLaunchSize:
         """Return what the native library takes."""
@@ -228,6 +230,7 @@ class LaunchSize:
             grid=[expression.native() for expression in self.grid],
             block=[expression.native() for expression in self.block],
             shared=self.shared.native(),
+            free_blocks=self.free_blocks,
         )
 
 
@@ -319,7 +322,12 @@ def returning(parameters: Sequence[CParameter], where: str) -> None:
 
 
 def parse_size(
-    grid: Extent, block: Extent, shared: int | str, signature: Sequence[Argument], where: str
+    grid: Extent,
+    block: Extent,
+    shared: int | str,
+    signature: Sequence[Argument],
+    where: str,
+    work_items: Extent | None = None,
 ) -> LaunchSize:
     """Return the size of a launch. `ValueError` starting with `where` for none."""
 
@@ -336,7 +344,20 @@ def parse_size(
         x, y, z = (read(what, size) for size in (*sizes, 1, 1)[:3])
         return x, y, z
 
-    return LaunchSize(dimensions("grid", grid), dimensions("block", block), read("shared", shared))
+    if work_items is not None:
+        if (grid, block, shared) != (1, 1, 0):
+            raise ValueError(
+                f"{where}: work_items={work_items!r}: takes the place of grid=, block= and "
+                "shared=: the device divides them into blocks"
+            )
+        grid = work_items
+    what = "grid" if work_items is None else "work_items"
+    return LaunchSize(
+        dimensions(what, grid),
+        dimensions("block", block),
+        read("shared", shared),
+        work_items is not None,
+    )
 
 
 def _split(text: str) -> list[str]:

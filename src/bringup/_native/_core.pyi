@@ -120,6 +120,7 @@ class NativeLaunchSize:
         grid: Sequence[NativeExpression],
         block: Sequence[NativeExpression],
         shared: NativeExpression,
+        free_blocks: bool,
     ) -> None: ...
 
 class EditKind(enum.Enum):

@@ -109,6 +109,7 @@ class Launch(c.Structure):
         ("owner", _pointer),
         ("release", Release),
         ("flags", _u64),
+        ("work_items", _i64),
     )
 
 
@@ -136,6 +137,7 @@ class LaunchValues(c.Structure):
         ("block", Dim3),
         ("shared_bytes", _u32),
         ("name", _text),
+        ("work_items", Dim3),
     )
 
 

@@ -103,6 +103,7 @@ def test_the_driver_that_new_writes_keeps_every_rule(
         ("LIE_WAIT_NOTHING", "event_wait", "event_wait did not hold the stream back"),
         ("LIE_WAIT_LATEST", "events.wait_keeps_its_record", "made after the wait"),
         ("LIE_VALUES_BLOCKS", "values.launch", "launch_values over a grid of 5 x 1 x 1 blocks"),
+        ("LIE_VALUES_SURPLUS", "values.work_items", "launch_values with 37 x 1 x 1 work items"),
         ("LIE_VALUES_STALE", "values.graphs", "graph_update_values between two launches"),
         ("LIE_VALUES_LIMITS", "values.limits", "launch_values returned BRINGUP_OK"),
         ("LIE_FILL_SHORT", "fills", "fill_async of 1 bytes at offset 0"),

@@ -156,6 +156,63 @@ def test_threads_of_a_block_share_memory_and_wait_for_each_other(device: str) ->
     assert torch.equal(op(x).cpu(), padded.sum(1))
 
 
+def items(name: str, work_items: object, body: str) -> ops.KernelOperator:
+    function = "BRINGUP_EXPORT void items(const bringup_position* at, int64_t* out)"
+    return ops.kernel_op(
+        f"devices_values::{name}(Tensor(a!) out, int n) -> ()",
+        source=source(f"{HEAD}{function} {{ {body} }}"),
+        entry="items",
+        kind="device",
+        args="ptr(out)",
+        work_items=work_items,  # type: ignore[arg-type]
+        redefine=True,
+    )
+
+
+@DEVICES
+def test_as_many_threads_run_as_there_are_work_items_in_three_dimensions(device: str) -> None:
+    op = items(
+        "three",
+        ("n", 3, 2),
+        "const bringup_index &b = at->block_idx, &t = at->thread_idx, &dim = at->block_dim;"
+        "const int64_t i = (int64_t)b.x * dim.x + t.x, n = (int64_t)at->grid_dim.x * dim.x;"
+        "out[((b.z * dim.z + t.z) * 3 + b.y * dim.y + t.y) * n + i] += 1;",
+    )
+    for count in (1, 37, 64, 160):
+        out = torch.zeros(6 * count + 64, dtype=torch.int64, device=device)
+        op(out, count)
+        assert out.tolist() == [1] * (6 * count) + [0] * 64
+    with pytest.raises(KernelError, match="the work items 'n' must be from 1 to 4294967295, got 0"):
+        op(out, 0)
+
+
+@DEVICES
+@pytest.mark.parametrize("count", [4, 7])  # blocks of 4 threads, and of 1
+def test_work_items_do_not_wait_for_each_other(device: str, count: int) -> None:
+    op = items("waits", "n", "at->barrier(at); out[0] = 1;")
+    out = torch.zeros(1, dtype=torch.int64, device=device)
+
+    def run() -> None:
+        op(out, count)
+        torch.npu.synchronize()
+
+    with pytest.raises(KernelError, match="called by one of work_items=, which wait for nothing"):
+        run()
+
+
+def test_work_items_of_a_captured_graph_are_updated() -> None:
+    op = items("counted", "n", "out[at->block_idx.x * at->block_dim.x + at->thread_idx.x] += 1;")
+    out = torch.zeros(100, dtype=torch.int64, device="npu")
+    graph = graphs.CapturedGraph()
+    with graphs.capture(graph):
+        op(out, 2)
+    for count in (64, 5, 37):
+        out.zero_()
+        graph.update({"counted.0.n": count})
+        graph.replay()
+        assert out.tolist() == [1] * count + [0] * (100 - count)
+
+
 @DEVICES
 def test_values_of_every_kind_and_size_arrive(device: str) -> None:
     op = ops.kernel_op(
@@ -218,6 +275,11 @@ def define(schema: str = "bad(Tensor x, int[] l, str s) -> Tensor", **options: o
         ({"args": None}, "say in args="),
         ({"block": None, "shared": 4}, "needs block="),
         ({"block": None, "grid": (1, 2)}, "needs block="),
+        ({"block": None, "args": None, "work_items": (1, 2)}, "needs block="),
+        ({"work_items": 4}, "takes the place of grid=, block= and shared="),
+        ({"block": None, "shared": 4, "work_items": 4}, "takes the place of grid="),
+        ({"block": None, "work_items": "unknown(x)"}, "work_items"),
+        ({"block": None, "work_items": 1.5}, "expected numbers or expressions"),
         ({"block": (1, 2, 3, 4)}, "one to three"),
         ({"block": 1.5}, "expected numbers or expressions"),
         ({"grid": "unknown(x)"}, "grid"),

@@ -48,6 +48,9 @@ BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx* ctx) {
 }'''),
     outputs=ops.empty_like("x"),
     checks=ops.dtype("x", torch.float32),
+    kind="device",
+    grid=2,
+    work_items="2 * numel(x)",
 )
 print(scale(torch.arange(8.0, device="cpu").to("npu"), 0.1, [3, 4], "mul").cpu().tolist())
 try:
@@ -71,7 +74,17 @@ BRINGUP_EXPORT void add(const bringup_position* at, float* x, int64_t n, float b
 }'''),
     entry="add", kind="device", args="ptr(x, float32), n, by", grid="(n + 3) // 4", block=4,
 )
-x = torch.arange(10.0).to("npu")
+put = ops.kernel_op(
+    "trace_test::put_(Tensor(a!) x, int n) -> ()",
+    source=jit.Source(name="put.cpp", text='''#include <bringup/device.h>
+BRINGUP_EXPORT void put(const bringup_position* at, float* x) {
+  const uint32_t i = at->block_idx.x * at->block_dim.x + at->thread_idx.x;
+  x[i] = i;
+}'''),
+    entry="put", kind="device", args="ptr(x, float32)", work_items="n",
+)
+x = torch.empty(10, device="npu")
+put(x, 10)
 add(x, 10, 0.5)
 print(x.tolist())
 graph = graphs.CapturedGraph()
@@ -248,10 +261,11 @@ def test_launches_with_plain_values_are_made_again(
     made = [call for call in read_trace(file).calls if call.function.endswith("_values")]
     functions = [call.function for call in made]
     # The capture runs once, and then as if it had not.
-    assert functions == [*["launch_values"] * 2, "graph_add_values", "graph_update_values"]
-    given = made[0].arguments["launch"]
+    assert functions == [*["launch_values"] * 3, "graph_add_values", "graph_update_values"]
+    put, given = (call.arguments["launch"] for call in made[:2])
+    assert (put["work_items"], put["grid"], put["block"]) == ([10, 1, 1], [5, 1, 1], [2, 1, 1])
     assert (given["name"], given["grid"]) == ("trace_test::add_", [3, 1, 1])
-    assert given["block"] == [4, 1, 1]
+    assert (given["block"], given["work_items"]) == ([4, 1, 1], [0, 0, 0])
     assert [(x["kind"], x["size"]) for x in given["values"]] == [(1, 8), (2, 8), (3, 4)]
     report = devices.replay_trace(file, _native.sim_driver_path())
     assert report.difference is None
@@ -262,7 +276,7 @@ def test_launches_with_plain_values_are_made_again(
 def test_launches_are_made_with_their_arguments(launches: Path) -> None:
     calls = [call for call in read_trace(launches).calls if call.function == "launch"]
     first = calls[0].arguments["launch"]
-    assert first["name"] == "trace_test::scale"
+    assert (first["name"], first["grid"], first["work_items"]) == ("trace_test::scale", 2, 16)
     assert first["args"][0]["tensor"]["shape"] == [8]
     assert first["args"][1:4] == [{"float": 0.1}, {"ints": [3, 4]}, {"string": "mul"}]
     report = devices.replay_trace(launches, _native.sim_driver_path())

@@ -123,6 +123,8 @@ class Template:
         grid: of `abi="values"`: the blocks, a number or an expression, or up to three of them.
         block: likewise the threads of a block.
         shared: likewise the bytes of shared memory of a block.
+        work_items: likewise, instead of these three, independent threads, which the device divides
+            into blocks.
         macros: more macros, the same for every call.
         flags: more compiler options.
 
@@ -149,6 +151,7 @@ class Template:
     grid: Extent = 1
     block: Extent = 1
     shared: int | str = 0
+    work_items: Extent | None = None
     macros: Mapping[str, Macro] = field(default_factory=dict)
     flags: Sequence[str] = ()
     source: Source = field(init=False, repr=False)
@@ -170,7 +173,7 @@ class Template:
         object.__setattr__(self, "name", source.name)
         object.__setattr__(self, "tiles", tuple(MappingProxyType(dict(t)) for t in self.tiles))
         object.__setattr__(self, "flags", render_flags(self.flags))
-        for size in ("grid", "block"):
+        for size in ("grid", "block", "work_items"):
             if isinstance(given := getattr(self, size), list):
                 object.__setattr__(self, size, tuple(given))
         for mapping in ("dtypes", "layouts", "choices", "buckets", "macros"):
@@ -207,8 +210,9 @@ class Template:
             raise self.error("params=", 'belongs to the other forms; "args" gets all')
         if self.abi not in {"params", "ascendc"} and self.blocks != 1:
             raise self.error("blocks=", 'belongs to abi="params" and "ascendc"')
-        if self.abi != "values" and (self.grid, self.block, self.shared) != (1, 1, 0):
-            raise self.error("grid=, block= and shared=", 'belong to abi="values"')
+        size = (self.grid, self.block, self.shared, self.work_items)
+        if self.abi != "values" and size != (1, 1, 0, None):
+            raise self.error("grid=, block=, shared= and work_items=", 'belong to abi="values"')
         if self.returns is not None:
             self._check_returns()
         if self.source.is_library and (self._variable or self.macros or self.tiles or self.flags):
@@ -397,7 +401,8 @@ class BoundTemplate:
         template = self.template
         if template.abi != "values":
             return None
-        return parse_size(template.grid, template.block, template.shared, self.signature, where)
+        size = (template.grid, template.block, template.shared)
+        return parse_size(*size, self.signature, where, template.work_items)
 
     def _parameters(self, where: str) -> tuple[CParameter, ...]:
         """Return a function's parameters. Raises `ValueError` if it takes others or is missing."""

@@ -65,29 +65,31 @@ class GridSize:
     grid: Extent | None
     block: Extent | None
     shared: int | str | None
+    work_items: Extent | None = None
 
     @property
     def options(self) -> dict[str, Any]:
         """Return what a template with plain arguments has of them; nothing for other kernels."""
-        if self.block is None:
-            return {}
-        grid = 1 if self.grid is None else self.grid
-        return {"grid": grid, "block": self.block, "shared": self.shared or 0}
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        return given if self.block is not None or self.work_items is not None else {}
 
     def of(self, source: jit.Source) -> jit.Source:
         """`source` in the form that the options ask for. Raises `TypeError` or `ValueError` for
         options that cannot be.
         """
-        if self.block is None:
+        of_blocks = self.work_items is None or source.abi != "function"
+        if self.block is None and of_blocks:
             if self.shared is not None:
                 raise ValueError(f"shared={self.shared!r}: a block's memory needs block=")
-            if not isinstance(self.grid, (int, str, type(None))):
-                raise ValueError(
-                    f"grid={self.grid!r}: several dimensions are for device code with plain "
-                    "arguments, which needs block= (its threads) and args="
-                )
+            for option, value in (("grid", self.grid), ("work_items", self.work_items)):
+                if not isinstance(value, (int, str, type(None))):
+                    raise ValueError(
+                        f"{option}={value!r}: several dimensions are for device code with plain "
+                        "arguments, which needs block= (its threads) or work_items=, and args="
+                    )
             return source
-        for option, value in (("grid", self.grid), ("block", self.block)):
+        for option in ("grid", "block", "work_items"):
+            value = getattr(self, option)
             sizes = value if isinstance(value, (list, tuple)) else [value]
             if value is not None and not all(isinstance(size, (int, str)) for size in sizes):
                 raise TypeError(f"{option}={value!r}: expected numbers or expressions, up to three")

@@ -88,6 +88,7 @@ class _Definition:
     outputs: tuple[BoundOutput, ...]
     checks: tuple[BoundConstraint, ...]
     grid: Expression | None
+    work_items: Expression | None
     strided: tuple[int, ...]
     release_gil: Literal["auto"] | bool
     where: str
@@ -175,7 +176,8 @@ class _Definition:
     def _declared(self) -> tuple[object, ...]:
         """Return what decides what a call does, to compare; files are compared by name."""
         template = repr(self.template)  # which tells macros of 1 and True apart
-        return self.schema.text, template, self.outputs, self.checks, self.grid, self.strided
+        launched = (self.grid, self.work_items)
+        return self.schema.text, template, self.outputs, self.checks, launched, self.strided
 
     def _tags(self) -> tuple[torch.Tag, ...]:
         tags = [torch.Tag.pt2_compliant_tag]
@@ -214,6 +216,7 @@ class _Definition:
             strided=[*self.strided],
             release_gil=None if self.release_gil == "auto" else bool(self.release_gil),
             grid=self.grid.native() if self.grid else None,
+            work_items=self.work_items.native() if self.work_items else None,
             cuda=runs_on_cuda(self.template),
             callable_name=name,
             doc=f"{name}{schema.signature()}\n--\n\n{schema.text}",
@@ -353,6 +356,7 @@ def kernel_op(
     grid: Extent | None = None,
     block: Extent | None = None,
     shared: int | str | None = None,
+    work_items: Extent | None = None,
     flags: Iterable[str] = (),
     macros: Mapping[str, jit.Macro] = _NO_MACROS,
     release_gil: Literal["auto"] | bool = "auto",
@@ -400,6 +404,10 @@ def kernel_op(
             `bringup/device.h`, which gets its place and the plain arguments that `args` lists. A
             driver has to take these (BRINGUP_HAS_LAUNCH_VALUES).
         shared: bytes of a block's shared memory, likewise, with `block`.
+        work_items: with `args`, instead of `grid`, `block` and `shared`: how many independent
+            threads there are, which the device divides into blocks. None waits for another, and
+            none but these run. Without `args`, beside `grid`: how many pieces of work the blocks
+            share, at least one each; a driver may then run another number of blocks.
         flags: more compiler options.
         macros: more macros, the same for every call.
         release_gil: whether other Python threads run: "auto": where the tensors have so
@@ -440,7 +448,7 @@ def kernel_op(
             f"{parsed.qualified_name}: layout={layout!r}: expected 'contiguous' or 'strided'"
         )
     function = CFunction(entry, args, returns)
-    size = GridSize(grid, block, shared)
+    size = GridSize(grid, block, shared, work_items)
     template = template_for(
         parsed, source, kind, caller, dtypes, macros, tuple(flags), function, size
     )
@@ -456,7 +464,8 @@ def kernel_op(
         variants=variants,
         outputs=rules,
         checks=_contract(parsed, variants, rules, bound_constraints(parsed, checks)),
-        grid=_grid(parsed, grid) if template.abi != "values" else None,
+        grid=_count(parsed, "grid", grid) if template.abi != "values" else None,
+        work_items=_count(parsed, "work_items", work_items) if template.abi != "values" else None,
         strided=strided_arguments(parsed, layout, strided, rules),
         release_gil=release_gil,
         where=f"{caller.f_code.co_filename}:{caller.f_lineno}",
@@ -532,11 +541,11 @@ def _contract(
     return with_dtypes(schema, variants.bound, outputs, complete)
 
 
-def _grid(schema: Schema, grid: Extent | None) -> Expression | None:
-    if grid is None:
+def _count(schema: Schema, option: str, given: Extent | None) -> Expression | None:
+    if given is None:
         return None
-    if not isinstance(grid, (int, str)):
+    if not isinstance(given, (int, str)):
         raise SchemaError(
-            f"{schema.qualified_name}: grid={grid!r}: expected a number or expression"
+            f"{schema.qualified_name}: {option}={given!r}: expected a number or expression"
         )
-    return parse_expression(grid, schema.arguments, f"{schema.qualified_name}: grid")
+    return parse_expression(given, schema.arguments, f"{schema.qualified_name}: {option}")

@@ -119,6 +119,7 @@ def kernel(
     grid: Extent = 1,
     block: Extent = 1,
     shared: int | str = 0,
+    work_items: Extent | None = None,
     host: bool = False,
     random: bool = False,
 ) -> OperatorKernel:
@@ -167,6 +168,9 @@ def kernel(
             negative the operator falls back: `"numel(out) - (numel(out) + 1) * (groups != 1)"`.
         block: likewise, the threads of a block.
         shared: likewise, the bytes of a block's shared memory.
+        work_items: instead of `grid`, `block` and `shared`, how many independent threads there are,
+            which the device divides into blocks: `"numel(out)"`. None waits for another, and none
+            but these run. 0 and less as for `grid`.
         host: of a raw kernel, whether it runs on the host and starts work on the device itself, by
             a vendor's library, in the stream that `ctx->stream` is. Then it is built for the host,
             and `source` can be a library that is built already.
@@ -195,8 +199,9 @@ def kernel(
     family = family_of(operator, kind)
     for one in family:
         check_declared(one, kind)
-    launch = None if args is None else PlainLaunch(args, grid, block, shared)
-    _check_options(operator, kind, source, expression, launch, (grid, block, shared), host)
+    launch = None if args is None else PlainLaunch(args, grid, block, shared, work_items)
+    sizes = (grid, block, shared, work_items)
+    _check_options(operator, kind, source, expression, launch, sizes, host)
     form: Form = "host" if host else "device" if launch is None else "values"
     supported = _supported(operator, supports)
     made = None if expression is None else _expression(operator, expression, family[0], supported)
@@ -285,7 +290,7 @@ def _check_options(
     source: object,
     expression: str | None,
     launch: PlainLaunch | None,
-    sizes: tuple[Extent, Extent, int | str],
+    sizes: tuple[Extent, Extent, int | str, Extent | None],
     host: bool,
 ) -> None:
     where = f"devices.kernel({operator!r})"
@@ -295,8 +300,8 @@ def _check_options(
         raise SchemaError(f"{where}: expression= is of one element: kind='pointwise', not {kind!r}")
     if launch is not None and kind != "raw":
         raise SchemaError(f"{where}: args= belongs to kind='raw'; the kit starts a {kind} kernel")
-    if launch is None and sizes != (1, 1, 0):
-        raise SchemaError(f"{where}: grid=, block= and shared= belong to args=")
+    if launch is None and sizes != (1, 1, 0, None):
+        raise SchemaError(f"{where}: grid=, block=, shared= and work_items= belong to args=")
     if host and (kind != "raw" or launch is not None):
         raise SchemaError(
             f"{where}: host=True is of a raw kernel of kernel.h's form, without args="

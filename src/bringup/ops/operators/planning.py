@@ -42,19 +42,22 @@ class PlainLaunch:
         grid: the blocks, by default one.
         block: the threads of a block.
         shared: the bytes of a block's shared memory.
+        work_items: instead of these, independent threads.
     """
 
     args: str
     grid: Extent = 1
     block: Extent = 1
     shared: int | str = 0
+    work_items: Extent | None = None
 
     def binding(self, source: jit.Source, signature: Sequence[Argument], where: str) -> Binding:
         """Return the same for these arguments. Raises `SchemaError` for what does not fit."""
         try:
             parameters = parse_call(self.args, signature, where)
             plain_values(parameters, where)
-            size = parse_size(self.grid, self.block, self.shared, signature, where)
+            extents = (self.grid, self.block, self.shared)
+            size = parse_size(*extents, signature, where, self.work_items)
             called = called_as_declared(source, parameters, where, signature)
             return Binding("values", called, size)
         except ValueError as error:

@@ -10,8 +10,8 @@ from tests.forked_python import output_of
 from tests.unit.ops.conftest import Define
 from tests.unit.ops.support import SCALE, kernel
 
-from bringup import devices, ops
-from bringup.errors import ContractError, DeviceError
+from bringup import devices, graphs, ops
+from bringup.errors import ContractError, DeviceError, UpdateError
 
 PATHS = pytest.mark.parametrize(
     "path", [lambda op: op, lambda op: op.overload], ids=["fast", "slow"]
@@ -67,6 +67,27 @@ def test_an_empty_grid_is_refused(define: Define) -> None:
     )
     with pytest.raises(ContractError, match=r"the grid 'x.numel\(\)' must be at least 1, got 0"):
         blocks(torch.empty(0, device="npu"))
+
+
+def test_blocks_have_one_work_item_each_at_least(define: Define) -> None:
+    shared = define(
+        "shared(Tensor x, int n) -> Tensor",
+        outputs=ops.empty_like("x"),
+        kind="device",
+        grid=2,
+        work_items="n",
+    )
+    x = torch.ones(3, device="npu")
+    shared(x, 2)
+    words = "the number of work items 'n' must be at least 2, got 1"
+    with pytest.raises(ContractError, match=words):
+        shared(x, 1)
+    graph = graphs.CapturedGraph()
+    with graphs.capture(graph):
+        shared(x, 5)
+    graph.update({"shared.0.n": 5})
+    with pytest.raises(UpdateError, match="2 blocks of 6 work items, and runs on 2 blocks of 5"):
+        graph.update({"shared.0.n": 6})
 
 
 def test_gradients_are_computed_on_the_device() -> None:

@@ -143,6 +143,35 @@ def test_a_raw_kernel_gets_what_args_lists(host_code: str) -> None:
     assert "takes 7 parameters, args= has 2" in said[1]
 
 
+ITEMS = """
+import torch
+from bringup import devices, jit
+devices.load_driver("sim")
+twice = jit.Source(name="twice.cpp", entry="twice", text='''
+#include "bringup/device.h"
+BRINGUP_EXPORT void twice(const bringup_position* at, const T* x, T* out) {
+  const int64_t i = (int64_t)at->block_idx.x * at->block_dim.x + at->thread_idx.x;
+  out[i] = 2 * x[i];
+}
+''')
+devices.kernel("aten::neg.out", source=twice, kind="raw", args="ptr(self), ptr(out)",
+               work_items="numel(out) * (size(self, 0) != 3) - (size(self, 0) == 3)")
+for n in (0, 1, 3, 37, 100, 128):
+    whole = torch.full((n + 64,), -1.0, device="npu")
+    torch.neg(torch.arange(float(n), device="npu"), out=whole[:n])
+    assert whole[n:].eq(-1).all()  # no thread more
+    print(whole[:n].sum().item())
+report = devices.fallback_report()
+print([row.calls for row in report.rows if row.operator == "aten::neg.out"])
+"""
+
+
+@pytest.mark.parametrize("host_code", ["0", "1"])
+def test_work_items_are_as_many_threads_none_for_0_and_a_fallback_below(host_code: str) -> None:
+    said = output_of(ITEMS, BRINGUP_SIM_HOST_CODE=host_code).splitlines()
+    assert said == ["0.0", "0.0", "-3.0", "1332.0", "9900.0", "16256.0", "[1]"]
+
+
 FAULTS = """
 import torch
 from bringup import devices, jit
@@ -207,7 +236,7 @@ def test_declarations_that_do_not_fit_are_refused() -> None:
             "expected source= or expression=, one of them",
             "expression= is of one element: kind='pointwise', not 'raw'",
             "args= belongs to kind='raw'; the kit starts a pointwise kernel",
-            "grid=, block= and shared= belong to args=",
+            "grid=, block=, shared= and work_items= belong to args=",
             "declare floating point dtypes only",
             "missing is no argument (x, a, self, other, alpha)",
             "there are no views of kernel.h for entry='run'",
