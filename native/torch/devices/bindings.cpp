@@ -9,6 +9,7 @@
 
 #include "driver/time_limits.h"
 #include "driver/traced.h"
+#include "torch/common/tensor_caster.h"
 #include "torch/devices/allocator.h"
 #include "torch/devices/dispatch_trace.h"
 #include "torch/devices/dtypes.h"
@@ -16,6 +17,7 @@
 #include "torch/devices/fallback_policy.h"
 #include "torch/devices/generator.h"
 #include "torch/devices/host_allocator.h"
+#include "torch/devices/metadata.h"
 #include "torch/devices/registration.h"
 #include "torch/devices/state.h"
 #include "torch/devices/stream_observer.h"
@@ -213,6 +215,14 @@ void bind_devices(nb::module_& module) {
       "unregister_host_memory",
       [](uintptr_t address) { unregister_host_memory(reinterpret_cast<void*>(address)); },
       nb::arg("address"));
+  module.def("metadata_of", &metadata_of, nb::arg("tensor"));
+  module.def("set_metadata", &set_metadata, nb::arg("tensor"), nb::arg("json"));
+  module.def(
+      "keep_metadata",
+      [](const at::Tensor& source, at::Tensor result) {
+        with_metadata_of(source, std::move(result));
+      },
+      nb::arg("source"), nb::arg("result"));
   module.def("set_launch_blocking", &set_launch_blocking, nb::arg("blocking"));
   module.def("set_wait_limit", &driver::set_wait_limit, nb::arg("seconds"), nb::arg("abort"));
   module.def("set_driver_trace", &set_driver_trace, nb::arg("path"), nb::arg("payload"),

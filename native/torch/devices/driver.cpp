@@ -25,6 +25,7 @@
 #include "torch/devices/collectives.h"
 #include "torch/devices/fill.h"
 #include "torch/devices/layouts.h"
+#include "torch/devices/metadata.h"
 #include "torch/devices/state.h"
 
 namespace bringup::torch_ext {
@@ -201,6 +202,7 @@ bool install_driver() {
   register_guard();
   register_hooks();
   register_operators();
+  register_metadata();
   register_layouts();
   register_collectives();
   register_copies();

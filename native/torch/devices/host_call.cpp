@@ -16,6 +16,7 @@
 #include "torch/devices/copies.h"
 #include "torch/devices/dtypes.h"
 #include "torch/devices/host_allocator.h"
+#include "torch/devices/metadata.h"
 
 namespace bringup::torch_ext {
 namespace {
@@ -123,7 +124,7 @@ at::Tensor device_view(const at::Tensor& original, const at::Tensor& like) {
   if (original.is_inference() != c10::InferenceMode::is_enabled()) {
     mode.emplace(original.is_inference());
   }
-  return tensor_over(original.storage(), kDriverKeys, like);
+  return with_metadata_of(original, tensor_over(original.storage(), kDriverKeys, like));
 }
 
 c10::StorageImpl* storage_of(const at::Tensor& tensor) {

@@ -1,16 +1,13 @@
-// The operators that a device must have itself: allocation, views, storage; and on the host those
+// The operators that a device must have itself: allocation and storage (views: metadata.cpp); and on the host those
 // that torch has for devices alone.
 #include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
 #include <ATen/native/Resize.h>
 #include <ATen/native/TensorFactories.h>
-#include <ATen/ops/_reshape_alias_native.h>
-#include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/is_set_to_native.h>
 #include <ATen/ops/resize_native.h>
 #include <ATen/ops/set_native.h>
-#include <ATen/ops/view_native.h>
 #include <c10/core/DeviceGuard.h>
 
 #include <algorithm>
@@ -87,11 +84,6 @@ Tensor zero_tensor(c10::IntArrayRef size, std::optional<at::ScalarType> dtype,
       size, &nothing, kDriverKeys.add(c10::DispatchKey::ZeroTensor), place.dtype, std::nullopt);
   zeros.storage().unsafeGetStorageImpl()->set_allocator(&device_allocator());
   return zeros;
-}
-
-Tensor view_dtype(const Tensor& self, at::ScalarType dtype) {
-  check_dtype(dtype, self.device().index());
-  return at::native::view_dtype(self, dtype);
 }
 
 const Tensor& resize(const Tensor& self, c10::IntArrayRef size,
@@ -200,10 +192,6 @@ void register_operators() {
   library->impl("empty.memory_format", &empty);
   library->impl("empty_strided", &empty_strided);
   library->impl("_efficientzerotensor", &zero_tensor);
-  library->impl("as_strided", &at::native::as_strided_tensorimpl);
-  library->impl("view", &at::native::view);
-  library->impl("view.dtype", &view_dtype);
-  library->impl("_reshape_alias", &at::native::_reshape_alias);
   library->impl("resize_", &resize);
   library->impl("set_.source_Tensor", &at::native::set_tensor_);
   library->impl("set_.source_Storage", &set_to_storage);

@@ -15,6 +15,7 @@ An operator without a kernel on the device runs on the host: `set_fallback_polic
 `dispatch_stubs` lists what `REGISTER_PRIVATEUSE1_DISPATCH` can register.
 `explain` says which kernel an operator, a call or a tensor gets; `dispatch_table` is an operator's;
 `dispatch_trace` lists the calls that a program makes.
+`set_metadata` attaches a package's own facts to a tensor, `metadata` reads them.
 `check_driver` tests a driver's library in processes of its own; `list_checks` says what it asks.
 """
 
@@ -62,6 +63,7 @@ from bringup.devices._fallback import (
     set_fallback_policy,
 )
 from bringup.devices._load import DriverInfo, device_name_problem, load_driver, loaded
+from bringup.devices._metadata import metadata, set_metadata
 from bringup.devices._python_driver import DeviceProps, PythonDriver
 from bringup.devices._replay_process import ReplayDifference, ReplayReport, replay_trace
 
@@ -128,11 +130,13 @@ __all__ = [
     "list_checks",
     "load_driver",
     "loaded",
+    "metadata",
     "pointer_info",
     "pointwise_kernels",
     "register_host_memory",
     "register_module_attribute",
     "replay_trace",
     "set_fallback_policy",
+    "set_metadata",
     "sim",
 ]

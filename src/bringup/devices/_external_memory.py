@@ -62,7 +62,7 @@ def register_host_memory(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
             not unregister the memory; that stays allocated then, and later calls try again.
         ValueError: the tensor is not on cpu, or it has no memory.
     """
-    native = _loaded_native("devices.register_host_memory")
+    native = loaded_native("devices.register_host_memory")
     if tensor.device.type != "cpu":
         raise ValueError(
             f"expected a tensor on cpu to register its memory, got one on {tensor.device}"
@@ -113,7 +113,7 @@ def pointer_info(address: int) -> PointerInfo:
     Raises:
         DeviceError: no driver is loaded, it cannot say, or its answer contradicts itself.
     """
-    native = _loaded_native("devices.pointer_info")
+    native = loaded_native("devices.pointer_info")
     try:
         found = native.pointer_info(address)
     except RuntimeError as error:
@@ -133,7 +133,8 @@ def pointer_info(address: int) -> PointerInfo:
     return PointerInfo(kind, device, base, size)
 
 
-def _loaded_native(what: str) -> ModuleType:
+def loaded_native(what: str) -> ModuleType:
+    """Return the native functions of the loaded driver for `what`. Raises `DeviceError`."""
     if _load.loaded() is None:
         raise DeviceError(f"{what}: no driver is loaded; devices.load_driver() loads one")
     native: ModuleType = _native.torch_library(what).devices

@@ -1,5 +1,6 @@
 """What functions of torch in Python lack for a device of PrivateUse1: attention over jagged nested
-tensors, which they compute by strided ones, and the fake form of LSTM cells without biases.
+tensors, which they compute by strided ones, the fake form of LSTM cells without biases, and deep
+copies with the metadata of what they copy.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ import functools
 import importlib
 from typing import Any
 
+from bringup import _native
 from bringup._after_import import after_import
 
 
@@ -15,6 +17,22 @@ def complete(device: str) -> None:
     """Complete them for `device`, now or when torch imports them."""
     after_import("torch.nested._internal.ops", functools.partial(_complete_attention, device))
     after_import("torch._meta_registrations", _complete_cells)
+    _keep_metadata(device)
+
+
+def _keep_metadata(device: str) -> None:
+    torch: Any = importlib.import_module("torch")
+    original = torch.Tensor.__deepcopy__
+    keep = _native.torch_library("a device").devices.keep_metadata
+
+    @functools.wraps(original)
+    def deepcopy(self: Any, memo: dict[int, Any]) -> Any:
+        copied = original(self, memo)
+        if not torch.overrides.has_torch_function_unary(self) and self.device.type == device:
+            keep(self, copied)
+        return copied
+
+    torch.Tensor.__deepcopy__ = deepcopy
 
 
 def _complete_attention(device: str) -> None:
