@@ -116,7 +116,7 @@ class Launches:
             name=given["name"].encode(errors="surrogateescape"),
             owner=call.number,
             release=self._release,
-            work_items=given["work_items"],
+            work_items=given.get("work_items", 0),  # of an older trace: none
         )
         return launch, [*kept, places, kinds]
 
@@ -185,7 +185,7 @@ class Launches:
             block=abi.Dim3(*given["block"]),
             shared_bytes=given["shared_bytes"],
             name=name,
-            work_items=abi.Dim3(*given["work_items"]),
+            work_items=abi.Dim3(*given.get("work_items", ())),
         )
         return launch, [values, name]
 
