@@ -1,5 +1,5 @@
-// The operators that a device must have itself: allocation and storage (views: metadata.cpp); and on the host those
-// that torch has for devices alone.
+// The operators that a device must have itself: allocation and storage (views: metadata.cpp); and
+// on the host those that torch has for devices alone.
 #include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
 #include <ATen/OpMathType.h>
