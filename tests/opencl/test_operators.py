@@ -70,8 +70,9 @@ compare(lambda x: F.layer_norm(x.reshape(70, 65), (65,)), x)  # several rows a b
 compare(lambda x: F.layer_norm(x.transpose(0, 1), (5, 130)), x)
 def gradients(x, w, b):
     wanted = [x.requires_grad_(), w.requires_grad_(), b.requires_grad_()]
-    return torch.autograd.grad(F.layer_norm(x, (130,), w, b).square().sum(), wanted)
+    return torch.autograd.grad(F.layer_norm(x, w.shape, w, b).square().sum(), wanted)
 compare(gradients, x, weight, bias, rtol=1e-4, atol=1e-4)
+compare(gradients, torch.randn(67, 130)[:, :65], weight[:65], bias[:65], rtol=1e-4, atol=1e-4)
 for given in (None, 1e-3):
     compare(lambda x, w: F.rms_norm(x, (130,), w, given), x, weight)
 compare(lambda x: F.rms_norm(x.transpose(0, 1), (5, 130)), x)

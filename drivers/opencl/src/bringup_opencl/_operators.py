@@ -69,7 +69,8 @@ def _where_alike(blocks: str, more: str = "1") -> str:
 
 _PIECES = 30  # tensors that cat.cl takes: a call has at most 64 plain values
 _NORMED = "(numel(input) // (numel(out1) + (numel(out1) == 0)))"  # elements of a row
-_NORM_ROWS = "numel(mean) + (numel(mean) == 0)"
+_NORM_SIZE = "(numel(input) // (numel(mean) + (numel(mean) == 0)))"
+_NORM_LANES = lanes(_NORM_SIZE, "numel(mean)")
 _RMS_ROWS = "numel(rstd) + (numel(rstd) == 0)"
 
 OPERATORS: tuple[Operator, ...] = (
@@ -119,8 +120,9 @@ OPERATORS: tuple[Operator, ...] = (
         "native_layer_norm_backward",
         "layer_norm.cl:layer_norm_backward",
         "ptr(grad_out), ptr(input), ptr(mean), ptr(rstd), ptr(weight), ptr(out0), ptr(out1), "
-        f"ptr(out2), numel(mean), numel(input) // ({_NORM_ROWS})",
-        f"(numel(mean) + (numel(input) // ({_NORM_ROWS}) + 63) // 64 + 1) * (numel(input) > 0) - 1",
+        f"ptr(out2), numel(mean), {_NORM_SIZE}, i32({_NORM_LANES})",
+        f"((numel(mean) * {_NORM_LANES} + 63) // 64 + ({_NORM_SIZE} + 63) // 64 + 1) * "
+        "(numel(input) > 0) - 1",
     ),
     raw(
         "_fused_rms_norm",
