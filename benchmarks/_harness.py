@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from bringup import report
 from bringup._timing import interleaved
 
-__all__ = ["Row", "compare", "interleave", "missing", "paired", "row"]
+__all__ = ["Row", "compare", "interleave", "least", "missing", "paired", "row"]
 
 _SAMPLE_NS = 200_000
 
@@ -111,3 +111,19 @@ def compare(
     """Times `ours` against `peer` in interleaved rounds."""
     samples = interleave({"ours": ours, "peer": peer}, rounds=rounds, calls=calls)
     return row(name, peer_name, samples["ours"], samples["peer"], budget=budget, note=note)
+
+
+def least(
+    name: str,
+    calls: Mapping[str, Callable[[], object]],
+    rounds: int,
+    *,
+    peer: str,
+    budget: float | None = None,
+) -> Row:
+    """A row of the least times of the calls `ours` and `peer`: what a machine that others use adds
+    to both is no part of it.
+    """
+    samples = interleave(calls, rounds=rounds)
+    ours, theirs = (min(samples[which]) for which in ("ours", "peer"))
+    return Row(name, peer, ours / theirs, ours, theirs, budget)

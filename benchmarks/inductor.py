@@ -21,7 +21,7 @@ import torch
 from tests.gpt_program import GPT
 
 from benchmarks._compiled_loops import LOOPS, compiled, given, odd_shape, waited
-from benchmarks._harness import Row, interleave
+from benchmarks._harness import Row, least
 from bringup import devices
 
 _PEER = "Inductor C++ on cpu"
@@ -51,13 +51,6 @@ def run(*, quick: bool = False) -> list[Row]:
         torch.set_num_threads(threads)
         torch._dynamo.reset()
     return rows if quick else [*rows, *_first_calls(device)]
-
-
-def least(name: str, calls: dict[str, Callable[[], Any]], rounds: int, **columns: Any) -> Row:
-    """A row of the least times of `ours` and `peer`."""
-    samples = interleave(calls, rounds=rounds)
-    ours, theirs = (min(samples[which]) for which in ("ours", "peer"))
-    return Row(name, ratio=ours / theirs, ours_ns=ours, peer_ns=theirs, **columns)
 
 
 def _loops(device: str, rounds: int) -> Iterator[Row]:

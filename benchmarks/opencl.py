@@ -142,6 +142,30 @@ def _training_step(rounds: int) -> Row:
     return paired(name, "cpu", pairs[3:], budget=2.5)
 
 
+def _compiled_loops(rounds: int) -> list[Row]:
+    """torch.compile with its default backend, against the driver's own operators."""
+    import torch
+
+    import bringup_opencl
+    from benchmarks._compiled_loops import LOOPS, compiled, given, waited
+    from benchmarks._harness import least
+
+    bringup_opencl.load()
+    rows = []
+    for loop in LOOPS:
+        torch._dynamo.reset()
+        tensors = given(loop, loop.shape, "ocl")
+        calls = {
+            "ours": compiled(loop.function, tensors),
+            "peer": waited(loop.function, tensors),
+        }
+        budget = 0.5 if loop.kernels >= 3 else None
+        name = f"compiled {loop.name} of {' x '.join(map(str, loop.shape))}"
+        rows.append(least(name, calls, rounds, peer="eager", budget=budget))
+    bringup_opencl.unload()
+    return rows
+
+
 def _measured(memory: str, driver: str, library: str, rounds: int) -> list[Row]:
     """The rows of one kind of memory, in this process."""
     sys.path.insert(0, str(_PACKAGE))
@@ -163,6 +187,7 @@ def _measured(memory: str, driver: str, library: str, rounds: int) -> list[Row]:
             _enqueues(peer, rounds),
             *_copies(peer, max(5, rounds // 4)),
             _training_step(rounds),
+            *_compiled_loops(rounds),
         ]
     return rows
 

@@ -127,6 +127,12 @@ REDUCTIONS = [
     Row("sum_rows", lambda x: x.sum(-1), _matrix, True),
     Row("sum_columns", lambda x: (x * 2).sum(0), _matrix, True),
     Row("sum_middle", lambda x: x.sum(1), lambda: (_x(5, 33, 70),), True),
+    Row(
+        "long_rows",
+        lambda x: (torch.log_softmax(x, -1), x.var(-1), x.argmin(-1), x.sum(), (x > 3).any(-1)),
+        lambda: (_x(3, 300),),
+        True,
+    ),
     Row("mean_keepdim", lambda x: x - x.mean(-1, keepdim=True), _matrix, True),
     Row("mean_outer", lambda x: x - x.mean(0, keepdim=True), _matrix, True),
     Row("prod", lambda x: x.prod(-1), lambda: (_x(9, 7),)),

@@ -14,7 +14,7 @@ from bringup import graphs
 from bringup.errors import KernelError
 from tests.compiled_functions import ROWS, compare
 
-NAMES = 'transposed int64 half bfloat16 bool sum_columns argmax var index_put'.split()
+NAMES = 'transposed int64 half bfloat16 bool sum_columns argmax var long_rows index_put'.split()
 rows = [ROWS[name] for name in NAMES]
 
 

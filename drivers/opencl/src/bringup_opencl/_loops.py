@@ -1,4 +1,5 @@
-"""Loop nests of torch.compile in OpenCL C: one work item for each result.
+"""Loop nests of torch.compile in OpenCL C: one work item for each result, or a group for one that
+much is reduced to.
 
 Words with a leading `bringup_` are this package's, the others those of `jit.LoopLanguage`.
 """
@@ -27,11 +28,16 @@ typedef ulong uint64_t;
 typedef half half_t;
 typedef ushort bfloat16_t;
 #define INT64_C(number) number##L
+#include "bringup/functions.h"
 #define inline
 #define BRINGUP_GLOBAL global
 #define BRINGUP_FIRST(n) ((long)get_global_id(0))
 #define BRINGUP_LAST(n) (n)
 #define BRINGUP_STEP ((long)get_global_size(0))
+#define BRINGUP_LOCAL local
+#define BRINGUP_THREAD ((long)get_local_id(0))
+#define BRINGUP_BLOCK ((long)get_group_id(0))
+#define BRINGUP_BARRIER() barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
 """
 _NUMBERS = """\
 static int32_t bitcast_float_int32(float v) { return as_int(v); }
@@ -71,7 +77,9 @@ static double bitcast_int64_double(int64_t v) { return as_double(v); }
 """
 
 
-_MACROS = "".join(f"#define {name}f {name}\n" for name in _MATH.split())
+_MACROS = "".join(
+    f"#define {name}f {'bringup_erff' if name == 'erf' else name}\n" for name in _MATH.split()
+)
 
 LOOPS = jit.LoopLanguage(
     suffix=".cl",
@@ -80,6 +88,8 @@ LOOPS = jit.LoopLanguage(
     entry="kernel void {name}({parameters})",
     flags=("-w",),
     threads=64,
+    shared=True,
     elements=64,
+    most_blocks=(1 << 31) - 1,
     atomics=("float", "int32_t"),
 )

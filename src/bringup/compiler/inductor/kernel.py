@@ -37,6 +37,7 @@ from bringup.jit import LoopLanguage
 
 ENTRY = "bringup_nest"
 _FAR = 16  # elements: another line of a cache
+_FEW = 128  # elements that one thread reduces in no time
 
 
 class TypedCSE(CSE):  # type: ignore[misc]
@@ -92,7 +93,7 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
 
     def finalize_indexing(self, indices: Iterable[Any]) -> None:
         """See in which direction neighbours lie in memory."""
-        if not self.inside_reduction or self.language.lanes == 1:
+        if not self.inside_reduction:
             return
         results, reduced = 0, 0
         x, r = (tree.symbol() for tree in self.range_trees)
@@ -101,6 +102,20 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
             reduced += strides[r] == 1
             results += strides[x] == 1 and strides[r] not in (0, 1)
         self._outer = results > reduced
+
+    @property
+    def _has_lanes(self) -> bool:
+        return self.language.lanes > 1
+
+    @property
+    def _is_grouped(self) -> bool:
+        """Return whether a block of threads computes one result: where much is reduced that lies
+        side by side.
+        """
+        if self._has_lanes or not self.language.shared or not self.features.is_reduction():
+            return False
+        known, reduced = V.graph.sizevars, self.range_trees[1].numel
+        return not self._outer and not known.statically_known_lt(reduced, _FEW)
 
     # --- memory
 
@@ -254,16 +269,17 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
         """End a segment: what follows sees the results of its reductions."""
         if not (self.loads or self.compute or self.stores or self._after):
             return
-        code, after = IndentedBuffer(), self._after
+        code, after, loops = IndentedBuffer(), self._after, self.inside_reduction
+        code.splice(self.loads)
+        code.splice(self.compute)
+        (code if loops else after).splice(self.stores)
         for buffer in (self.loads, self.compute, self.stores):
-            code.splice(buffer)
             buffer.clear()
         self._after = IndentedBuffer()
-        loops = self.inside_reduction
         found, kinds = tuple(self._reductions), tuple(self._welford)
         self._segments.append(Segment(loops, self._reduced, code, after, found, kinds))
         self._reduced, self._reductions, self._welford = [], [], {}
-        if loops or self._outer:
+        if loops or (self._outer and self._has_lanes):
             self._forget()
 
     def _forget(self) -> None:
@@ -391,7 +407,11 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
         """Return the text of the function."""
         self.codegen_body()
         nest = self._nest()
-        if self.language.lanes == 1:
+        if self._is_grouped:
+            lines = nest.grouped(self.language.threads)
+        elif self.language.shared:
+            lines = nest.threads(self.language.threads)
+        elif not self._has_lanes:
             lines = nest.plain()
         elif not self.features.is_reduction():
             nest.across = self._across()
@@ -406,9 +426,11 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
 
     def work(self) -> str:
         """Return how many elements there are, of which a launch makes blocks, for the wrapper."""
-        trees = self.range_trees if self.language.lanes > 1 else self.range_trees[:1]
+        trees = self.range_trees if self._has_lanes else self.range_trees[:1]
         sizes = [V.graph.wrapper_code.codegen_python_sizevar(tree.numel) for tree in trees]
         first, *others = sizes
+        if self._is_grouped:
+            others = [str(self.language.elements)]
         return " * ".join([f"({first})", *(f"max(1, {size})" for size in others)])
 
     def call_kernel(self, name: str, node: Any = None, deallocate_ws: bool = True) -> None:

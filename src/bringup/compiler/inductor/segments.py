@@ -47,7 +47,7 @@ class Segment:
         loops: whether it is a loop.
         indices: lines that name parts of the reduced index.
         code: for each element.
-        after: what is stored when the loop is over.
+        after: what is stored when the loop is over, or by code between loops.
         reductions: what the loop keeps.
         welford: the C types for which the loop needs the inverse of the count.
     """
@@ -223,18 +223,63 @@ class Nest:
         lines = [
             f"for (int64_t xindex = BRINGUP_FIRST({self.count}); xindex < BRINGUP_LAST"
             f"({self.count}); xindex += BRINGUP_STEP) {{",
-            *self._named(),
+            *self._one_by_one(),
         ]
+        return [*lines, "}"]
+
+    def threads(self, threads: int) -> list[str]:
+        """Return one result for each thread, without a loop: compilers then make vectors of
+        threads.
+        """
+        return [
+            f"const int64_t xindex = BRINGUP_BLOCK * {threads} + BRINGUP_THREAD;",
+            f"if (xindex < {self.count}) {{",
+            *self._one_by_one(),
+            "}",
+        ]
+
+    def _one_by_one(self) -> list[str]:
+        lines = self._named()
         for segment in self.segments:
             if not segment.loops:
-                lines += _lines(segment.code, "")
+                lines += _between(segment)
                 continue
             lines += [f"{p.c_type} {p.name} = {p.start};" for p in _parts(segment)]
             lines.append(f"for (int64_t r0_index = 0; r0_index < {self.reduced}; ++r0_index) {{")
             lines += _inverses(segment, "r0_index + 1")
             lines += [*segment.indices, *_lines(segment.code, ""), "}"]
             lines += _lines(segment.after, "")
-        return [*lines, "}"]
+        return lines
+
+    def grouped(self, threads: int) -> list[str]:
+        """Return one result for each block of a device's threads, of which each takes a part of
+        what is reduced. Every thread comes to every barrier, and the first one stores.
+        """
+        shared = [part for segment in self.segments for part in _parts(segment)]
+        lines = [f"BRINGUP_LOCAL {p.c_type} {p.name}_lanes[{threads}];" for p in shared]
+        lines += [
+            "const int64_t thread = BRINGUP_THREAD, xindex = BRINGUP_BLOCK;",
+            *self._named(),
+        ]
+        for segment in self.segments:
+            if segment.loops:
+                parts = _parts(segment)
+                lines += [f"{p.c_type} {p.name} = {p.start};" for p in parts]
+                lines += [
+                    f"for (int64_t r0_index = thread; r0_index < {self.reduced}; "
+                    f"r0_index += {threads}) {{",
+                    *_inverses(segment, f"r0_index / {threads} + 1"),
+                    *segment.indices,
+                    *_lines(segment.code, ""),
+                    "}",
+                    *(_combined(segment, threads) if parts else ()),
+                ]
+            else:
+                lines += _lines(segment.code, "")
+            if stores := _lines(segment.after, ""):
+                lines += ["BRINGUP_BARRIER();", "if (thread == 0) {", *stores, "}"]
+                lines += ["BRINGUP_BARRIER();"]
+        return lines
 
     def rows(self) -> list[str]:
         """Return elements in rows of the innermost dimension: no division within a row."""
@@ -257,7 +302,7 @@ class Nest:
         lines += [f"const int64_t {name} = x_begin + lane;"] if name else []
         lines += along
         for segment in self.segments:
-            lines += _lines(segment.code, "")
+            lines += _between(segment)
         return [*lines, "}", "x_at += x_count;", "}"]
 
     def tiles(self) -> list[str]:
@@ -291,7 +336,7 @@ class Nest:
             *along,
         ]
         for segment in self.segments:
-            code = _lines(segment.code, "")
+            code = _between(segment)
             for number, one in enumerate(self.across):
                 element = f"square{number}[row - row_at][{name} - x_at]"
                 code = [line.replace(f" = {one.text};", f" = {element};") for line in code]
@@ -333,7 +378,7 @@ class Nest:
         ]
         for segment in self.segments:
             if not segment.loops:
-                lines += _lines(segment.code, "")
+                lines += _between(segment)
                 continue
             body = ["const int64_t r0_index = r0_at + lane;", *segment.indices]
             body += [*_lines(segment.code, LANE), "}"]
@@ -384,8 +429,8 @@ class Nest:
                 lines += self._lane_loop(done, [*segment.indices, *_lines(segment.code, LANE)])
                 lines.append("}")
                 done += _parts(segment)
-            code = segment.after if segment.loops else segment.code
-            if text := _lines(code, ""):
+            text = _lines(segment.after, "") if segment.loops else _between(segment)
+            if text:
                 lines += self._lane_loop(done, text)
         return [*lines, "}"]
 
@@ -417,8 +462,33 @@ def _lines(code: Any, at: str) -> list[str]:
     return text.splitlines()
 
 
+def _between(segment: Segment) -> list[str]:
+    return _lines(segment.code, "") + _lines(segment.after, "")
+
+
 def _inverses(segment: Segment, count: str) -> list[str]:
     return [f"const {one} inverse_{one} = 1 / ({one})({count});" for one in segment.welford]
+
+
+def _combined(segment: Segment, threads: int) -> list[str]:
+    """Return lines that make one of what the threads of a block have, for all of them."""
+    parts = _parts(segment)
+    kept = [f"{p.name}_lanes[thread] = {p.name};" for p in parts]
+    combine = [line for one in segment.reductions for line in one.combine]
+    return [
+        *kept,
+        "BRINGUP_BARRIER();",
+        f"for (int span = {threads // 2}; span > 0; span /= 2) {{",
+        "if (thread < span) {",
+        "const int lane = (int)thread + span;",
+        *combine,
+        *kept,
+        "}",
+        "BRINGUP_BARRIER();",
+        "}",
+        *(f"{p.name} = {p.name}_lanes[0];" for p in parts),
+        "BRINGUP_BARRIER();",
+    ]
 
 
 def _started(part: Accumulator, room: int, count: str) -> list[str]:

@@ -22,6 +22,9 @@ class LoopLanguage:
       numbers computed with as float;
     * `bitcast_float_int32(v)`, `bitcast_int32_float(v)` and, with float64, `bitcast_double_int64`
       and `bitcast_int64_double`;
+    * with `shared`, `BRINGUP_LOCAL`, the address space of what the threads of a block share,
+      declared at the beginning of a kernel, `BRINGUP_BLOCK`, `BRINGUP_THREAD` (of a block) and
+      `BRINGUP_BARRIER()`: every thread of the block is there, and sees what the others wrote;
     * C's functions of math.h by their names, for float with the suffix `f`; `INFINITY` and `NAN`;
     * `atomic_add_T(p, v)` for each type of `atomics`;
     * with lanes, `transpose_square(to, from, step)`: 16 x 16 elements of 4 bytes, of which those of
@@ -39,8 +42,11 @@ class LoopLanguage:
         flags: compiler options beside those of every build.
         lanes: elements that one worker computes side by side; 1 where the device's own threads do.
         threads: of a block.
-        elements: that are worth a block.
-        most_blocks: of a launch.
+        shared: whether the threads of a block have memory and barriers in common. A block then
+            computes one result of a long reduction, and otherwise a thread one result: there are
+            as many blocks as that takes.
+        elements: that are worth a block; with `shared` those of `threads`.
+        most_blocks: of a launch; with `shared` more than any tensor has elements for.
         atomics: the C types that can be added to by several workers at once.
 
     Examples:
@@ -56,6 +62,7 @@ class LoopLanguage:
     flags: tuple[str, ...] = ()
     lanes: int = 1
     threads: int = 1
+    shared: bool = False
     elements: int = 1 << 14
     most_blocks: int = 1 << 16
     atomics: tuple[str, ...] = ()
