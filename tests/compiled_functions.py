@@ -257,7 +257,7 @@ def compare(row: Row, device: str) -> None:
     expected, got = row.function(*here), torch.compile(row.function, fullgraph=True)(*there)
     torch.testing.assert_close(_moved(got, device), expected, equal_nan=True, **how)
     torch.testing.assert_close(_moved(there, device), here, equal_nan=True, **how)
-    assert _shared(there, got) == _shared(here, expected)
+    assert shared(there, got) == shared(here, expected)
 
 
 def _moved(value: Any, device: str) -> Any:
@@ -272,7 +272,7 @@ def _moved(value: Any, device: str) -> Any:
     return torch.utils._pytree.tree_map(moved, value)
 
 
-def _shared(*values: Any) -> list[int]:
+def shared(*values: Any) -> list[int]:
     """Return for each tensor the first one that has the same storage."""
     leaves = torch.utils._pytree.tree_leaves(values)
     storages = [v.untyped_storage()._cdata for v in leaves if isinstance(v, torch.Tensor)]

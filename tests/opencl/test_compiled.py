@@ -35,6 +35,22 @@ with graphs.capture(graph):
 index.copy_(torch.tensor([4, 0]))
 graph.replay()
 print(picked.tolist())
+weight = torch.ones(3, device="ocl", requires_grad=True)
+function = torch.compile(lambda w, x: (w * x).sin().sum())
+def step():
+    weight.grad = None
+    function(weight, x[:3]).backward()
+    weight.detach().sub_(weight.grad)
+step()
+trained = graphs.CapturedGraph()
+with graphs.capture(trained, gradients=True):
+    step()
+before = weight.detach().clone()
+trained.replay()
+replayed = weight.detach().clone()
+weight.detach().copy_(before)
+step()
+print(torch.equal(weight.cpu(), replayed.cpu()), torch.equal(weight.cpu(), before.cpu()))
 index.copy_(torch.tensor([1, 99]))
 graph.replay()
 try:
@@ -47,7 +63,8 @@ except KernelError as error:
 def test_compiled_functions_give_what_eager_operators_give(library: Path) -> None:
     program = f"ROOT = {str(ROOT / 'drivers/opencl/src')!r}\n{LOADED}\n{COMPILED}"
     said = output_of(program, str(library), BRINGUP_OPENCL_MEMORY="coarse")
-    *_, picked, last = said.splitlines()
+    *_, picked, trained, last = said.splitlines()
     assert picked == "[8.0, 0.0]"
+    assert trained == "True False"
     assert last.endswith("index 99 is out of bounds for a dimension of size 5")
     assert "aten.index.Tensor" in last

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.compiled_functions import ROWS, Row, gradients_of
+from tests.compiled_functions import ROWS, Row, gradients_of, shared
 from tests.sweeps.support import FULL, part
 
 from bringup import devices, graphs
@@ -63,6 +63,7 @@ def test_calls_of_reduced_overhead_give_what_compiled_calls_give(name: str) -> N
         given, same = _inputs(ROWS[name], seed), _inputs(ROWS[name], seed)
         former.append((fast(*given), plain(*same), given, same))
     for got, expected, given, same in former:  # no call overwrote what another gave
+        assert shared(given, got) == shared(same, expected)
         mine_all, its_all = map(torch.utils._pytree.tree_leaves, ((got, given), (expected, same)))
         for mine, its in zip(mine_all, its_all, strict=True):
             assert mine.stride() == its.stride()

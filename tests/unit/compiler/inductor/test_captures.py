@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from torch import nn
 
 from bringup import compiler, graphs
 from bringup.errors import CaptureError, KernelError, UpdateError
+from bringup.graphs._compiled_code import is_recorded
 
 _NUMBER = torch.tensor(2.0)
 
@@ -122,6 +124,23 @@ def test_random_numbers_of_replays_are_those_of_calls() -> None:
         graph.replay()
         assert torch.equal(dropped, drawn)
     assert not torch.equal(expected[0], expected[1])
+
+
+@pytest.mark.parametrize(
+    ("devices", "text", "recorded"),
+    [
+        ({"npu"}, "buf0 = empty_strided((3, ), (1, ))\nasync_compile.wait(globals())", True),
+        ({"npu", "cpu"}, "cpp_fused_sin_0 = async_compile.cpp_pybinding(['float*'], '')", False),
+        ({"npu", "cpu"}, "buf1 = empty_strided_cpu((), (), torch.float32)", False),
+        ({"cpu"}, "buf0 = empty_strided((3, ), (1, ))", False),
+    ],
+)
+def test_graphs_with_kernels_or_memory_of_the_cpu_are_not_entered(
+    devices: set[str], text: str, recorded: bool
+) -> None:
+    # A real one, which takes ten seconds: tests/sweeps/test_captured_compiled.py.
+    assert is_recorded(SimpleNamespace(device_types=devices, source_code=text)) is recorded
+    assert not is_recorded(SimpleNamespace(device_types=devices))
 
 
 def test_a_number_that_comes_by_value_is_refused() -> None:
