@@ -41,7 +41,7 @@ def register(device_type: str) -> None:
         torch_private.replay_calls_of(device_type)
         torch_private.compute_once_on(device_type, launch.has_lanes)
 
-    after_import("torch._inductor.graph", decide)
+    after_import("torch._inductor.compile_fx", decide)
 
 
 class _Wrapper:

@@ -106,3 +106,8 @@ def test_a_member_of_torch_that_is_missing_is_named(monkeypatch: pytest.MonkeyPa
     monkeypatch.delattr("torch._inductor.codegen.common.DeferredLine")
     with pytest.raises(DeviceError, match=r"torch 2.*'DeferredLine'.*use the version of torch"):
         runpy.run_path(torch_private.__file__)
+
+
+def test_the_generator_may_be_imported_before_inductor() -> None:
+    code = LOADED + "import bringup.compiler.inductor.kernel as kernel\nprint(kernel.ENTRY)"
+    assert output_of("import torch\n" + code) == "bringup_nest"
