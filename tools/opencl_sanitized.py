@@ -4,9 +4,9 @@
 
 The folder is where a preset of that sanitizer has built `bringup-driver-check`: an uninstrumented
 program would hide the driver's races. `make asan-opencl` does both presets. Suppressed is what the
-OpenCL loader, PoCL and its compiler do among themselves, and one race of the program. Left out are
-the checks that take all memory, which the sanitizer poisons byte by byte, and `errors.copy_kinds`,
-in which the program itself makes an enumerator that there is not.
+OpenCL loader, PoCL and its compiler do among themselves. Left out are the checks that take all
+memory, which the sanitizer poisons byte by byte, and `errors.copy_kinds`, in which the program
+itself makes an enumerator that there is not.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ _CHECKS = (
 )  # fmt: skip
 _FOREIGN = ("libpocl", "libLLVM", "libclang-cpp", "libOpenCL")
 _KINDS = ("race", "mutex", "thread", "signal", "deadlock")
-# The program's list of calls: once it is full, threads write lines that others have not ended.
-_OWN = "race:bringup::driver_check::Journal::"
 
 
 def main() -> int:
@@ -59,7 +57,7 @@ def _checked(program: Path, sanitizers: str, folder: Path) -> list[dict[str, str
     command = ["cc", *_FLAGS, "-g", f"-fsanitize={sanitizers}", f"-I{_ROOT / 'include'}"]
     command += [*map(str, sorted(_SOURCES.glob("*.c"))), "-o", str(driver)]
     subprocess.run([*command, "-lOpenCL", "-lpthread"], check=True)
-    lines = [_OWN, *(f"{kind}:{library}" for library in _FOREIGN for kind in _KINDS)]
+    lines = [f"{kind}:{library}" for library in _FOREIGN for kind in _KINDS]
     suppressions.write_text("\n".join(lines) + "\n")
     environment = {
         **os.environ,

@@ -53,13 +53,17 @@ void Journal::end(Outcome outcome, const std::string& reason) {
 
 CallLine* Journal::call(const char* function, const std::string& text) {
   if (has_failure()) return &after_failure_;
-  const uint32_t number = count_.fetch_add(1);
-  CallLine& line = const_cast<CallLine&>(this->line(number));
-  line.state = CallLine::kEmpty;
-  put(line.function, function);
-  put(line.text, text);
-  line.state = CallLine::kBegun;
-  return &line;
+  for (uint32_t tried = 0; tried < kFirst + kLast; ++tried) {
+    CallLine& line = const_cast<CallLine&>(this->line(count_.fetch_add(1)));
+    uint32_t state = line.state;
+    if (state != CallLine::kEmpty && state != CallLine::kDone) continue;
+    if (!line.state.compare_exchange_strong(state, CallLine::kWritten)) continue;
+    put(line.function, function);
+    put(line.text, text);
+    line.state = CallLine::kBegun;
+    return &line;
+  }
+  return &after_failure_;
 }
 
 void Journal::done(CallLine* line, const std::string& result) {
@@ -79,7 +83,7 @@ std::vector<std::string> Journal::calls() const {
   const uint32_t tail = count > kFirst + kLast ? count - kLast : std::min(count, kFirst);
   const auto add = [&](uint32_t number) {
     const CallLine& one = line(number);
-    if (one.state == CallLine::kEmpty) return;
+    if (one.state == CallLine::kEmpty || one.state == CallLine::kWritten) return;
     const bool open = one.state == CallLine::kBegun;
     found.push_back(std::string(one.text) + (open ? " has not returned" : ""));
   };

@@ -17,7 +17,7 @@ enum class Outcome : uint32_t { kNotRun = 0, kRunning = 1, kPass = 2, kFail = 3,
 
 // One call. `text` is complete before `state` says so.
 struct CallLine {
-  enum State : uint32_t { kEmpty = 0, kBegun = 1, kDone = 2 };
+  enum State : uint32_t { kEmpty = 0, kBegun = 1, kDone = 2, kWritten = 3 /* by call() */ };
   std::atomic<uint32_t> state;
   char function[32];
   char text[288];
@@ -32,7 +32,8 @@ class Journal {
   void end(Outcome outcome, const std::string& reason = "");
   bool has_failure() const { return failed_.load() != 0; }
 
-  // A line for a call that begins, and its completion.
+  // A line for a call that begins, and its completion. Never one whose call has not ended: where
+  // all lines have such calls, one that is not kept.
   CallLine* call(const char* function, const std::string& text);
   static void done(CallLine* line, const std::string& result);
 
