@@ -86,6 +86,21 @@ def _swaps(x: torch.Tensor, y: torch.Tensor) -> Any:
     return x - y
 
 
+def _swaps_views(x: torch.Tensor, y: torch.Tensor) -> Any:
+    kept = x.clone()
+    x[:9].copy_(y[3:12])
+    y[:5].copy_(kept[:5])
+    return x - y
+
+
+def _turns_around(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> Any:
+    kept = x.clone()
+    x.copy_(y)
+    y.copy_(z)
+    z.copy_(kept)
+    return x + 2 * y + 3 * z
+
+
 def _writes_with_step(x: torch.Tensor) -> Any:
     x[::2, 1::3] += 5
     return x.relu()
@@ -123,6 +138,9 @@ MUTATION = [
     Row("writes_through_a_view", _writes_through_a_view, _matrix),
     Row("writes_after_reading", _writes_after_reading, _matrix),
     Row("swaps", _swaps, _two),
+    Row("swaps_views", _swaps_views, _two),
+    Row("swaps_transposed", lambda x, y: _swaps(x, y.t()), lambda: (_x(9, 9), _x(9, 9))),
+    Row("turns_around", _turns_around, lambda: (_x(9), _x(9), _x(9))),
     Row("writes_with_step", _writes_with_step, _matrix),
     Row("writes_masked", _writes_masked, _matrix),
     Row("writes_indexed", _writes_indexed, lambda: (_x(9, 4), torch.tensor([1, 3, 7]))),
