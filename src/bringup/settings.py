@@ -221,6 +221,13 @@ graph_optimize = Setting(
     "1",
     parse.level,
 )
+graph_verify = Setting(
+    "BRINGUP_GRAPH_VERIFY",
+    "every so many-th replay of a captured graph runs each prepared operator at level 0 too, and "
+    "raises where the bits differ (slow); 0: none",
+    "0",
+    parse.number,
+)
 pass_switch = Setting(
     "BRINGUP_PASS_SWITCH",
     "passes switched on or off by name, ALL for all others: `ALL:off,Name:on`, or the path of "

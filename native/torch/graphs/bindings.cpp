@@ -286,10 +286,10 @@ void bind_recorder(nb::module_& module) {
       .def("stop", &Recorder::stop)
       .def(
           "finish",
-          [](Recorder& recorder, int level) {
-            return std::shared_ptr<Graph>(recorder.finish(level));
+          [](Recorder& recorder, int level, int64_t verify) {
+            return std::shared_ptr<Graph>(recorder.finish(level, verify));
           },
-          nb::arg("level"), nb::call_guard<nb::gil_scoped_release>())
+          nb::arg("level"), nb::arg("verify"), nb::call_guard<nb::gil_scoped_release>())
       .def("abandon", &Recorder::abandon, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("seen", &Recorder::seen)
       .def_prop_ro("node_count", &Recorder::node_count)

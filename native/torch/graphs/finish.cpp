@@ -135,7 +135,7 @@ void Recorder::check_replay(Graph& graph, const std::vector<WrittenMemory>& writ
   }
 }
 
-std::unique_ptr<Graph> Recorder::finish(int level) {
+std::unique_ptr<Graph> Recorder::finish(int level, int64_t verify) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   pool_->seal();
   check_contents();
@@ -145,7 +145,7 @@ std::unique_ptr<Graph> Recorder::finish(int level) {
   check_seen();
   const std::vector<WrittenMemory> written = written_memory();
   auto graph = std::make_unique<Graph>(pool_, std::move(nodes_), std::move(inputs_), device_,
-                                       copies_to_host_, random_.finish(), level);
+                                       copies_to_host_, random_.finish(), level, verify);
   graph->take_given(watch_, std::move(versions_).living());
   put_back();
   const SpoiltMemory spoilt(*graph);

@@ -73,13 +73,14 @@ const char* const kWithinPool =
 
 Graph::Graph(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Node>> nodes, Inputs inputs,
              std::optional<c10::DeviceIndex> device, bool copies_to_host, GraphRandom random,
-             int level)
+             int level, int64_t verify)
     : pool_(std::move(pool)),
       nodes_(std::move(nodes)),
       values_(nodes_, std::move(inputs)),
       random_(std::move(random)) {
   replay_.pool = pool_;
   replay_.level = level;
+  replay_.verify = verify;
   if (!device) return;
   shares_host_memory_ = copies_to_host || values_.inputs().any_on_host();
   device_graph_ = std::make_unique<DeviceGraph>(

@@ -32,9 +32,10 @@ struct Access {
 class Graph {
  public:
   // `device`: the driver's device that the nodes work on, or none for cpu. `copies_to_host`:
-  // whether nodes on the device write memory of the host. `level`: see Replay.
+  // whether nodes on the device write memory of the host. `level`, `verify`: see Replay.
   Graph(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Node>> nodes, Inputs inputs,
-        std::optional<c10::DeviceIndex> device, bool copies_to_host, GraphRandom random, int level);
+        std::optional<c10::DeviceIndex> device, bool copies_to_host, GraphRandom random, int level,
+        int64_t verify);
 
   // At the end of the capture: what check_given() checks, and whose counters a replay moves.
   void take_given(std::shared_ptr<Watch> watch, WrittenVersions versions);

@@ -196,10 +196,32 @@ Preparation OperatorNode::prepare() const {
 
 void OperatorNode::run(Replay& replay) {
   if (prepared_.call != nullptr && !gave_up_.load(std::memory_order_relaxed)) {
+    if (replay.verify != 0 && ++runs_ % replay.verify == 0) return run_verified(replay);
     if (C10_LIKELY(prepared_.call->run())) return;
     gave_up_ = true;
   }
   run_unprepared(replay);
+}
+
+void OperatorNode::run_verified(Replay& replay) {
+  std::vector<at::Tensor> memory, before, prepared;
+  for (const Output& output : call_.outputs) {
+    memory.push_back(bytes_of(output.tensor.storage()));
+    before.push_back(memory.back().clone());
+  }
+  if (!prepared_.call->run()) return run_unprepared(replay);
+  for (size_t i = 0; i < memory.size(); ++i) {
+    prepared.push_back(memory[i].clone());
+    memory[i].copy_(before[i]);
+  }
+  run_unprepared(replay);
+  for (size_t i = 0; i < memory.size(); ++i) {
+    TORCH_CHECK(
+        memory[i].equal(prepared[i]),
+        "BRINGUP_GRAPH_VERIFY: level 1 gave other bits than level 0. Either other code wrote what "
+        "it reads, or this is a defect of bringup: please report it, and "
+        "capture with CapturedGraph(optimize=0)");
+  }
 }
 
 void OperatorNode::run_unprepared(Replay& replay) {

@@ -37,6 +37,8 @@ struct Replay {
   // 0: every operator is called as torch's dispatcher calls it. 1: kernels of torch are called with
   // what was prepared once.
   int level = 0;
+  // Every so many-th run of a node is compared with level 0; 0: none.
+  int64_t verify = 0;
 };
 
 // A host argument that `update` may write.
@@ -254,6 +256,7 @@ class OperatorNode final : public Node {
   void choose_unboxed();
   Preparation prepare() const;
   void run_unprepared(Replay& replay);
+  void run_verified(Replay& replay);
   // Whether the operator allocated just what is recorded.
   bool run_functional(Replay& replay) const;
   // Calls an overload of the operator with what is on the stack.
@@ -267,6 +270,7 @@ class OperatorNode final : public Node {
   Method method_ = Method::kAllocations;
   Preparation prepared_{nullptr, "the graph was captured with optimize=0"};
   std::atomic<bool> gave_up_ = false;     // of prepared_; while others read it
+  int64_t runs_ = 0;                      // where some are verified
   std::unique_ptr<UnboxedCall> unboxed_;  // of the out form, where it can be called so
 };
 

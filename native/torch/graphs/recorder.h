@@ -101,9 +101,9 @@ class Recorder {
   void begin();
   // Stops recording, on the same thread. Idempotent.
   void stop() noexcept;
-  // After stop(): the graph, with everything that the run changed put back. `level`: of its
-  // replays.
-  std::unique_ptr<Graph> finish(int level);
+  // After stop(): the graph, with everything that the run changed put back. `level`,
+  // `verify`: see Replay.
+  std::unique_ptr<Graph> finish(int level, int64_t verify);
   // After stop(): puts back what the run changed.
   void abandon();
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import set_checkpoint_early_stop
 
+from bringup import settings
 from bringup._after_import import after_import
 from bringup._native import torch_library
 from bringup.errors import CaptureError
@@ -225,7 +226,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
                 )
             check_become_nodes(recorder.handled_without_node)
             _check_outputs(recorder)
-            native = recorder.finish(graph._level)
+            native = recorder.finish(graph._level, settings.graph_verify() or 0)
             optimizers = given.settle(native, recorder.watch, list(scopes.called))
             unit.settle(native, scopes.calls)
             unit.watch_inputs(recorder.watch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -128,3 +129,34 @@ def test_another_level_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRINGUP_GRAPH_OPTIMIZE", "fast")
     with pytest.raises(SettingError, match="expected 0 or 1"):
         graphs.CapturedGraph()
+
+
+def replay(graph: graphs.CapturedGraph, times: int) -> None:
+    for _ in range(times):
+        graph.replay()
+
+
+def test_verified_replays_find_what_differs_and_leave_results_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("BRINGUP_GRAPH_VERIFY", "2")
+    x, total = X.clone(), torch.zeros(3, 4)
+    graph, _ = captured(lambda: total.add_(x * 2))
+    replay(graph, 4)
+    torch.testing.assert_close(total, X * 8)
+    wide = torch.zeros(1 << 20)
+    graph, _ = captured(lambda: wide * 2)
+    over = threading.Event()
+
+    def write() -> None:
+        while not over.is_set():
+            wide.add_(1)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        with pytest.raises(RuntimeError, match=r"level 1 gave other bits.*aten::mul"):
+            replay(graph, 1000)
+    finally:
+        over.set()
+        writer.join()
