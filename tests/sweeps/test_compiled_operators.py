@@ -1,0 +1,51 @@
+"""OpInfo compiled: torch.compile's default backend on the device gives what eager operators of the
+cpu give, and nine of ten nodes of its graphs are generated code.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from tests.sweeps.compiled_operators import DTYPES, comparable, counted_nodes, failures, part_of
+from tests.sweeps.support import PARTS, part, sized
+
+from bringup import devices
+
+_STATISTICS = (
+    "(torch.float32, (5,), False), expected"  # torch's decomposition keeps them in float32
+)
+EXPECTED = {
+    "native_batch_norm": _STATISTICS,
+    "native_layer_norm": _STATISTICS,
+    "_native_batch_norm_legit": _STATISTICS,
+    "_batch_norm_with_update": _STATISTICS,
+    "grid_sampler_2d": "up to 0.0",  # places in half precision, which eager operators round
+    "tensor_split": "method tensor_split",  # torch takes indices on the CPU only, on every device
+}
+"""Operators that differ, and a part of the words."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _npu() -> None:
+    devices.load_driver("sim")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", part(range(PARTS)))
+def test_compiled_operators_give_the_cpus_results_and_are_generated(
+    first: int, sweep_counts: Counter[str]
+) -> None:
+    found: list[str] = []
+    with comparable(), counted_nodes("npu") as nodes:
+        for dtype in DTYPES:
+            for op in part_of(dtype, first, PARTS):
+                words = failures(op, getattr(torch, dtype), "npu", sized(1, 2), sweep_counts)
+                known = EXPECTED.get(op.full_name)
+                told = [one for one in words if known is None or known not in one]
+                found += [f"{dtype} {op.full_name} {one}" for one in told]
+    sweep_counts["generated nodes"] += nodes["generated"]
+    sweep_counts["nodes"] += nodes.total()
+    assert found == []
+    assert nodes.share() >= 0.9, nodes.most_common(20)
