@@ -284,5 +284,9 @@ def gradients_of(function: Callable[..., Any], inputs: Sequence[Any]) -> list[An
     leaves = [v.detach().requires_grad_() if v.is_floating_point() else v for v in inputs]
     results = torch.utils._pytree.tree_leaves(function(*leaves))
     wanted = [v for v in leaves if v.requires_grad]
-    total = sum(v.float().sin().sum() for v in results if v.requires_grad)
+    total = sum(
+        (v if v.dtype == torch.float64 else v.float()).sin().sum()
+        for v in results
+        if v.requires_grad
+    )
     return list(torch.autograd.grad(total, wanted, allow_unused=True))

@@ -100,7 +100,7 @@ static inline float bringup_tanhf(float x) {
   p = BRINGUP_FMA(p, z, -3.33332819422e-1f);
   const float q = BRINGUP_FMA(p * z, x, x);
   const float y = 1.0f - 2.0f / (bringup_exp_within(2.0f * a) + 1.0f);
-  return a < 0.625f ? q : BRINGUP_FLOAT(copysign)(y, x);
+  return BRINGUP_FLOAT(copysign)(a < 0.625f ? q : y, x);
 }
 
 static inline float bringup_erff(float x) {

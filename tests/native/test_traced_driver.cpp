@@ -218,7 +218,7 @@ TEST(a_launch_is_written_with_every_argument) {
   CHECK_EQ(table.device_synchronize(0), BRINGUP_OK);
   const std::string line = line_with(folder, {"\"function\":\"launch\""});
   CHECK(contains(line, "\"name\":\"test::kernel\""));
-  CHECK(contains(line, "\"grid\":2,\"args\":[{\"tensor\":{\"data\":"));
+  CHECK(contains(line, "\"grid\":2,\"work_items\":0,\"args\":[{\"tensor\":{\"data\":"));
   CHECK(contains(line, "\"dtype\":[0,64,1],\"shape\":[3],\"strides\":[1],\"byte_offset\":0}}"));
   CHECK(contains(line, "{\"int\":5}]"));
 }

@@ -49,6 +49,7 @@ UNARY: list[Callable[[Tensor], Tensor]] = [
     lambda x: x.to(torch.float32).to(x.dtype),
     lambda x: x.to(torch.float64).to(x.dtype),
     lambda x: x.clone(),
+    torch._neg_view,
     lambda x: torch.where(x > 0, x, 0),
     lambda x: (x > 0).to(x.dtype),
     lambda x: x.tril(),
@@ -77,6 +78,7 @@ PRODUCTS: list[Callable[[Tensor, Tensor], Tensor]] = [
     lambda x, y: x @ y.t(),
     lambda x, y: torch.addmm(x[:, :1], x, y.t()),
     lambda x, y: torch.bmm(x[None], y.t()[None])[0],
+    lambda x, y: torch.baddbmm(x[:, :1], x[None], y.t()[None])[0],
 ]
 
 

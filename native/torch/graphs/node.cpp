@@ -184,7 +184,10 @@ void OperatorNode::choose_unboxed() {
 Preparation OperatorNode::prepare() const {
   if (call_.random) return {nullptr, "it draws random numbers"};
   if (call_.updatable) return {nullptr, "its arguments can be updated"};
-  if (call_.keys != kCpuKernel) return {nullptr, "more than a kernel of the cpu runs"};
+  const auto is_lazy = [](const at::Tensor& tensor) { return tensor.is_conj() || tensor.is_neg(); };
+  if (call_.keys != kCpuKernel || any_tensor(call_.args, is_lazy)) {
+    return {nullptr, "more than a kernel of the cpu runs"};
+  }
   if (method_ == Method::kCopy) return {nullptr, "its results are copied"};
   std::vector<at::Tensor> outputs;
   for (const Output& output : call_.outputs) outputs.push_back(output.tensor);

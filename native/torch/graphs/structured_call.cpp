@@ -12,7 +12,6 @@
 #include <ATen/ops/argmax_native.h>
 #include <ATen/ops/argmin_native.h>
 #include <ATen/ops/atan2_native.h>
-#include <ATen/ops/baddbmm_native.h>
 #include <ATen/ops/bitwise_and_native.h>
 #include <ATen/ops/bitwise_not_native.h>
 #include <ATen/ops/bitwise_or_native.h>
@@ -38,7 +37,6 @@
 #include <ATen/ops/ge_native.h>
 #include <ATen/ops/gelu_backward_native.h>
 #include <ATen/ops/gelu_native.h>
-#include <ATen/ops/glu_native.h>
 #include <ATen/ops/gt_native.h>
 #include <ATen/ops/hardsigmoid_native.h>
 #include <ATen/ops/le_native.h>
@@ -247,6 +245,8 @@ Preparation prepare(const c10::OperatorHandle& out, const c10::OperatorHandle& r
 
 using PrepareOut = decltype(&prepare<at::native::structured_mm_out_cpu>);
 // Out forms whose CPU kernel is structured, and computes nothing ahead that its `impl` is given.
+// Not baddbmm, whose meta function copies into the result, nor glu, whose iterator borrows tensors
+// that are gone.
 const std::unordered_map<std::string, PrepareOut> kStructured{
     {"aten::add.out", &prepare<at::native::structured_ufunc_add_CPU>},
     {"aten::addcdiv.out", &prepare<at::native::structured_addcdiv_out>},
@@ -257,7 +257,6 @@ const std::unordered_map<std::string, PrepareOut> kStructured{
     {"aten::argmax.out", &prepare<at::native::structured_argmax_out>},
     {"aten::argmin.out", &prepare<at::native::structured_argmin_out>},
     {"aten::atan2.out", &prepare<at::native::structured_atan2_out>},
-    {"aten::baddbmm.out", &prepare<at::native::structured_baddbmm_out_cpu>},
     {"aten::bitwise_and.Tensor_out", &prepare<at::native::structured_bitwise_and_out>},
     {"aten::bitwise_not.out", &prepare<at::native::structured_bitwise_not_out>},
     {"aten::bitwise_or.Tensor_out", &prepare<at::native::structured_bitwise_or_out>},
@@ -289,7 +288,6 @@ const std::unordered_map<std::string, PrepareOut> kStructured{
     {"aten::ge.Tensor_out", &prepare<at::native::structured_ge_Tensor_out>},
     {"aten::gelu.out", &prepare<at::native::structured_gelu_out_cpu>},
     {"aten::gelu_backward.grad_input", &prepare<at::native::structured_gelu_backward_out_cpu>},
-    {"aten::glu.out", &prepare<at::native::structured_glu_out>},
     {"aten::gt.Scalar_out", &prepare<at::native::structured_gt_Scalar_out>},
     {"aten::gt.Tensor_out", &prepare<at::native::structured_gt_Tensor_out>},
     {"aten::hardsigmoid.out", &prepare<at::native::structured_hardsigmoid_out>},

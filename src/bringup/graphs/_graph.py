@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import torch
 
@@ -44,47 +44,18 @@ from bringup.graphs._run import RunUnit
 from bringup.graphs._slots import (
     HostValue,
     NodeInfo,
+    NodeLevel,
     Record,
     Slot,
     SlotPlace,
     UpdatableCall,
+    UpdateReport,
     name_slots,
     resolve,
 )
 from bringup.ops.registration.handle_lifetime import hold
 
 __all__ = ["CapturedContent", "CapturedGraph", "NodeLevel", "Slot", "UpdateReport"]
-
-
-class UpdateReport(NamedTuple):
-    """What an update did.
-
-    Attributes:
-        changed: the names of the slots that changed.
-        unchanged: the names of those that had the value already.
-        microseconds: how long checking and staging the changes took; 0 where nothing changed: then
-            nothing is measured.
-    """
-
-    changed: tuple[str, ...]
-    unchanged: tuple[str, ...]
-    microseconds: float
-
-
-class NodeLevel(NamedTuple):
-    """At which level of `CapturedGraph(optimize=...)` a node runs.
-
-    Attributes:
-        node: its number.
-        op: its operator, `"aten::add.Tensor"`.
-        level: 0 or 1.
-        reason: why no higher level runs it; "" at the highest.
-    """
-
-    node: int
-    op: str
-    level: int
-    reason: str
 
 
 class CapturedContent:
@@ -420,10 +391,8 @@ class CapturedGraph:
             >>> graph, x = graphs.CapturedGraph(), torch.ones(2)
             >>> with graphs.capture(graph):
             ...     y = (x + 1).cumprod(0)
-            >>> for node in graph.levels():
-            ...     print(node.op, node.level, node.reason)
-            aten::add.Tensor 1
-            aten::cumprod 0 the operator has no prepared form
+            >>> [(node.op, node.level) for node in graph.levels()]
+            [('aten::add.Tensor', 1), ('aten::cumprod', 0)]
         """
         return tuple(
             NodeLevel(number, node.op, node.level, node.reason)

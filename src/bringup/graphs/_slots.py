@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -82,6 +82,45 @@ class NodeInfo:
     line: str
     level: int
     reason: str
+
+
+class NodeLevel(NamedTuple):
+    """At which level of `CapturedGraph(optimize=...)` a node runs.
+
+    Attributes:
+        node: its number.
+        op: its operator, `"aten::add.Tensor"`.
+        level: 0 or 1.
+        reason: why no higher level runs it; "" at the highest.
+
+    Examples:
+        >>> from bringup import graphs
+        >>> graph, x = graphs.CapturedGraph(), torch.ones(2)
+        >>> with graphs.capture(graph):
+        ...     y = x.cumprod(0)
+        >>> graph.levels()[0].reason
+        'the operator has no prepared form'
+    """
+
+    node: int
+    op: str
+    level: int
+    reason: str
+
+
+class UpdateReport(NamedTuple):
+    """What an update did.
+
+    Attributes:
+        changed: the names of the slots that changed.
+        unchanged: the names of those that had the value already.
+        microseconds: how long checking and staging the changes took; 0 where nothing changed: then
+            nothing is measured.
+    """
+
+    changed: tuple[str, ...]
+    unchanged: tuple[str, ...]
+    microseconds: float
 
 
 @dataclass(frozen=True)

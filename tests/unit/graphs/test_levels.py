@@ -33,6 +33,7 @@ LEVEL_0: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "a result of another dtype": (lambda x: torch.ones(3, 4).double().mul_(x), "converted"),
     "random numbers": (torch.rand_like, "no prepared form"),
     "unknown": (lambda x: x.cumprod(0), "no prepared form"),
+    "a lazy negation": (lambda x: torch._neg_view(x).clone() + 1, "more than"),
     "a conjugate": (lambda x: torch.view_as_complex(x.view(3, 2, 2)).conj() * 2, "more than"),
 }
 

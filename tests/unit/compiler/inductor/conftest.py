@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from torch._inductor.utils import fresh_inductor_cache
 
 from bringup import devices
 
@@ -19,5 +20,6 @@ def npu() -> devices.DriverInfo:
 def fresh_compiler() -> Iterator[None]:
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    yield
+    with fresh_inductor_cache():
+        yield
     torch._dynamo.reset()

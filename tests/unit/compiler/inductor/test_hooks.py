@@ -4,19 +4,11 @@ import pytest
 import torch
 from tests.unit.passes.support import register_swap
 from torch._inductor import config
-from torch._inductor.utils import fresh_inductor_cache
 
 from bringup import compiler, ir, passes
 from bringup.compiler import backend
 
 STAGES = list(passes.PassStage)
-
-
-@pytest.fixture(autouse=True)
-def _fresh():
-    torch._dynamo.reset()
-    with fresh_inductor_cache():
-        yield
 
 
 def register_spy(name, stage, op_type="aten::relu"):

@@ -18,7 +18,7 @@ import pytest
 from tests.unit.jit.support import ADD, forget, new_process, output_of, run
 
 from bringup import _native, jit
-from bringup.jit.files import headers
+from bringup.jit.files import headers, identity
 from bringup.jit.lookup import compilation, events
 from bringup.jit.store import call_records
 from bringup.jit.target import gnu
@@ -48,6 +48,8 @@ def kernel(tmp_path: Path) -> jit.Source:
     (folder / "n.h").write_text("#define N 1\n")
     path = folder / "add.cpp"
     path.write_text(WITH_HEADER)
+    while not headers.is_settled(identity.stamp(path)):
+        time.sleep(0.01)
     return jit.Source(path)
 
 
