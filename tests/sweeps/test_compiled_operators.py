@@ -4,6 +4,7 @@ cpu give, and nine of ten nodes of its graphs are generated code.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
@@ -14,7 +15,8 @@ from tests.sweeps.support import PARTS, part, sized
 from bringup import devices
 
 _STATISTICS = (
-    "(torch.float32, (5,), False), expected"  # torch's decomposition keeps them in float32
+    # torch's decomposition keeps them in float32
+    r"\(torch\.float32, (\([\d, ]+\)), False\), expected \(torch\.b?float16, \1, False\)"
 )
 EXPECTED = {
     "native_batch_norm": _STATISTICS,
@@ -24,7 +26,7 @@ EXPECTED = {
     "grid_sampler_2d": "up to 0.0",  # places in half precision, which eager operators round
     "tensor_split": "method tensor_split",  # torch takes indices on the CPU only, on every device
 }
-"""Operators that differ, and a part of the words."""
+"""Operators that differ, and a pattern of the words."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -43,7 +45,7 @@ def test_compiled_operators_give_the_cpus_results_and_are_generated(
             for op in part_of(dtype, first, PARTS):
                 words = failures(op, getattr(torch, dtype), "npu", sized(1, 2), sweep_counts)
                 known = EXPECTED.get(op.full_name)
-                told = [one for one in words if known is None or known not in one]
+                told = [one for one in words if known is None or not re.search(known, one)]
                 found += [f"{dtype} {op.full_name} {one}" for one in told]
     sweep_counts["generated nodes"] += nodes["generated"]
     sweep_counts["nodes"] += nodes.total()

@@ -50,8 +50,6 @@ struct Kept<const at::Scalar&> : KeptAs<at::Scalar, TypeKind::NumberType, &IValu
 template <>
 struct Kept<int64_t> : KeptAs<int64_t, TypeKind::IntType, &IValue::isInt> {};
 template <>
-struct Kept<double> : KeptAs<double, TypeKind::FloatType, &IValue::isDouble> {};
-template <>
 struct Kept<bool> : KeptAs<bool, TypeKind::BoolType, &IValue::isBool> {};
 template <>
 struct Kept<std::string_view> : KeptAs<std::string, TypeKind::StringType, &IValue::isString> {};
@@ -65,8 +63,6 @@ struct Kept<std::optional<at::ScalarType>>
     : KeptAsOptional<at::ScalarType, TypeKind::ScalarTypeType, &IValue::isInt> {};
 template <>
 struct Kept<std::optional<int64_t>> : KeptAsOptional<int64_t, TypeKind::IntType, &IValue::isInt> {};
-template <>
-struct Kept<std::optional<bool>> : KeptAsOptional<bool, TypeKind::BoolType, &IValue::isBool> {};
 template <>
 struct Kept<std::optional<std::string_view>>
     : KeptAsOptional<std::string, TypeKind::StringType, &IValue::isString> {

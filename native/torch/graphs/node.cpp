@@ -14,8 +14,6 @@
 namespace bringup::torch_ext::graphs {
 namespace {
 
-const c10::DispatchKeySet kCpuKernel(c10::DispatchKey::CPU);
-
 bool is_laid_out_as(const at::Tensor& left, const at::Tensor& right) {
   return left.strides() == right.strides() && left.storage_offset() == right.storage_offset() &&
          left.is_conj() == right.is_conj() && left.is_neg() == right.is_neg();
@@ -184,7 +182,6 @@ void OperatorNode::choose_unboxed() {
 Preparation OperatorNode::prepare() const {
   if (call_.random) return {nullptr, "it draws random numbers"};
   if (call_.updatable) return {nullptr, "its arguments can be updated"};
-  const auto is_lazy = [](const at::Tensor& tensor) { return tensor.is_conj() || tensor.is_neg(); };
   if (call_.keys != kCpuKernel || any_tensor(call_.args, is_lazy)) {
     return {nullptr, "more than a kernel of the cpu runs"};
   }

@@ -11,12 +11,10 @@
 
 #include "torch/common/out_form.h"
 #include "torch/common/torch_private.h"
-#include "torch/graphs/out_variant.h"
+#include "torch/graphs/values.h"
 
 namespace bringup::torch_ext::graphs {
 namespace {
-
-const c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
 
 using Arguments = std::vector<c10::IValue>;
 using Outputs = std::vector<at::Tensor>;
@@ -153,13 +151,13 @@ const std::unordered_map<std::string, Prepare> kPrepared{
 PreparedCall::PreparedCall(c10::ArrayRef<c10::OperatorHandle> kernels) {
   for (const c10::OperatorHandle& op : kernels) {
     const auto& entry = operator_entry(op);
-    registered_.push_back({&entry, entry.lookup(kCpu)});
+    registered_.push_back({&entry, entry.lookup(kCpuKernel)});
   }
 }
 
 bool PreparedCall::is_current() const {
   return std::all_of(registered_.begin(), registered_.end(), [](const Registered& one) {
-    return one.entry->lookup(kCpu)._equalsBoxedAndUnboxed(one.kernel);
+    return one.entry->lookup(kCpuKernel)._equalsBoxedAndUnboxed(one.kernel);
   });
 }
 

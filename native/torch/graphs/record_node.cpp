@@ -45,7 +45,6 @@ const KernelRecord* kernel_that_ran(const c10::OperatorHandle& op,
     return nullptr;
   }
   // Written through a lazy negation: what resolves it below us writes back afterwards.
-  const auto is_lazy = [](const at::Tensor& tensor) { return tensor.is_conj() || tensor.is_neg(); };
   if (any_tensor(args, is_lazy)) return nullptr;
   return kernel->pack(args, fresh(outputs)) ? kernel : nullptr;
 }

@@ -39,6 +39,12 @@ inline bool same_bits(double left, double right) {
   return std::bit_cast<uint64_t>(left) == std::bit_cast<uint64_t>(right);
 }
 
+// What operators that run on torch's kernel for the CPU alone are dispatched by.
+inline const c10::DispatchKeySet kCpuKernel(c10::DispatchKey::CPU);
+
+// Whether its elements are conjugated or negated only when they are read.
+inline bool is_lazy(const at::Tensor& tensor) { return tensor.is_conj() || tensor.is_neg(); }
+
 // Whether two values of one type are equal, numbers to the bit; tensors are when they are the same
 // memory. Their own == is made for anything and asks for everything first.
 inline bool same(const c10::IValue& left, const c10::IValue& right) {
