@@ -2,10 +2,10 @@
  *
  * They have no branches, so that compilers make vectors of them; a library's are calls. Each is
  * within 1.5 units in the last place. exp: a polynomial of the rest of x / ln 2, and the power of 2
- * in two factors; in one where neither over- nor underflow matters. log: m in [sqrt 1/2, sqrt 2) of
- * 2^k * m; both polynomials, and that of tanh near 0, are those of Cephes (Moshier). erf: N.
- * Juffa's polynomials, as an odd one near 0 and through exp. A bound is written so that NaN passes
- * it. Not for code that is compiled with -ffast-math.
+ * in two factors. log: m in [sqrt 1/2, sqrt 2) of 2^k * m; both polynomials, and that of tanh near
+ * 0, are those of Cephes (Moshier). erf: near 0 N. Juffa's odd polynomial, else 1 - 2^(t * R(t)),
+ * with R and 2^f fitted by Lawson's weighted least squares. NaN passes every bound. Not for code
+ * that is compiled with -ffast-math.
  */
 #ifndef BRINGUP_FUNCTIONS_H_
 #define BRINGUP_FUNCTIONS_H_
@@ -39,7 +39,15 @@ static inline int bringup_bits_of(float number) {
 #define BRINGUP_FMA(a, b, c) ((a) * (b) + (c))
 #endif
 
-static inline float bringup_exp_of_rest(float x, float k) {
+/* The limit is not negative: of such numbers the bits compare as they do. Not for NaN. */
+static inline float bringup_at_most(float x, float limit) {
+  const int bits = bringup_bits_of(x), most = bringup_bits_of(limit);
+  return bringup_float_of(bits < most ? bits : most);
+}
+
+/* exp(x) / 2^k; shifted is k + 1.5 * 2^23, whose last bit is 1. */
+static inline float bringup_exp_of_rest(float x, float shifted) {
+  const float k = shifted - 12582912.0f;
   float r = BRINGUP_FMA(k, -0.693359375f, x);
   r = BRINGUP_FMA(k, 2.12194440e-4f, r);
   float p = 1.9875691500e-4f;
@@ -52,17 +60,12 @@ static inline float bringup_exp_of_rest(float x, float k) {
 }
 
 static inline float bringup_expf(float x) {
-  const float low = -104.0f > x ? -104.0f : x, c = 89.0f < low ? 89.0f : low;
-  const float k = BRINGUP_FLOAT(rint)(c * 1.44269504088896341f);
-  const int whole = (int)k, first = whole >> 1;
-  return bringup_exp_of_rest(c, k) * bringup_float_of((first + 127) << 23) *
-         bringup_float_of((whole - first + 127) << 23);
-}
-
-static inline float bringup_exp_within(float x) {
-  const float low = -87.0f > x ? -87.0f : x, c = 88.0f < low ? 88.0f : low;
-  const float k = BRINGUP_FLOAT(rint)(c * 1.44269504088896341f);
-  return bringup_exp_of_rest(c, k) * bringup_float_of(((int)k + 127) << 23);
+  const float low = -104.0f > x ? -104.0f : x, c = bringup_at_most(low, 89.0f);
+  const float shifted = BRINGUP_FMA(c, 1.44269504088896341f, 12582912.0f);
+  const int whole = bringup_bits_of(shifted), first = whole >> 1;
+  return bringup_exp_of_rest(low, shifted) *
+         bringup_float_of((int)((unsigned)(first + 127) << 23)) *
+         bringup_float_of((int)((unsigned)(whole - first + 127) << 23));
 }
 
 static inline float bringup_logf(float x) {
@@ -99,18 +102,32 @@ static inline float bringup_tanhf(float x) {
   p = BRINGUP_FMA(p, z, 1.33314422036e-1f);
   p = BRINGUP_FMA(p, z, -3.33332819422e-1f);
   const float q = BRINGUP_FMA(p * z, x, x);
-  const float y = 1.0f - 2.0f / (bringup_exp_within(2.0f * a) + 1.0f);
-  return BRINGUP_FLOAT(copysign)(a < 0.625f ? q : y, x);
+  const float c = 2.0f * bringup_at_most(a, 10.0f);
+  const float shifted = BRINGUP_FMA(c, 1.44269504088896341f, 12582912.0f);
+  const unsigned scale = (unsigned)(bringup_bits_of(shifted) + 127) << 23;
+  const float e = bringup_exp_of_rest(c, shifted) * bringup_float_of((int)scale);
+  const float y = 1.0f - 2.0f / (e + 1.0f);
+  return BRINGUP_FLOAT(copysign)(a >= 0.625f ? y : q, x);
 }
 
 static inline float bringup_erff(float x) {
-  const float t = BRINGUP_FLOAT(fabs)(x), s = x * x;
-  float r = BRINGUP_FMA(BRINGUP_FMA(-1.72853470e-5f, t, 3.83197126e-4f), s,
-                        BRINGUP_FMA(-3.88396438e-3f, t, 2.42546219e-2f));
-  r = BRINGUP_FMA(r, t, -1.06777877e-1f);
-  r = BRINGUP_FMA(r, t, -6.34846687e-1f);
-  r = BRINGUP_FMA(r, t, -1.28717512e-1f);
-  const float y = 1.0f - bringup_exp_within(BRINGUP_FMA(r, t, -t));
+  const float t = BRINGUP_FLOAT(fabs)(x), s = x * x, c = bringup_at_most(t, 4.0f);
+  float r = 3.08341143e-4f;
+  r = BRINGUP_FMA(r, c, -4.63511003e-3f);
+  r = BRINGUP_FMA(r, c, 3.30132954e-2f);
+  r = BRINGUP_FMA(r, c, -1.51845172e-1f);
+  r = BRINGUP_FMA(r, c, -9.17159498e-1f);
+  r = BRINGUP_FMA(r, c, 3.71901512e-1f);
+  const float power = BRINGUP_FMA(r, c, -2.0f * c), shifted = power + 12582912.0f;
+  const float f = power - (shifted - 12582912.0f);
+  float p = 1.32647273e-3f;
+  p = BRINGUP_FMA(p, f, 9.67151299e-3f);
+  p = BRINGUP_FMA(p, f, 5.55073358e-2f);
+  p = BRINGUP_FMA(p, f, 2.40222424e-1f);
+  p = BRINGUP_FMA(p, f, 6.93147004e-1f);
+  p = BRINGUP_FMA(p, f, 1.0f);
+  const unsigned scale = (unsigned)bringup_bits_of(shifted) << 23;
+  const float y = 1.0f - bringup_float_of((int)((unsigned)bringup_bits_of(p) + scale));
   float q = -5.96761703e-4f;
   q = BRINGUP_FMA(q, s, 4.99119423e-3f);
   q = BRINGUP_FMA(q, s, -2.67681349e-2f);

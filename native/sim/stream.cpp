@@ -176,11 +176,35 @@ void Stream::launch_here(Queued queued, std::unique_lock<std::mutex> lock) noexc
   perform(queued);
   finish(std::move(queued.task));
   t_worker = worker;
-  lock.lock();
+  end_launching();
+}
+
+void Stream::end_launching() {
+  std::unique_lock lock(mutex_);
   launching_ = false;
   const bool is_awaited = !incoming_.empty() || draining_ || dropping_;
   lock.unlock();
   if (is_awaited) wake_.notify_all();
+}
+
+// Only what has no owner, whose code could need what the caller holds.
+void Stream::perform_here_what_waits() {
+  std::vector<Queued> batch;
+  {
+    const std::lock_guard lock(mutex_);
+    const bool is_free = !working_ && !launching_ && priority_ >= kLeastPriority;
+    if (!is_free || incoming_.empty() || Faults::active()) return;
+    const auto is_plain = [](const Queued& queued) {
+      return is_one_of<OwnedValues, RecordTask>(queued.task) || bytes_written(queued.task);
+    };
+    if (!std::all_of(incoming_.begin(), incoming_.end(), is_plain)) return;
+    launching_ = true;
+    batch.swap(incoming_);
+  }
+  const bool worker = std::exchange(t_worker, true);
+  run_all(batch);
+  t_worker = worker;
+  end_launching();
 }
 
 void Stream::begin_capture() {
@@ -289,6 +313,7 @@ bool Stream::synchronize_until(std::chrono::steady_clock::time_point deadline) {
 bool Stream::wait_for(uint64_t target,
                       std::optional<std::chrono::steady_clock::time_point> deadline) {
   demand();
+  if (!deadline) perform_here_what_waits();
   const auto reached = [&] { return completed_.load(std::memory_order_acquire) >= target; };
   for (int look = 0; look < kLooksBeforeSleep && !reached(); ++look) std::this_thread::yield();
   if (reached()) return true;
@@ -367,20 +392,27 @@ void Stream::work() {
   for (;;) {
     {
       std::unique_lock lock(mutex_);
-      sleeping_ = incoming_.empty();
-      if (sleeping_) set_ready(false);
-      wake_.wait(lock,
-                 [&] { return !launching_ && (!incoming_.empty() || draining_ || dropping_); });
+      working_ = false;
+      if (incoming_.empty()) set_ready(false);
+      wake_.wait(lock, [&] {
+        sleeping_ = incoming_.empty();  // again where a waiting caller has taken what woke this one
+        return !launching_ && (!sleeping_ || draining_ || dropping_);
+      });
       sleeping_ = false;
       if (incoming_.empty()) return;
       batch.swap(incoming_);
+      working_ = true;
     }
-    for (Queued& queued : batch) {
-      wait_for_demand();
-      if (!dropping_.load(std::memory_order_relaxed)) run(queued);
-      finish(std::move(queued.task));
-    }
+    run_all(batch);
     batch.clear();
+  }
+}
+
+void Stream::run_all(std::vector<Queued>& batch) {
+  for (Queued& queued : batch) {
+    wait_for_demand();
+    if (!dropping_.load(std::memory_order_relaxed)) run(queued);
+    finish(std::move(queued.task));
   }
 }
 

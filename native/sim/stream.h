@@ -143,8 +143,13 @@ class Stream : public std::enable_shared_from_this<Stream> {
   bool runs_at_once(const Task& task) const;
   // Performs a launch in the calling thread, while others may only queue.
   void launch_here(Queued queued, std::unique_lock<std::mutex> lock) noexcept;
+  // Performs what is queued in the calling thread, which would wait for it, unless the worker has
+  // begun: sooner than that wakes up.
+  void perform_here_what_waits();
+  void end_launching();
   WorkNumber next_number(const Task& task);
   void run(Queued& queued);
+  void run_all(std::vector<Queued>& batch);
   // Performs it, and where work is recorded notes when.
   void perform(Queued& queued);
   void note(Queued& queued);
@@ -165,8 +170,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   Turns& turns_;
   WorkLog& log_;
   const int32_t priority_;
-  // Guards incoming_, sleeping_, thread_, numbered_, ready_, blocked_, launching_, capture_; held
-  // by what performs a task that is not the worker, but for a launch.
+  // Guards incoming_, sleeping_, working_, thread_, numbered_, ready_, blocked_, launching_,
+  // capture_; held by what performs a short copy, fill or event that is not the worker.
   std::mutex mutex_;
   bool ready_ = false;
   bool blocked_ = false;  // in a wait or a host function
@@ -174,7 +179,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::vector<Queued> incoming_;
   WorkNumber numbered_;  // the next number, of the last recording
   bool sleeping_ = false;
-  bool launching_ = false;  // in launch_here
+  bool working_ = false;    // the worker has taken tasks
+  bool launching_ = false;  // in launch_here or perform_here_what_waits
   std::optional<Capture> capture_;
   std::atomic<bool> capturing_{false};  // capture_ is there
   std::thread thread_;

@@ -1,5 +1,6 @@
 // The simulator's launches with plain values: every thread once, what is refused, graphs.
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "bringup/device.h"
@@ -36,6 +37,12 @@ void neighbours(const bringup_position* at, int64_t* out) {
     sum = 100 * shared[(i + 1) % n] + sum;
   }
   out[at->block_idx.x * n + i] = sum;
+}
+
+std::thread::id g_ran_on;
+void note_thread(const bringup_position*, int64_t* out) {
+  g_ran_on = std::this_thread::get_id();
+  ++*out;
 }
 
 void fail(const bringup_position*) { throw std::runtime_error("always"); }
@@ -80,6 +87,29 @@ Launch<decltype(&add)> adding(void* out, double number = 5, bringup_dim3 grid = 
   Launch launch(&add, grid, {3, 1, 1});
   launch.address(out).integer(-2, 1).integer(65535, 2).number(number);
   return launch;
+}
+
+TEST(a_wait_performs_what_the_worker_has_not_begun) {
+  const Zeros out(1);
+  const Stream stream;
+  int here = 0;
+  for (int64_t round = 1; round <= 200; ++round) {
+    Launch launch(&note_thread, {1, 1, 1}, {1, 1, 1});
+    launch.address(out.get());
+    CHECK_EQ(driver().launch_values(0, stream.get(), &launch.args), BRINGUP_OK);
+    CHECK_EQ(driver().stream_synchronize(0, stream.get()), BRINGUP_OK);
+    CHECK_EQ(*static_cast<int64_t*>(out.get()), round);
+    here += g_ran_on == std::this_thread::get_id() ? 1 : 0;
+  }
+  CHECK(here > 0);  // a worker that is always first has no time to wake up
+}
+
+TEST(a_wait_leaves_host_functions_to_the_worker) {
+  const Stream stream;
+  driver().host_func(
+      0, stream.get(), [](void*) { g_ran_on = std::this_thread::get_id(); }, nullptr);
+  CHECK_EQ(driver().stream_synchronize(0, stream.get()), BRINGUP_OK);
+  CHECK(g_ran_on != std::this_thread::get_id());
 }
 
 TEST(every_thread_of_every_block_runs_once_with_its_values) {

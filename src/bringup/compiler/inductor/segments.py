@@ -307,20 +307,23 @@ class Nest:
 
     def tiles(self) -> list[str]:
         """Return elements in squares of rows, for what lies in memory along the other side: a line
-        of its cache is read once for all rows of a square.
+        of its cache is read once for all rows of a square, and its neighbour for the next square.
         """
         row, side = self.row or Row(self.count, "", frozenset()), self.SIDE
+        band = 2 * side
         length, name = row.length, row.name
         outer, along = self._split(row)
         lines = [
             f"const int64_t x_rows = {self.count} / {length};",
-            f"const int64_t x_tiles = (x_rows + {side - 1}) / {side};",
-            f"const int64_t row_last = min_int64_t(BRINGUP_LAST(x_tiles) * {side}, x_rows);",
-            f"int64_t row_at = BRINGUP_FIRST(x_tiles) * {side};",
-            f"for (; row_at < row_last; row_at += {side}) {{",
-            f"const int64_t row_end = min_int64_t(row_at + {side}, row_last);",
+            f"const int64_t x_bands = (x_rows + {band - 1}) / {band};",
+            f"const int64_t row_last = min_int64_t(BRINGUP_LAST(x_bands) * {band}, x_rows);",
+            f"int64_t band_at = BRINGUP_FIRST(x_bands) * {band};",
+            f"for (; band_at < row_last; band_at += {band}) {{",
+            f"const int64_t band_end = min_int64_t(band_at + {band}, row_last);",
             f"for (int64_t x_at = 0; x_at < {length}; x_at += {side}) {{",
             f"const int64_t x_end = min_int64_t(x_at + {side}, {length});",
+            f"for (int64_t row_at = band_at; row_at < band_end; row_at += {side}) {{",
+            f"const int64_t row_end = min_int64_t(row_at + {side}, band_end);",
         ]
         for number, one in enumerate(self.across):
             lines += self._square(f"square{number}", one, [*outer, *along], row)
@@ -341,7 +344,7 @@ class Nest:
                 element = f"square{number}[row - row_at][{name} - x_at]"
                 code = [line.replace(f" = {one.text};", f" = {element};") for line in code]
             lines += code
-        return [*lines, "}", "}", "}", "}"]
+        return [*lines, "}", "}", "}", "}", "}"]
 
     def _square(self, to: str, read: Across, indices: list[str], row: Row) -> list[str]:
         """Return lines that copy a square of what is read, as it lies, into one of rows."""
