@@ -6,7 +6,7 @@ Programs are of many operators, dtypes and layouts, and write in place.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 
 import pytest
@@ -15,6 +15,7 @@ from tests.sweeps.support import sized
 from torch import Tensor
 
 from bringup import devices, graphs
+from bringup.graphs._handlers import handlers_of_block
 
 PROGRAMS = sized(50, 1000)
 PARTS = 2
@@ -32,11 +33,8 @@ UNARY: list[Callable[[Tensor], Tensor]] = [
     torch.erf,
     torch.nn.functional.gelu,
     torch.nn.functional.silu,
-    lambda x: torch.nn.functional.leaky_relu(x, 0.1),
-    lambda x: x.clamp(-1, 1),
     lambda x: x * 0.5,
     lambda x: 2 - x,
-    lambda x: x**2,
     lambda x: torch.softmax(x, -1),
     lambda x: torch.log_softmax(x, 0),
     lambda x: x.cumsum(0),
@@ -65,15 +63,21 @@ BINARY: list[Callable[[Tensor, Tensor], Tensor]] = [
     torch.atan2,
     lambda x, y: torch.add(x, y, alpha=2),
     lambda x, y: torch.where(x < y, x, y),
-    lambda x, y: torch.addcmul(x, y, x, value=0.5),
-    lambda x, y: torch.lerp(x, y, 0.25),
     lambda x, y: x.clone().add_(y),
     lambda x, y: x.clone().mul_(2).sub_(y),
     lambda x, y: x.clone().copy_(y),
     lambda x, y: torch.remainder(x, y),
     lambda x, y: x.double().add(y).to(x.dtype),
-    lambda x, y: x + y.to(torch.int64).clamp(-3, 3),
+    lambda x, y: x + y.to(torch.int64).tril(),
 ]
+NUMBERED: dict[str, tuple[str, Callable[[Tensor, Tensor, float], Tensor]]] = {
+    "leaky_relu": ("negative_slope", lambda x, _, a: torch.nn.functional.leaky_relu(x, a)),
+    "clamp": ("min", lambda x, _, a: torch.clamp(x, a, 1)),
+    "pow": ("exponent", lambda x, _, a: torch.pow(x, a)),
+    "addcmul": ("value", lambda x, y, a: torch.addcmul(x, y, x, value=a)),
+    "lerp": ("weight", lambda x, y, a: torch.lerp(x, y, a)),
+}
+"""Operators with a number that updates write: the name of their argument, and a call."""
 PRODUCTS: list[Callable[[Tensor, Tensor], Tensor]] = [
     lambda x, y: x @ y.t(),
     lambda x, y: torch.addmm(x[:, :1], x, y.t()),
@@ -93,6 +97,7 @@ class Program:
             for _ in range(3)
         ]
         self.steps = [[random.random() for _ in range(4)] for _ in range(STEPS)]
+        self.numbers = [0.5] * STEPS
 
     def layout(self, random: Random, x: Tensor) -> Tensor:
         """The same values in another layout."""
@@ -105,6 +110,7 @@ class Program:
 
     def change(self, random: Random) -> None:
         """New numbers, some of them special."""
+        self.numbers = [random.choice([2, 0.5, -1.5, 0, 3]) for _ in range(STEPS)]
         for x in self.inputs:
             fresh = torch.randn(x.shape)
             fresh[random.randrange(self.rows), random.randrange(self.columns)] = random.choice(
@@ -115,9 +121,17 @@ class Program:
     def run(self) -> list[Tensor]:
         """Return all that it computes."""
         made = list(self.inputs)
-        for kind, which, first, second in self.steps:
+        self.slots: dict[str, float] = {}
+        used = Counter[str]()
+        for number, (kind, which, first, second) in zip(self.numbers, self.steps, strict=True):
             x, y = made[int(first * len(made))], made[int(second * len(made))]
-            if kind < 0.1 and x.shape[1] == y.shape[1]:
+            if kind > 0.85:
+                name = list(NUMBERED)[int(which * len(NUMBERED))]
+                slot, call = NUMBERED[name]
+                made.append(call(x, y if x.shape == y.shape else x, number))
+                self.slots[f"{name}.{used[name]}.{slot}"] = number
+                used[name] += 1
+            elif kind < 0.1 and x.shape[1] == y.shape[1]:
                 made.append(PRODUCTS[int(which * len(PRODUCTS))](x, y))
             elif kind < 0.55 and x.shape == y.shape:
                 made.append(BINARY[int(which * len(BINARY))](x, y))
@@ -132,6 +146,16 @@ def _same(ours: list[Tensor], theirs: list[Tensor]) -> bool:
 
 def _bits(x: Tensor) -> Tensor:
     return x.cpu().clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8)
+
+
+@pytest.fixture(autouse=True)
+def updatable() -> Iterator[None]:
+    """Numbers of these operators are slots."""
+    with handlers_of_block():
+        for name, (slot, _) in NUMBERED.items():
+            body = {"UPDATE_SPECS": {name: [("kwarg", slot, slot)]}}
+            graphs.register_graph_handler(name)(type("Numbered", (graphs.GraphOpHandler,), body))
+        yield
 
 
 @pytest.mark.parametrize("device", ["cpu", "npu"])
@@ -159,5 +183,6 @@ def test_replays_of_every_level_give_what_eager_gives(
             with torch.no_grad():
                 expected = program.run()
             for level, (graph, results) in enumerate(captured):
+                graph.update(program.slots)
                 graph.replay()
                 assert _same(results, expected), (seed, level, graph.levels())

@@ -8,11 +8,14 @@
 #include "torch/common/written_arguments.h"
 #include "torch/devices/driver.h"
 #include "torch/graphs/errors.h"
+#include "torch/graphs/saved_content.h"
 #include "torch/graphs/slot_type.h"
 #include "torch/graphs/values.h"
 
 namespace bringup::torch_ext::graphs {
 namespace {
+
+constexpr auto kSample = SavedContent::Part::kSample;
 
 bool is_laid_out_as(const at::Tensor& left, const at::Tensor& right) {
   return left.strides() == right.strides() && left.storage_offset() == right.storage_offset() &&
@@ -124,7 +127,12 @@ void KernelNode::take(runtime::LaunchBlock block) {
 OperatorNode::OperatorNode(std::string op, std::string scope, Call call)
     : Node(std::move(op), std::move(scope), call.schema), call_(std::move(call)) {
   choose_method();
+  if (call_.keys == kCpuKernel && !call_.random && !call_.learn) {
+    captured_ = std::make_unique<SavedContent>(results(), kSample);
+  }
 }
+
+OperatorNode::~OperatorNode() = default;
 
 void OperatorNode::choose_method() {
   // Another value could mean another shape: the functional form shows it.
@@ -172,56 +180,61 @@ void OperatorNode::push_out_arguments(Replay& replay) const {
 }
 
 void OperatorNode::choose_unboxed() {
-  if (call_.random || call_.outputs.size() != 1) return;
+  if (method_ != Method::kOut || call_.random || call_.outputs.size() != 1) return;
   std::vector<c10::IValue> args = call_.args;
   args.insert(args.end(), call_.out->more.begin(), call_.out->more.end());
   unboxed_ = UnboxedCall::make(call_.out->op, args, call_.outputs.front().tensor);
 }
 
-// Behind the first run, which settles where results are.
-Preparation OperatorNode::prepare() const {
-  if (call_.random) return {nullptr, "it draws random numbers"};
-  if (call_.updatable) return {nullptr, "its arguments can be updated"};
+void OperatorNode::unprepare(const char* reason) {
+  prepared_.reset();
+  why_unprepared_ = reason;
+}
+
+void OperatorNode::prepare() {
+  if (call_.random) return unprepare("it draws random numbers");
   if (call_.keys != kCpuKernel || any_tensor(call_.args, is_lazy)) {
-    return {nullptr, "more than a kernel of the cpu runs"};
+    return unprepare("more than a kernel of the cpu runs");
   }
-  if (method_ == Method::kCopy) return {nullptr, "its results are copied"};
-  std::vector<at::Tensor> outputs;
-  for (const Output& output : call_.outputs) outputs.push_back(output.tensor);
+  const c10::OperatorHandle& runs = method_ == Method::kOut ? call_.out->op : call_.op;
   Preparation made;
   const auto failure =
-      failure_of([&] { made = prepare_call(call_.op, call_.out, call_.args, outputs); });
-  return failure ? Preparation{nullptr, "torch does not prepare it"} : std::move(made);
+      failure_of([&] { made = prepare_call(call_.op, runs, call_.out, call_.args, results()); });
+  if (failure) return unprepare("torch does not prepare it");
+  prepared_ = std::move(made.call);
+  why_unprepared_ = prepared_ == nullptr ? made.reason : nullptr;
+}
+
+std::vector<at::Tensor> OperatorNode::results() const {
+  std::vector<at::Tensor> tensors;
+  for (const Output& output : call_.outputs) tensors.push_back(output.tensor);
+  return tensors;
 }
 
 void OperatorNode::run(Replay& replay) {
-  if (prepared_.call != nullptr && !gave_up_.load(std::memory_order_relaxed)) {
+  if (C10_UNLIKELY(has_new_values_)) {
+    has_new_values_ = false;
+    if (replay.level > 0) prepare();
+  }
+  if (prepared_ != nullptr) {
     if (replay.verify != 0 && ++runs_ % replay.verify == 0) return run_verified(replay);
-    if (C10_LIKELY(prepared_.call->run())) return;
-    gave_up_ = true;
+    if (C10_LIKELY(prepared_->run())) return;
+    unprepare("its kernel was replaced, or takes what was prepared once only");
   }
   run_unprepared(replay);
 }
 
 void OperatorNode::run_verified(Replay& replay) {
-  std::vector<at::Tensor> memory, before, prepared;
-  for (const Output& output : call_.outputs) {
-    memory.push_back(bytes_of(output.tensor.storage()));
-    before.push_back(memory.back().clone());
-  }
-  if (!prepared_.call->run()) return run_unprepared(replay);
-  for (size_t i = 0; i < memory.size(); ++i) {
-    prepared.push_back(memory[i].clone());
-    memory[i].copy_(before[i]);
-  }
+  const SavedContent before(results(), SavedContent::Part::kAll);
+  if (!prepared_->run()) return run_unprepared(replay);
+  const SavedContent prepared(results(), SavedContent::Part::kAll);
+  before.put_back();
   run_unprepared(replay);
-  for (size_t i = 0; i < memory.size(); ++i) {
-    TORCH_CHECK(
-        memory[i].equal(prepared[i]),
-        "BRINGUP_GRAPH_VERIFY: level 1 gave other bits than level 0. Either other code wrote what "
-        "it reads, or this is a defect of bringup: please report it, and "
-        "capture with CapturedGraph(optimize=0)");
-  }
+  TORCH_CHECK(
+      prepared.is_there(),
+      "BRINGUP_GRAPH_VERIFY: level 1 gave other bits than level 0. Either other code wrote what "
+      "it reads, or this is a defect of bringup: please report it, and "
+      "capture with CapturedGraph(optimize=0)");
 }
 
 void OperatorNode::run_unprepared(Replay& replay) {
@@ -247,8 +260,26 @@ bool OperatorNode::run_functional(Replay& replay) const {
 }
 
 void OperatorNode::validate(Replay& replay) {
+  const auto captured = std::exchange(captured_, nullptr);
+  if (replay.level > 0) prepare();
+  if (prepared_ == nullptr) return settle(replay);
+  std::vector<at::Tensor> in_place;
+  for (const Output& output : call_.outputs) {
+    if (output.fixed) in_place.push_back(output.tensor);
+  }
+  const SavedContent before(in_place, SavedContent::Part::kAll);
+  const SavedContent present(captured ? std::vector<at::Tensor>() : results(), kSample);
+  (captured ? *captured : present).spoil();  // what it does not write
+  before.put_back();
+  bool again = false;
+  const auto failure = failure_of([&] { again = prepared_->run() && prepared_->runs_again(); });
+  if (again && captured && captured->is_there()) return choose_unboxed();
+  const SavedContent prepared(results(), SavedContent::Part::kAll);
+  before.put_back();
+  const Method method = method_;
   settle(replay);
-  if (replay.level > 0) prepared_ = prepare();
+  if (failure || !again) return unprepare("its kernel takes what was prepared once only");
+  if (method_ != method || !prepared.is_there()) unprepare(kOtherBits);
 }
 
 void OperatorNode::settle(Replay& replay) {

@@ -72,6 +72,7 @@ void visit_arguments(const c10::FunctionSchema& schema, const std::vector<c10::I
                      const AccessVisitor& visit);
 
 class ForeignNode;
+class SavedContent;
 
 class Node {
  public:
@@ -227,20 +228,29 @@ class OperatorNode final : public Node {
     bool learn = false;
   };
 
+  // Right behind the call.
   OperatorNode(std::string op, std::string scope, Call call);
+  ~OperatorNode() override;
 
   void run(Replay& replay) override;
+  // Compares what is prepared with the call that was captured, from the same memory, else with
+  // level 0.
   void validate(Replay& replay) override;
   void visit_accesses(const AccessVisitor& visit) const override;
   bool updatable() const override { return call_.updatable; }
   const char* kind() const override { return "operator"; }
   const char* method() const override;
-  int level() const override { return prepared_.call != nullptr && !gave_up_ ? 1 : 0; }
+  int level() const override { return why_unprepared_.load() == nullptr ? 1 : 0; }
   const char* why_no_higher() const override {
-    return gave_up_ ? "its kernel was replaced, or takes what was prepared once only"
-                    : prepared_.reason;
+    const char* reason = why_unprepared_.load();
+    return reason == nullptr ? "" : reason;
   }
   void set_host_value(size_t index, const HostValue& value) override { call_.args[index] = value; }
+  // Lets go of tensors that an update has taken the place of; the next run prepares anew.
+  void use_values() override {
+    prepared_.reset();
+    has_new_values_ = true;
+  }
   c10::ArrayRef<c10::IValue> arguments() const override { return call_.args; }
   void check_arguments(const std::vector<c10::IValue>& arguments,
                        const std::vector<c10::IValue>& former) const override;
@@ -254,9 +264,11 @@ class OperatorNode final : public Node {
   // On the stack: what the out form takes before its results.
   void push_out_arguments(Replay& replay) const;
   void choose_unboxed();
-  Preparation prepare() const;
-  void run_unprepared(Replay& replay);
+  void prepare();
+  void unprepare(const char* reason);
   void run_verified(Replay& replay);
+  std::vector<at::Tensor> results() const;
+  void run_unprepared(Replay& replay);
   // Whether the operator allocated just what is recorded.
   bool run_functional(Replay& replay) const;
   // Calls an overload of the operator with what is on the stack.
@@ -268,8 +280,11 @@ class OperatorNode final : public Node {
   Call call_;
   mutable std::vector<std::optional<bool>> unread_;  // of arguments, once asked
   Method method_ = Method::kAllocations;
-  Preparation prepared_{nullptr, "the graph was captured with optimize=0"};
-  std::atomic<bool> gave_up_ = false;     // of prepared_; while others read it
+  std::unique_ptr<const SavedContent> captured_;  // of the results, until the first run
+  std::unique_ptr<PreparedCall> prepared_;
+  // Why it runs at level 0, else null. Read from any thread.
+  std::atomic<const char*> why_unprepared_ = "the graph was captured with optimize=0";
+  bool has_new_values_ = false;
   int64_t runs_ = 0;                      // where some are verified
   std::unique_ptr<UnboxedCall> unboxed_;  // of the out form, where it can be called so
 };

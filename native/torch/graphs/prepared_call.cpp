@@ -161,18 +161,18 @@ bool PreparedCall::is_current() const {
   });
 }
 
-Preparation prepare_call(const c10::OperatorHandle& op, const std::optional<OutVariant>& out,
-                         const std::vector<c10::IValue>& args,
+Preparation prepare_call(const c10::OperatorHandle& op, const c10::OperatorHandle& runs,
+                         const std::optional<OutVariant>& out, const std::vector<c10::IValue>& args,
                          const std::vector<at::Tensor>& outputs) {
   const std::string name = c10::toString(op.operator_name());
   if (const auto found = kPrepared.find(name); found != kPrepared.end()) {
     if (!has_kernel_of_torch(op)) return {nullptr, kNotPrepared};
-    return found->second(op, args, outputs);
+    return found->second(runs, args, outputs);
   }
   if (out) {
     std::vector<c10::IValue> all = args;
     all.insert(all.end(), out->more.begin(), out->more.end());
-    return prepare_structured(out->op, out->op, all, outputs);
+    return prepare_structured(out->op, runs, all, outputs);
   }
   if (!op.schema().is_mutable() || !has_kernel_of_torch(op)) return {nullptr, kNotPrepared};
   const auto in_place = find_out_form(op);

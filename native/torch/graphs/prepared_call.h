@@ -25,8 +25,10 @@ class PreparedCall {
   PreparedCall& operator=(const PreparedCall&) = delete;
 
   // False, and nothing ran: other code has registered a kernel for the operator since, or the
-  // kernel runs but once on what was prepared.
+  // kernel cannot run on what was prepared.
   bool run() { return is_current() && run_kernel(); }
+  // Whether what was prepared is still there behind a run.
+  virtual bool runs_again() const { return true; }
 
  protected:
   virtual bool run_kernel() = 0;
@@ -49,11 +51,13 @@ struct Preparation {
 };
 
 constexpr const char* kNotPrepared = "the operator has no prepared form";
+constexpr const char* kOtherBits = "prepared it gave other bits than torch's dispatcher";
 constexpr const char* kConverts = "an argument is converted, or a result is not written in place";
 
-// `out`: what find_out_variant() says of `op`. `args`, `outputs`: at the addresses of every run.
-Preparation prepare_call(const c10::OperatorHandle& op, const std::optional<OutVariant>& out,
-                         const std::vector<c10::IValue>& args,
+// `out`: what find_out_variant() says of `op`; `runs`: which of the two runs unprepared. `args`,
+// `outputs`: at the addresses of every run.
+Preparation prepare_call(const c10::OperatorHandle& op, const c10::OperatorHandle& runs,
+                         const std::optional<OutVariant>& out, const std::vector<c10::IValue>& args,
                          const std::vector<at::Tensor>& outputs);
 
 // By `out`, an operator's out form, if its kernel is structured. `runs`: what runs unprepared.

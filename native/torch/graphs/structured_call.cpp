@@ -212,8 +212,10 @@ class StructuredCall<Kernel, std::tuple<Args...>, std::tuple<Params...>> final
     return prepared_.works_in(arguments);
   }
 
+  bool runs_again() const override { return prepared_.operands() == operands_; }
+
   bool run_kernel() override {
-    if (C10_UNLIKELY(prepared_.operands() != operands_)) return false;
+    if (C10_UNLIKELY(!runs_again())) return false;
     const auto with_outputs = [&](const auto&... outputs) {
       std::apply(
           [&](const auto&... values) { prepared_.impl(Kept<Args>::pass(values)..., outputs...); },
