@@ -48,6 +48,17 @@ static inline int64_t bringup_glue_stride(const void* arg, int64_t i) {
   return arg != NULL ? ((const DLTensor*)arg)->strides[i < 0 ? i + bringup_glue_ndim(arg) : i] : 0;
 }
 
+/* Of a tensor that has the dimension; else `otherwise`. */
+static inline int64_t bringup_glue_size_or(const void* arg, int64_t i, int64_t otherwise) {
+  const int has = arg != NULL && bringup_glue_has_dimension(arg, i);
+  return has ? bringup_glue_size(arg, i) : otherwise;
+}
+
+static inline int64_t bringup_glue_stride_or(const void* arg, int64_t i, int64_t otherwise) {
+  const int has = arg != NULL && bringup_glue_has_dimension(arg, i);
+  return has ? bringup_glue_stride(arg, i) : otherwise;
+}
+
 static inline int64_t bringup_glue_numel(const void* arg) {
   int64_t count = arg != NULL;
   for (int64_t i = 0; i < bringup_glue_ndim(arg); ++i) count *= bringup_glue_size(arg, i);

@@ -13,7 +13,7 @@
  *     str                    const char*     NUL-terminated UTF-8
  *     int[], bool[]          bringup_list*   data: const int64_t*
  *     float[]                bringup_list*   data: const double*
- *     Tensor[]               bringup_list*   data: DLTensor* const*
+ *     Tensor[], Tensor?[]    bringup_list*   data: DLTensor* const*, NULL for one that is None
  *     anything that is None  NULL
  *
  * Ownership: everything belongs to the caller and is valid until `run` returns. Threads: `run` may

@@ -60,6 +60,8 @@ void bind_opcodes(nb::module_& module) {
       .value("FAULT", Opcode::kFault)
       .value("WORKSPACE", Opcode::kWorkspace)
       .value("NOT", Opcode::kNot)
+      .value("SIZE_OR", Opcode::kSizeOr)
+      .value("STRIDE_OR", Opcode::kStrideOr)
       .value("ADD", Opcode::kAdd)
       .value("SUBTRACT", Opcode::kSubtract)
       .value("MULTIPLY", Opcode::kMultiply)
@@ -67,6 +69,7 @@ void bind_opcodes(nb::module_& module) {
       .value("MODULO", Opcode::kModulo)
       .value("LESS", Opcode::kLess)
       .value("EQUAL", Opcode::kEqual)
+      .value("MINIMUM", Opcode::kMinimum)
       .value("AND", Opcode::kAnd)
       .value("OR", Opcode::kOr);
 }

@@ -81,6 +81,21 @@ Value of_list(const Instruction& step, const bringup_list& list) {
   return {.pointer = item->data};
 }
 
+// Of the dimension that a step names; where there is no such tensor or dimension, `otherwise`.
+int64_t of_dimension_or(const Instruction& step, const void* argument, int64_t otherwise) {
+  const auto* tensor = static_cast<const DLTensor*>(argument);
+  if (argument != nullptr && step.item() >= 0) {
+    const auto& list = *static_cast<const bringup_list*>(argument);
+    tensor =
+        step.item() < list.size ? static_cast<DLTensor* const*>(list.data)[step.item()] : nullptr;
+  }
+  if (tensor == nullptr) return otherwise;
+  const int64_t given = step.dimension();
+  const int64_t index = given < 0 ? given + tensor->ndim : given;
+  if (index < 0 || index >= tensor->ndim) return otherwise;
+  return (step.opcode == Opcode::kSizeOr ? tensor->shape : tensor->strides)[index];
+}
+
 Value of_argument(const Instruction& step, const void* argument, Failure& failure) {
   if (step.opcode == Opcode::kHas) return {argument != nullptr};
   if (argument == nullptr) return {0};
@@ -151,6 +166,8 @@ int64_t combine(Opcode opcode, int64_t a, int64_t b, Failure& failure) {
       return a < b;
     case Opcode::kEqual:
       return a == b;
+    case Opcode::kMinimum:
+      return a < b ? a : b;
     case Opcode::kAnd:
       return a != 0 && b != 0;
     case Opcode::kOr:
@@ -203,6 +220,9 @@ Value evaluate(const Expression& expression, void* const* args, Failure& failure
       stack[depth - 1].pointer = allocate(stack[depth - 1].integer, ctx, allocates, failure);
     } else if (step.opcode == Opcode::kNot) {
       stack[depth - 1].integer = stack[depth - 1].integer == 0;
+    } else if (step.opcode < Opcode::kAdd) {
+      stack[depth - 1].integer =
+          of_dimension_or(step, args[step.argument], stack[depth - 1].integer);
     } else {
       --depth;
       stack[depth - 1].integer =

@@ -42,6 +42,8 @@ enum class Opcode : uint8_t {
   kFault,      // the word that a launch with plain values gives; its rules are Expression::texts
   kWorkspace,  // from here on: operators over the stack
   kNot,
+  kSizeOr,  // of the dimension that `value` names where there is one, else as it is
+  kStrideOr,
   kAdd,
   kSubtract,
   kMultiply,
@@ -49,6 +51,7 @@ enum class Opcode : uint8_t {
   kModulo,       // the remainder has the sign of the divisor
   kLess,
   kEqual,
+  kMinimum,
   kAnd,
   kOr,
 };
@@ -57,6 +60,10 @@ struct Instruction {
   Opcode opcode;
   int32_t argument = -1;
   int64_t value = 0;
+
+  // Of kSizeOr and kStrideOr: which item of a list, or -1 for the argument itself; which dimension.
+  int64_t item() const { return value >> 32; }
+  int32_t dimension() const { return static_cast<int32_t>(value); }
 };
 
 // `text` is what the user wrote, for messages.

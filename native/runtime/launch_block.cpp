@@ -158,9 +158,11 @@ void LaunchBlock::add_float_list(std::span<const double> values) {
   state_->append_list(ArgKind::kFloatList, values);
 }
 
-void LaunchBlock::add_tensor_list(std::span<const TensorDesc> tensors) {
+void LaunchBlock::add_tensor_list(std::span<const std::optional<TensorDesc>> tensors) {
   auto** copies = state_->take_array<DLTensor*>(tensors.size());
-  for (size_t i = 0; i < tensors.size(); ++i) copies[i] = state_->copy_of(tensors[i]);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    copies[i] = tensors[i] ? state_->copy_of(*tensors[i]) : nullptr;
+  }
   const bringup_list list{copies, static_cast<int64_t>(tensors.size())};
   state_->append(ArgKind::kTensorList, state_->copy_of(list));
 }

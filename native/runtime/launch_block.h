@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -49,7 +50,7 @@ class BRINGUP_API LaunchBlock {
   void add_string(std::string_view value);
   void add_int_list(std::span<const int64_t> values);
   void add_float_list(std::span<const double> values);
-  void add_tensor_list(std::span<const TensorDesc> tensors);
+  void add_tensor_list(std::span<const std::optional<TensorDesc>> tensors);
 
   // What `run(args, n, ctx)` takes. Stable addresses: moving the block or appending does not move
   // arguments already added, so DLTensor and scalar pointers stay valid as long as the block lives.

@@ -35,8 +35,8 @@ rt::LaunchBlock one_of_each(void* data) {
   block.add_none();
   block.add_int_list(ints);
   block.add_float_list(floats);
-  const std::array<rt::TensorDesc, 2> tensors{described(data, sizes, strides),
-                                              described(nullptr, none, none)};
+  const std::array<std::optional<rt::TensorDesc>, 3> tensors{
+      described(data, sizes, strides), described(nullptr, none, none), std::nullopt};
   block.add_tensor_list(tensors);
   return block;
 }
@@ -65,11 +65,12 @@ void check_one_of_each(rt::LaunchBlock& block, void* data) {
   CHECK_EQ(floats->size, 2);
   CHECK_EQ(static_cast<const double*>(floats->data)[1], 1.5);
   const auto* tensors = argument<bringup_list>(block, 7);
-  REQUIRE(tensors->size == 2);
+  REQUIRE(tensors->size == 3);
   const auto* const* elements = static_cast<const DLTensor* const*>(tensors->data);
   CHECK_EQ(elements[0]->strides[0], 3);
   CHECK_EQ(elements[1]->ndim, 0);
   CHECK(elements[1]->strides != nullptr);  // the ABI says: never NULL
+  CHECK(elements[2] == nullptr);
 }
 
 TEST(every_kind_of_argument_is_copied) {

@@ -32,6 +32,10 @@ CALLS = {
         (lambda i: aten.index_select(x.int(), 0, rows(i).int()), 4),
         (lambda i: torch.nn.functional.embedding(rows(i), x), 4),
     ],
+    "aten::index.Tensor": [
+        (lambda i: aten.index(x, [rows(i)]), 4),
+        (lambda i: aten.index(x, [rows(i)[:, None], classes(i).int()[:2]]), 3),
+    ],
     "aten::gather": [
         (lambda i: aten.gather(x, 0, rows(i).reshape(1, 3)), 4),
         (lambda i: aten.gather(x, 1, classes(i).reshape(4, 1)), 3),
@@ -110,12 +114,25 @@ def test_an_index_outside_its_dimension_is_refused_where_the_cpu_refuses_it(
     assert said.splitlines()[-1] == "done"
 
 
+RANDOM = f"""
+sys.path.insert(0, {str(ROOT)!r})
+from tests.sweeps import indexed_calls
+print(indexed_calls.compare("ocl") > 0)
+"""
+
+
+def test_indices_of_every_form_choose_what_they_choose_on_the_cpu(library: Path) -> None:
+    program = f"ROOT = {str(ROOT / 'drivers/opencl/src')!r}\n{LOADED}\n{RANDOM}"
+    said = output_of(program, str(library), BRINGUP_OPENCL_MEMORY="coarse")
+    assert said.splitlines()[-1] == "True"
+
+
 REPLAYED = """
 from bringup import graphs
 x, index = torch.randn(4, 3).to("ocl"), torch.tensor([0, 3]).to("ocl")
 graph = graphs.CapturedGraph()
 with graphs.capture(graph):
-    out = x.index_select(0, index)
+    out = x.CHOSEN
 graph.replay()
 torch.ocl.synchronize()
 index.copy_(torch.tensor([0, 4]))
@@ -133,9 +150,19 @@ except RuntimeError as error:
 
 
 @pytest.mark.parametrize("memory", ["coarse", "fine"])
-def test_a_replay_tells_of_an_index_outside(library: Path, memory: str) -> None:
-    program = f"ROOT = {str(ROOT / 'drivers/opencl/src')!r}\n{LOADED}\n{REPLAYED}"
+@pytest.mark.parametrize(
+    ("chosen", "operator", "rule"),
+    [
+        ("index_select(0, index)", "index_select", "index"),
+        ("__getitem__((index, index[:, None].clamp(max=2)))", "index.Tensor", "indices"),
+    ],
+)
+def test_a_replay_tells_of_an_index_outside(
+    library: Path, memory: str, chosen: str, operator: str, rule: str
+) -> None:
+    replayed = REPLAYED.replace("CHOSEN", chosen)
+    program = f"ROOT = {str(ROOT / 'drivers/opencl/src')!r}\n{LOADED}\n{replayed}"
     said = output_of(program, str(library), BRINGUP_OPENCL_MEMORY=memory).splitlines()
-    words = "operator 'aten::index_select' failed on device 0: index: an element is outside"
+    words = f"operator 'aten::{operator}' failed on device 0: {rule}: an element is outside"
     assert len(said) == 2
     assert all(line.startswith(words) for line in said)

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from tests.sweeps import indexed_calls
 from tests.sweeps.support import part
 
 import bringup_sim_ops
-from bringup import devices, graphs
+from bringup import devices, errors, graphs
 from bringup.conformance._opinfo import operators, sweep
 
 # By the names of torch's OpInfos. `native`: the kernel that they have to reach in float32.
@@ -81,6 +82,7 @@ OPERATORS = {
     "nn.functional.scaled_dot_product_attention": "_scaled_dot_product_flash_attention_for_cpu",
     "index_select": "index_select",
     "gather": "gather",
+    "__getitem__": "index.Tensor",
     "scatter_add": "scatter_add",
     "nn.functional.embedding": "index_select",
     "cumsum": "cumsum",
@@ -166,6 +168,18 @@ def test_the_samples_are_of_every_kernel() -> None:
     tabled = {operator.name.partition(".")[0] for operator in bringup_sim_ops.OPERATORS}
     left = {name for name in tabled - covered if "backward" not in name}
     assert {name for name in left if not draws(name)} == set()
+
+
+def test_indices_of_every_form_choose_what_they_choose_on_the_cpu() -> None:
+    assert indexed_calls.compare("npu") > 0
+
+
+def test_an_index_outside_is_named() -> None:
+    x, index = torch.ones(3, 4, device="npu"), torch.tensor([0, -5]).to("npu")
+    x[:, index]
+    words = "'aten::index.Tensor' .* index -5 is outside dimension 1 of size 4"
+    with pytest.raises(errors.KernelError, match=words):
+        torch.npu.synchronize()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.int64])

@@ -31,6 +31,13 @@ EXPRESSIONS = st.recursive(
             inner,
         ),
         st.builds("({} {})".format, st.sampled_from(["-", "not"]), inner),
+        st.builds("min({}, {})".format, inner, inner),
+        st.builds(
+            "{}, {}, {})".format,
+            st.sampled_from(["size(x", "stride(x"]),
+            st.integers(-3, 2),
+            inner,
+        ),
     ),
     max_leaves=6,
 )

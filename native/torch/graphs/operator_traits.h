@@ -44,8 +44,10 @@ struct OperatorTraits {
 
   // A call of it changes and makes no data: a capture makes no node of it.
   bool no_node() const { return view || uninitialised; }
-  // Of elements as they are: a driver or a kernel makes it as a whole.
-  bool is_copy() const { return name == "aten::copy_" || name == "aten::clone"; }
+  // A driver or a kernel makes it as a whole.
+  bool is_copy() const {
+    return name == "aten::copy_" || name == "aten::clone" || name == "aten::_to_copy";
+  }
 };
 
 // `updatable`, `hooked`: names of operators whose handlers declared arguments, and of those whose

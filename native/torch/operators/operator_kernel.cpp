@@ -46,6 +46,7 @@ int bits_of(const Argument& argument) {
   switch (argument.kind) {
     case ArgumentKind::kTensor:
     case ArgumentKind::kTensorList:
+    case ArgumentKind::kOptionalTensorList:
       return kTensorBits;
     case ArgumentKind::kNumber:
       return kScalarBits;
@@ -68,16 +69,14 @@ uint64_t tensor_code(const at::Tensor& tensor) {
 }
 
 // Of a list's first tensor, unless another one has another dtype.
-uint64_t list_code(c10::ArrayRef<c10::IValue> tensors) {
-  if (tensors.empty()) return kNoTensor;
-  const at::Tensor& first = tensors.front().toTensor();
-  for (const c10::IValue& item : tensors) {
-    const at::Tensor& tensor = item.toTensor();
-    if (first.defined() && tensor.defined() && tensor.scalar_type() != first.scalar_type()) {
-      return kMixedTensors;
-    }
-  }
-  return tensor_code(first);
+uint64_t list_code(const c10::IValue& tensors) {
+  const at::Tensor* first = nullptr;
+  bool mixed = false;
+  for_each_tensor(tensors, [&](const at::Tensor& tensor) {
+    if (first == nullptr) first = &tensor;
+    mixed = mixed || tensor.scalar_type() != first->scalar_type();
+  });
+  return first == nullptr ? kNoTensor : mixed ? kMixedTensors : tensor_code(*first);
 }
 
 // Operators promote by a number's category, and refuse some that are negative.
@@ -104,7 +103,8 @@ uint64_t code_of(const OperatorKernel& kernel, const c10::IValue& value, Argumen
     case ArgumentKind::kTensor:
       return value.isTensor() ? tensor_code(value.toTensor()) : kNoTensor;
     case ArgumentKind::kTensorList:
-      return value.isTensorList() ? list_code(value.toListRef()) : kNoTensor;
+    case ArgumentKind::kOptionalTensorList:
+      return list_code(value);
     case ArgumentKind::kNumber:
       return value.isScalar() ? scalar_code(value.toScalar()) : kNoScalar;
     case ArgumentKind::kString:

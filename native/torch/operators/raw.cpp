@@ -1,5 +1,6 @@
 // Raw kernels: the operator's arguments by its schema, then its results, which torch's own Meta
 // kernel describes.
+#include <ATen/ExpandUtils.h>
 #include <ATen/MemoryOverlap.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/native/Resize.h>
@@ -65,17 +66,9 @@ void note(const c10::IValue& value, std::vector<int64_t>& key) {
 
 c10::IValue without_memory(const c10::IValue& value) {
   const auto meta = [](const at::Tensor& tensor) {
-    return tensor.defined() ? at::empty_strided(tensor.sizes(), tensor.strides(),
-                                                tensor.options().device(at::kMeta))
-                            : tensor;
+    return at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kMeta));
   };
-  if (value.isTensor()) return meta(value.toTensor());
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> tensors;
-    for (const at::Tensor& tensor : value.toTensorList()) tensors.push_back(meta(tensor));
-    return tensors;
-  }
-  return value;
+  return map_tensors(value, meta);
 }
 
 int64_t rank_of(c10::ArrayRef<c10::IValue> arguments) {
@@ -192,8 +185,8 @@ class Packer {
   void add_argument(const c10::IValue& value, size_t i) {
     const ArgumentKind kind = kernel_.arguments[i].kind;
     const bool any_layout = kernel_.takes_any_layout(i);
-    if (kind == ArgumentKind::kTensorList) {
-      add_list(value, any_layout);
+    if (kind == ArgumentKind::kTensorList || kind == ArgumentKind::kOptionalTensorList) {
+      add_list(value, any_layout, kind == ArgumentKind::kOptionalTensorList);
     } else if (kind == ArgumentKind::kTensor && is_host_number(value)) {
       // The kernel cannot tell a number from a tensor.
       launch_.held.push_back(value.toTensor().to(device_));
@@ -251,12 +244,22 @@ class Packer {
     launch_.block.add_tensor(describe(given, given.sizes(), given.strides()));
   }
 
-  void add_list(const c10::IValue& value, bool any_layout) {
+  // Indices come in one shape, and from the device: torch takes those of the host, too.
+  void add_list(const c10::IValue& value, bool any_layout, bool of_indices) {
     std::vector<at::Tensor> tensors;
-    std::vector<runtime::TensorDesc> descs;
-    for (const at::Tensor& tensor : value.toTensorList()) {
-      tensors.push_back(passed(tensor, any_layout));
-      descs.push_back(describe(tensors.back(), tensors.back().sizes(), tensors.back().strides()));
+    for (const c10::IValue& item : value.toListRef()) {
+      at::Tensor tensor = item.isTensor() ? item.toTensor() : at::Tensor();
+      if (of_indices && tensor.defined() && tensor.is_cpu()) {
+        tensor = launch_.held.emplace_back(tensor.to(device_));
+      }
+      tensors.push_back(std::move(tensor));
+    }
+    if (of_indices) tensors = at::expand_outplace(tensors);
+    std::vector<std::optional<runtime::TensorDesc>> descs(tensors.size());
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      if (!tensors[i].defined()) continue;
+      tensors[i] = passed(tensors[i], any_layout);
+      descs[i] = describe(tensors[i], tensors[i].sizes(), tensors[i].strides());
     }
     launch_.block.add_tensor_list(descs);
   }

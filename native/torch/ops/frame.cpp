@@ -305,7 +305,7 @@ void CallFrame::pack_argument(ArgumentKind kind, int i, runtime::LaunchBlock& bl
       return block.add_float_list(
           {static_cast<const double*>(value.list.data), static_cast<size_t>(value.list.size)});
     case ArgumentKind::kTensorList: {
-      std::vector<runtime::TensorDesc> items;
+      std::vector<std::optional<runtime::TensorDesc>> items;
       const auto* pointers = static_cast<DLTensor* const*>(value.list.data);
       for (int64_t k = 0; k < value.list.size; ++k) items.push_back(as_desc(*pointers[k]));
       return block.add_tensor_list(items);

@@ -385,11 +385,12 @@ def _parts(text: str, signature: Sequence[Argument], where: str) -> Iterator[tup
 
 class _Reader(ExpressionReader):
     grammar = (
-        "a parameter is ptr(x), ptr(x, float32), size(x,i), stride(x,i), numel(x), ndim(x), "
+        "a parameter is ptr(x), ptr(x, float32), size(x,i), stride(x,i), size(x,i,n) and "
+        "stride(x,i,n) where a tensor without dimension i has n, numel(x), ndim(x), "
         "dtype(x), has(x), len(list), list[i], a scalar argument's name, stream, device, "
         "workspace(bytes), fault(rules), a number, a text or None; of whole numbers also "
-        "+ - * // %, comparisons, and, or, not, of each i8 to i64, u8 to u64, f32, f64 and bool, "
-        "and ref() of these; const() of an address"
+        "+ - * // %, min(), comparisons, and, or, not, of each i8 to i64, u8 to u64, f32, f64 and "
+        "bool, and ref() of these; const() of an address"
     )
 
     def __init__(

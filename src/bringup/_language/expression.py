@@ -31,9 +31,19 @@ class Instruction(NamedTuple):
     @property
     def growth(self) -> int:
         """By how much it makes the stack deeper."""
-        if self.opcode in (Opcode.NOT, Opcode.WORKSPACE):
+        if self.opcode in (Opcode.NOT, Opcode.WORKSPACE, *_DEFAULTED):
             return 0
         return -1 if self.opcode in _OPERATORS else 1
+
+    @property
+    def item(self) -> int:
+        """Return, of one with a default, which item of a list it names; -1 for none."""
+        return self.value >> 32
+
+    @property
+    def dimension(self) -> int:
+        """Return the dimension that it names, which may count from the end."""
+        return (self.value & 0xFFFFFFFF ^ 1 << 31) - (1 << 31)
 
 
 # What is true is 1. Both sides are evaluated: `n != 0 and 4 // n > 1` divides by zero, as natively.
@@ -45,10 +55,12 @@ _OPERATORS: Mapping[Opcode, Callable[[Any, Any], Any]] = {
     Opcode.MODULO: operator.mod,
     Opcode.LESS: lambda left, right: int(bool(left < right)),
     Opcode.EQUAL: lambda left, right: int(bool(left == right)),
+    Opcode.MINIMUM: lambda left, right: left if left < right else right,
     Opcode.AND: lambda left, right: int(bool(left) and bool(right)),
     Opcode.OR: lambda left, right: int(bool(left) or bool(right)),
 }
 _OF_LISTS = (Opcode.ELEMENT, Opcode.ITEM_DATA, Opcode.ITEM_NUMEL)
+_DEFAULTED = (Opcode.SIZE_OR, Opcode.STRIDE_OR)
 _AS_GIVEN = (Opcode.FLOAT, Opcode.STRING, Opcode.TENSOR)
 
 
@@ -84,6 +96,8 @@ class Expression:
         for step in self.program:
             if step.opcode is Opcode.NOT:
                 stack[-1] = int(not stack[-1])
+            elif step.opcode in _DEFAULTED:
+                stack[-1] = _dimension_or(step, values[step.argument], stack[-1])
             elif step.opcode in _OPERATORS:
                 right = stack.pop()
                 stack[-1] = self._combine(step.opcode, stack[-1], right)
@@ -159,6 +173,15 @@ class Expression:
         if isinstance(result, int) and not -(2**63) <= result < 2**63:
             raise ContractError(f"'{self.text}' does not fit into 64 bits")
         return result
+
+
+def _dimension_or(step: Instruction, given: Any, otherwise: Any) -> Any:
+    if given is not None and step.item >= 0:
+        given = given[step.item] if step.item < len(given) else None
+    if given is None or not -len(given.shape) <= step.dimension < len(given.shape):
+        return otherwise
+    numbers = given.shape if step.opcode is Opcode.SIZE_OR else strides_of(given)
+    return numbers[step.dimension]
 
 
 def _item(opcode: Opcode, given: Sequence[Any], number: int) -> Any:

@@ -18,9 +18,9 @@ _MAX_LEVELS = 100
 """Of a text: what is nested deeper might exceed Python's recursion limit."""
 _GRAMMAR = (
     "an expression is made of integers, int and bool arguments, x.shape[i] or size(x,i), "
-    "x.stride(i) or stride(x,i), x.numel() or numel(x), x.dim() or ndim(x), len(list), list[i], "
-    "has(x), "
-    "+ - * // %, comparisons, and, or, not and ()"
+    "x.stride(i) or stride(x,i), size(x,i,n) and stride(x,i,n) where a tensor without dimension i "
+    "has n, x.numel() or numel(x), x.dim() or ndim(x), len(list), list[i], has(x), "
+    "+ - * // %, min(), comparisons, and, or, not and ()"
 )
 _BINARY: Mapping[type[ast.operator], Opcode] = {
     ast.Add: Opcode.ADD,
@@ -53,6 +53,7 @@ _READS: Mapping[str, tuple[Opcode, bool]] = {
     "dtype_bits": (Opcode.DTYPE_BITS, False),
 }
 _ALONG = {Opcode.SIZE: Opcode.SIZE_ALONG, Opcode.STRIDE: Opcode.STRIDE_ALONG}
+_DEFAULTED = {Opcode.SIZE: Opcode.SIZE_OR, Opcode.STRIDE: Opcode.STRIDE_OR}
 _METHODS = ("size", "stride", "numel", "dim")
 _LISTS = ("int[]", "float[]", "bool[]", "Tensor[]")
 _NOT = Instruction(Opcode.NOT)
@@ -193,6 +194,8 @@ class ExpressionReader:
             return self._bool_op(node)
         if isinstance(node, ast.Compare):
             return self._compare(node)
+        if isinstance(node, ast.Call) and not node.keywords:
+            return self._call(node)
         return [self.leaf(node)]
 
     def _bool_op(self, node: ast.BoolOp) -> list[Instruction]:
@@ -229,11 +232,9 @@ class ExpressionReader:
         elif isinstance(node, ast.Subscript):
             values = self.argument(node.value, "int[]", "bool[]")
             return Instruction(Opcode.ELEMENT, values, self.number_of(node.slice))
-        elif isinstance(node, ast.Call) and not node.keywords:
-            return self._call(node)
         raise self.unknown(node)
 
-    def _call(self, node: ast.Call) -> Instruction:
+    def _call(self, node: ast.Call) -> list[Instruction]:
         """`numel(x)` and `x.numel()` are the same: a method's tensor comes first."""
         function, given = node.func, node.args
         if isinstance(function, ast.Attribute):
@@ -242,9 +243,35 @@ class ExpressionReader:
         else:
             name = function.id if isinstance(function, ast.Name) else ""
             known = name != "dim"
+        if name == "min" and len(given) > 1:
+            return self._minimum(given)
         if not known or name not in _READS:
             raise self.unknown(node)
         opcode, dimension = _READS[name]
+        if dimension and len(given) == 3:
+            return self._dimension_or(opcode, *given)
+        return [self._read(name, opcode, dimension, given)]
+
+    def _minimum(self, given: Sequence[ast.expr]) -> list[Instruction]:
+        program = self.visit(given[0])
+        for value in given[1:]:
+            program += [*self.visit(value), Instruction(Opcode.MINIMUM)]
+        return program
+
+    def _dimension_or(
+        self, opcode: Opcode, tensor: ast.expr, dimension: ast.expr, otherwise: ast.expr
+    ) -> list[Instruction]:
+        item = -1
+        if isinstance(tensor, ast.Subscript):
+            index, item = self.argument(tensor.value, "Tensor[]"), self.number_of(tensor.slice)
+        else:
+            index = self.argument(tensor, "Tensor")
+        named = item << 32 | self._dimension(dimension) & 0xFFFFFFFF
+        return [*self.visit(otherwise), Instruction(_DEFAULTED[opcode], index, named)]
+
+    def _read(
+        self, name: str, opcode: Opcode, dimension: bool, given: Sequence[ast.expr]
+    ) -> Instruction:
         if len(given) != 1 + dimension:
             tensor = ast.unparse(given[0]) if given else "x"
             needed = "names a dimension, as in" if dimension else "takes no dimension:"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bringup.devices import POINTWISE, Operator
 from bringup_opencl._images import IMAGES
-from bringup_opencl._rows import ANY, FLOATING, NUMBERS, each, lanes, raw, reduction
+from bringup_opencl._rows import ANY, FLOATING, MOVED, NUMBERS, each, lanes, raw, reduction
 
 __all__ = ["OPERATORS", "Operator"]
 
@@ -59,6 +59,38 @@ def _row(name: str, entry: str, argument: str) -> Operator:
 _LINES = "ptr(self), ptr(index), size(self, dim), stride(self, dim), size(index, dim)"
 
 
+def _index() -> Operator:
+    """Return `x[i, :, j]`: of each dimension of x its indices, all of one shape."""
+    places = range(_INDEXED_DIMS)
+    inner = range(_INDEX_DIMS)
+    outer = range(_INDEXED_DIMS - 1 + _INDEX_DIMS)
+    more = "-1"  # of the indices' dimensions, where there are too many
+    for d in places:
+        more = f"size(indices[{d}], {_INDEX_DIMS}, {more})"
+    args = [
+        "ptr(self)",
+        *(f"size(self, {d}, 1)" for d in places),
+        *(f"stride(self, {d}, 0)" for d in places),
+        *(f"ptr(indices[{d}])" for d in places),
+        *(f"stride(indices[{d}], {i}, 0)" for d in places for i in inner),
+        "ptr(out)",
+        *(f"size(out, {d}, 1)" for d in outer),
+        *(f"stride(out, {d}, 0)" for d in outer),
+        "i32(ndim(self)), i32(ndim(out)), numel(out)",
+        "fault('indices: an element is outside its dimension of self')",
+    ]
+    taken = f"(ndim(self) <= {_INDEXED_DIMS} and {more} == -1)"
+    return raw(
+        "index.Tensor",
+        "indexing.cl:index_elements",
+        ", ".join(args),
+        f"({each('numel(out)')} + 1) * {taken} - 1",
+        strided="self indices out",
+        dtypes={"T": "self", "I": "indices"},
+        supports=MOVED,
+    )
+
+
 def _where_alike(blocks: str, more: str = "1") -> str:
     """Return the blocks where the tensor and its index are alike but along `dim`: no side of the
     index is longer, so that one shorter side shows in the number of elements.
@@ -67,6 +99,7 @@ def _where_alike(blocks: str, more: str = "1") -> str:
     return f"({blocks} + 1) * ({same} and {more}) - 1"
 
 
+_INDEXED_DIMS, _INDEX_DIMS = 5, 4  # of index_elements in indexing.cl
 _PIECES = 30  # tensors that cat.cl takes: a call has at most 64 plain values
 _NORMED = "(numel(input) // (numel(out1) + (numel(out1) == 0)))"  # elements of a row
 _NORM_SIZE = "(numel(input) // (numel(mean) + (numel(mean) == 0)))"
@@ -145,15 +178,16 @@ OPERATORS: tuple[Operator, ...] = (
         f"stride(out, dim), numel(out), {_INDEX_FAULT}",
         each("numel(out)"),
         dtypes=_INDEXED,
-        supports=ANY,
+        supports=MOVED,
     ),
+    _index(),
     raw(
         "gather",
         "indexing.cl:gather",
         f"{_LINES}, stride(index, dim), ptr(out), numel(out), {_INDEX_FAULT}",
         _where_alike(each("numel(out)")),
         dtypes=_INDEXED,
-        supports=ANY,
+        supports=MOVED,
     ),
     raw(
         "scatter_add",

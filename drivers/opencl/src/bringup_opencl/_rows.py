@@ -9,7 +9,7 @@ import torch
 
 from bringup.devices import Operator
 
-__all__ = ["ANY", "FLOATING", "NUMBERS", "SINGLE", "each", "lanes", "raw", "reduction"]
+__all__ = ["ANY", "FLOATING", "MOVED", "NUMBERS", "SINGLE", "each", "lanes", "raw", "reduction"]
 
 Supported: TypeAlias = torch.dtype | Literal["floating", "integral", "bool"]
 
@@ -19,6 +19,7 @@ SINGLE: tuple[Supported, ...] = (torch.float32,)
 NUMBERS: tuple[Supported, ...] = (torch.float32, torch.float64, "integral")
 FLOATING: tuple[Supported, ...] = (torch.float32, torch.float64)
 ANY: tuple[Supported, ...] = (torch.float32, torch.float64, "integral", "bool")
+MOVED: tuple[Supported, ...] = ("floating", "integral", "bool")
 
 
 def raw(
@@ -60,5 +61,4 @@ def lanes(n: str, rows: str) -> str:
 
 def each(count: str) -> str:
     """Return the blocks for `count` elements, of which a thread takes several if there are many."""
-    blocks = f"(({count} + {_LANES - 1}) // {_LANES})"
-    return f"{blocks} * ({blocks} < 65536) + 65536 * ({blocks} >= 65536)"
+    return f"min(({count} + {_LANES - 1}) // {_LANES}, 65536)"

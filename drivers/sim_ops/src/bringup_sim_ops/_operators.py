@@ -103,6 +103,14 @@ OPERATORS: tuple[Operator, ...] = (
         strided=("self", "index"),
     ),
     _raw(
+        "index.Tensor",
+        "indexing.cpp",
+        "index_elements",
+        supports=_EVERYTHING,
+        dtypes={"T": "self", "I": "indices"},
+        strided=("self", "indices"),
+    ),
+    _raw(
         "gather",
         "indexing.cpp",
         "gather",

@@ -130,8 +130,8 @@ class Element:
         some = min(writer.lanes, 8)
         many = f"(({inner}) >= 512 or numel(out0) < 64)"
         shared = f"(1 + (not {few}) * ({some - 1} + {writer.lanes - some} * {many}))"
-        blocks = f"((numel(out0) * {shared} + {writer.lanes - 1}) // {writer.lanes})"
-        blocks += f" * ({blocks} <= {_MOST_BLOCKS}) + {_MOST_BLOCKS} * ({blocks} > {_MOST_BLOCKS})"
+        blocks = f"(numel(out0) * {shared} + {writer.lanes - 1}) // {writer.lanes}"
+        blocks = f"min({blocks}, {_MOST_BLOCKS})"
         return _binding(signature, [*items, shared], blocks, writer.lanes)
 
 

@@ -42,6 +42,7 @@ _OPERATORS: Mapping[Opcode, str] = {
     Opcode.MULTIPLY: "bringup_glue_multiply({0}, {1})",
     Opcode.FLOOR_DIVIDE: "bringup_glue_floor_divide({0}, {1})",
     Opcode.MODULO: "bringup_glue_modulo({0}, {1})",
+    Opcode.MINIMUM: "({0} < {1} ? {0} : {1})",
     Opcode.LESS: "(int64_t)({0} < {1})",
     Opcode.EQUAL: "(int64_t)({0} == {1})",
     Opcode.AND: "(int64_t)(({0} != 0) & ({1} != 0))",
@@ -56,6 +57,7 @@ _OVERFLOWS = {
 }
 _DIVISIONS = (Opcode.FLOOR_DIVIDE, Opcode.MODULO)
 _DIMENSIONS = (Opcode.SIZE, Opcode.STRIDE)
+_DEFAULTED = {Opcode.SIZE_OR: "size", Opcode.STRIDE_OR: "stride"}
 
 
 def value_code(value: Expression) -> str:
@@ -67,6 +69,8 @@ def value_code(value: Expression) -> str:
             stack[-1] = _OPERATORS[step.opcode].format(stack[-1], right)
         elif step.opcode is Opcode.NOT:
             stack[-1] = f"(int64_t)({stack[-1]} == 0)"
+        elif step.opcode in _DEFAULTED:
+            stack[-1] = _dimension_or(step, stack[-1])
         elif step.opcode is not Opcode.WORKSPACE:
             stack.append(_leaf(value, step))
     return stack[0]
@@ -87,6 +91,8 @@ def refusals(parameter: CParameter) -> str:
             code = _OPERATORS[step.opcode].format(stack.pop(), right)
         elif step.opcode is Opcode.NOT:
             code = f"(int64_t)({stack.pop()} == 0)"
+        elif step.opcode in _DEFAULTED:
+            code = _dimension_or(step, stack.pop())
         else:
             code = _leaf(value, step)
         stack.append(code)
@@ -156,6 +162,13 @@ def _leaf(value: Expression, step: Instruction) -> str:
     if step.opcode is Opcode.CONSTANT:
         return f"({double_of(step.value)!r})" if value.is_real else _number(step.value)
     return _LEAVES[step.opcode].format(arg=f"args[{step.argument}]", value=step.value)
+
+
+def _dimension_or(step: Instruction, otherwise: str) -> str:
+    arg = f"args[{step.argument}]"
+    tensor = f"bringup_glue_item({arg}, {step.item})" if step.item >= 0 else arg
+    function = f"bringup_glue_{_DEFAULTED[step.opcode]}_or"
+    return f"{function}({tensor}, {step.dimension}, {otherwise})"
 
 
 def _number(number: int) -> str:

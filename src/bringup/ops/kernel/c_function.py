@@ -218,8 +218,8 @@ def implied_ranks(
         _spread(alike, groups)
         if step.opcode in (Opcode.NUMEL, Opcode.NDIM):
             free |= alike
-        elif step.opcode is Opcode.SIZE and addressed & alike:
-            axes.setdefault(tuple(sorted(alike)), set()).add(step.value)
+        elif step.opcode in (Opcode.SIZE, Opcode.SIZE_OR) and addressed & alike:
+            axes.setdefault(tuple(sorted(alike)), set()).add(step.dimension)
     kernel_checks = any(check.kind is CheckKind.KERNEL for check in checks)
     found = []
     for group, named in sorted(axes.items()):

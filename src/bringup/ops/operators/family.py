@@ -43,6 +43,7 @@ _ROLES: dict[str, Role] = {
     "List[float]": "list",
     "List[bool]": "list",
     "List[Tensor]": "tensor_list",
+    "List[Optional[Tensor]]": "tensor_list",
     "Generator": "generator",
 }
 _CARRIED: dict[Kind, frozenset[Role]] = {

@@ -193,6 +193,9 @@ class Planner:
         given = {n: d for n, d in zip(names, dtypes, strict=True) if d is not None}
         known = given.get(macros["T"]) if "T" in macros else next(iter(given.values()), None)
         named = set(macros.values())
+        lists = {p.name for p in self._overload.parameters if p.role == "tensor_list"}
+        if (named & lists) - given.keys():
+            return False  # nothing in the list says which type it is
         return known is None or all(d is known for name, d in given.items() if name not in named)
 
     def _dtype_in(self, argument: int, value: Any) -> torch.dtype | None:
@@ -503,8 +506,8 @@ def _c_type(dtype: torch.dtype) -> str:
 
 def _dtype_of(value: Any) -> torch.dtype | None:
     """Of a tensor, or of a list's first one."""
-    if isinstance(value, (list, tuple)) and value:
-        value = value[0]
+    if isinstance(value, (list, tuple)):
+        value = next((one for one in value if one is not None), None)
     return value.dtype if isinstance(value, torch.Tensor) else None
 
 

@@ -128,7 +128,7 @@ def test_a_kernel_that_does_not_compile_says_so_where_it_is_called(declare: Decl
         ("aten::add.None", "pointwise", "expected one of its overloads"),
         ("aten::max.dim", "pointwise", "has results as large as its arguments"),
         ("aten::mm", "reduction", "one tensor argument"),
-        ("aten::index.Tensor", "raw", "cannot get its argument 'indices'"),
+        ("aten::clone", "raw", "cannot get its argument 'memory_format'"),
         ("aten::mul", "elementwise", "expected 'pointwise', 'reduction' or 'raw'"),
     ],
 )
