@@ -155,7 +155,7 @@ class InferenceGraph:
             options.most_captures,
             is_required=bool(options.capture),
             static_outputs=options.static_outputs,
-            updates=updates_of(graph),
+            updates=updates_of(graph) if options.inner == "eager" else None,
         )
         if length is None:
             return replayed

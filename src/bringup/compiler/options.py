@@ -30,9 +30,9 @@ class CompileOptions:
             weights in `bfloat16`, layer by layer, where results stay close enough (see `weights`).
         inner: what runs the rewritten graph: `eager` (its operators one by one) or `inductor`.
         capture: whether the compiled inference graph is captured with `bringup.graphs`, once for
-            each kind of call; with `eager` only. True refuses what cannot be captured (training
-            graphs, written inputs) with an error; None: as `mode` says, and what cannot be
-            captured runs as it is.
+            each kind of call. True refuses what cannot be captured (training graphs, written
+            inputs, kernels that Inductor generates for the cpu) with an error; None: as `mode`
+            says, and what cannot be captured runs as it is.
         max_captures: how many captures are kept for one graph; the one used longest ago makes room.
             None: 8, or one for each bucket where there are more.
         buckets: sizes to which the length of padded sequences is rounded up before a captured graph
@@ -117,7 +117,7 @@ class CompileOptions:
     @property
     def captures(self) -> bool:
         """Return whether inference graphs are captured (`BRINGUP_CAPTURE` may forbid it)."""
-        if self.inner != "eager" or not settings.capture():
+        if not settings.capture():
             return False
         return self.mode != "default" if self.capture is None else self.capture
 
@@ -222,12 +222,8 @@ class CompileOptions:
             raise BringupError("option 'buckets' needs captures: mode='serve', or capture=True")
 
     def _check_for_inductor(self) -> None:
-        if self.capture or self.mode != "default":
-            given = "'capture'" if self.capture else f"'mode'={self.mode!r}"
-            raise BringupError(
-                f"option {given} needs inner='eager': a capture cannot see the kernels that "
-                "Inductor generates"
-            )
+        if self.mode != "default":
+            raise BringupError(f"option 'mode'={self.mode!r} needs inner='eager'")
         if self.on_weight_change == "refold":
             raise BringupError("option 'on_weight_change'='refold' needs inner='eager'")
         if self.freeze and self.on_weight_change is None:

@@ -104,7 +104,6 @@ def test_failed_pass_raises_at_the_call_and_names_itself():
         ({"max_captures": True}, "option 'max_captures' must be a number from 1, got True"),
         ({"autotune": None}, "option 'autotune' must be True or False, got None"),
         ({"on_weight_change": "ignore"}, "must be one of \\['raise', 'refold'\\], got 'ignore'"),
-        ({"capture": True, "inner": "inductor"}, "option 'capture' needs inner='eager'"),
         ({"on_weight_change": "refold", "inner": "inductor"}, "'refold' needs inner='eager'"),
     ],
 )

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from bringup.jit.source.loop_language import LoopLanguage
 
+KEEPS_VECTORS = """\
+#if defined __GNUC__ && !defined __clang__
+/* Threads through conditional values are branches, and loops with branches are no vectors. */
+#pragma GCC optimize("no-thread-jumps")
+#endif
+"""
+"""What a generated text begins with."""
 _PRELUDE = """\
 #include <bringup/device.h>
 #include <bringup/functions.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
-#if defined __GNUC__ && !defined __clang__
-/* Threads through conditional values are branches, and loops with branches are no vectors. */
-#pragma GCC optimize("no-thread-jumps")
-#endif
 #define BRINGUP_GLOBAL
 #define BRINGUP_FIRST(n) ((n) / at->grid_dim.x * at->block_idx.x + \\
   ((n) % at->grid_dim.x) * at->block_idx.x / at->grid_dim.x)
@@ -122,7 +125,7 @@ static inline void report_fault(int32_t* fault, int32_t number, int64_t value) {
 
 C_LOOPS = LoopLanguage(
     suffix=".c",
-    prelude=_PRELUDE,
+    prelude=KEEPS_VECTORS + _PRELUDE,
     entry="void {name}(const bringup_position* at, {parameters})",
     # Signed overflow wraps, as torch's integers do; the pragmas of lanes are read without OpenMP.
     flags=("-fwrapv", "-fopenmp-simd"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bringup.jit.source.c_loops import C_LOOPS
+from bringup.jit.source.c_loops import C_LOOPS, KEEPS_VECTORS
 from bringup.jit.source.element import ElementExpression
 from bringup.jit.source.generated import ENTRY, c_text, included
 from bringup.jit.source.loop_language import LoopLanguage
@@ -153,7 +153,8 @@ def _entry(element: Element, body: str, more: str = "", entry: str = ENTRY) -> W
     )
     name = Path(source.file_name)
     text = (
-        _TEXT.format(
+        KEEPS_VECTORS
+        + _TEXT.format(
             random='#include "bringup/random.h"\n' if element.draws else "",
             source=included(source),
             types=types,
@@ -308,11 +309,13 @@ _PRELUDE = """\
 #include "bringup/functions.h"
 template <class T>
 static T bringup_min(T a, T b) {
-  return a != a || a < b ? a : b;
+  const T least = b < a ? b : a;
+  return b != b ? b : least;
 }
 template <class T>
 static T bringup_max(T a, T b) {
-  return a != a || a > b ? a : b;
+  const T most = b > a ? b : a;
+  return b != b ? b : most;
 }
 """
 _VALUES_ENTRY = """

@@ -170,6 +170,24 @@ def test_passes_run_before_inductor_and_what_they_leave_is_captured(
     assert torch.equal(result, expected)
 
 
+def test_passes_then_inductor_then_a_capture_are_one_replay_for_each_kind_of_call(
+    captures: Callable[[], list[int]],
+) -> None:
+    model, x = _model(), torch.randn(3, 8, device="npu")
+    options = {"inner": "inductor", "capture": True}
+    compiled = torch.compile(model, backend="bringup", options=options)
+    with torch.no_grad():
+        first = compiled(x)
+        for scale in (2, 3):
+            torch.testing.assert_close(compiled(x * scale), model(x * scale))
+        torch.testing.assert_close(first, model(x))
+        model[0].weight.mul_(2)
+        torch.testing.assert_close(compiled(x), model(x))
+        assert captures() == [1]
+        with pytest.raises(CaptureError, match=r"code that Inductor generated.*for the cpu"):
+            torch.compile(torch.sin, backend="bringup", options=options)(torch.ones(3))
+
+
 class _Residual(nn.Module):
     def __init__(self, size: int) -> None:
         super().__init__()

@@ -1,19 +1,23 @@
-"""The functions that C has for generated loops: within so many units in the last place of numbers
-all over the range.
+"""Generated loops: C's functions within so many units in the last place of numbers all over the
+range, and what g++ makes vectors of.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
+import shutil
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from bringup import jit
+from bringup import _native, jit
 from bringup.jit.source.c_loops import C_LOOPS
+from bringup.jit.source.cpp_writer import CppWriter
 
 _TEXT = """
 void each(const float* x, float* out, int64_t n) {
@@ -55,3 +59,20 @@ def test_functions_are_right_to_the_last_place(name: str) -> None:
     whole = np.isfinite(rounded)
     errors = np.abs(got[whole] - wanted[whole]) / unit[whole]
     assert errors.max() <= bound, x[whole][errors.argmax()]
+
+
+def test_a_chain_of_conditional_values_is_a_loop_of_vectors(tmp_path: Path) -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("g++ is missing: apt-get install g++")
+    chain, operand, writer = "x", jit.Operand("tensor", "float"), CppWriter()
+    for _ in range(4):
+        chain = f"max(({chain}) * 1.01 + 0.1, 0)"
+    expression = jit.ElementExpression(chain, ("x",), ("x",))
+    source = writer.expression("chain", expression, (operand,), "float")
+    element = jit.Element(source, "chain", (operand,), "float", ("float",))
+    file = tmp_path / "chain.cpp"
+    file.write_text(writer.pointwise(element, values=False).source.text or "")
+    options = "-O3 -fno-trapping-math -fno-math-errno -fopt-info-vec-optimized -o /dev/null -c"
+    command = ["g++", *options.split(), str(file), f"-I{_native.include_dir()}"]
+    told = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "loop vectorized" in told.stderr
