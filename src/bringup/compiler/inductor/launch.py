@@ -13,7 +13,7 @@ import torch
 from bringup import jit
 from bringup._native import torch_library
 from bringup.compiler.inductor.prelude import prelude
-from bringup.errors import DeviceError
+from bringup.errors import CompileError, DeviceError
 from bringup.jit.target.target import loops_of
 
 ENTRY = "bringup_nest"
@@ -58,7 +58,13 @@ def language_of(device: torch.device) -> jit.LoopLanguage:
 
 
 def generated_kernel(
-    name: str, text: str, *, device: str, parameters: str, faults: Sequence[str]
+    name: str,
+    text: str,
+    *,
+    device: str,
+    parameters: str,
+    faults: Sequence[str],
+    lines: Sequence[str] = (),
 ) -> Callable[..., None]:
     """Return a function that starts a generated kernel in the current stream.
 
@@ -72,8 +78,10 @@ def generated_kernel(
             read, written, both; "d" and "l" the number in a tensor of the host, as double and
             int64; "i" an int64.
         faults: what a report of the kernel means.
+        lines: what it was generated for: files and lines.
     """
-    building = _pool().submit(_built, name, text, torch.device(device), parameters, tuple(faults))
+    place = torch.device(device)
+    building = _pool().submit(_built, name, text, place, parameters, tuple(faults), tuple(lines))
     return _Pending(building)
 
 
@@ -91,15 +99,25 @@ class _Pending:
 
 
 def _built(
-    name: str, text: str, device: torch.device, parameters: str, faults: tuple[str, ...]
+    name: str,
+    text: str,
+    device: torch.device,
+    parameters: str,
+    faults: tuple[str, ...],
+    lines: tuple[str, ...],
 ) -> Callable[..., None]:
     language = language_of(device)
     dtypes = torch.get_device_module(device.type).get_device_properties(device).dtypes
     whole = prelude(language, float64=torch.float64 in dtypes) + text
+    operators, _, _ = name.rpartition("_")  # without the kernel's number
     source = jit.Source(
-        text=whole, name=f"nest{language.suffix}", entry=ENTRY, abi="values", kind="device"
+        text=whole, name=f"{operators}{language.suffix}", entry=ENTRY, abi="values", kind="device"
     )
-    binary = jit.compile(source, target=target_of(device), flags=language.flags)
+    try:
+        binary = jit.compile(source, target=target_of(device), flags=language.flags)
+    except CompileError as error:
+        error.args = (f"{error}\n{name} was generated for {', '.join(lines) or 'operators'}",)
+        raise
     made: Callable[..., None] = torch_library().compiler.generated_kernel(
         kernel=binary.kernel_id,
         name=name,

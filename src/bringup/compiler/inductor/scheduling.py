@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
@@ -83,11 +84,20 @@ class LoopScheduling(SIMDScheduling):  # type: ignore[misc]
             origins.rstrip(),
             f"{name} = generated_kernel({name!r}, r'''",
             f"{src_code}''',",
-            f"    device={str(device)!r}, parameters={kinds!r}, faults={kernel.faults!r})",
+            f"    device={str(device)!r}, parameters={kinds!r}, faults={kernel.faults!r},",
+            f"    lines={_lines(node_schedule)!r})",
             "",
         ]
         wrapper.header.splice("\n".join(lines))
         return name
+
+
+def _lines(node_schedule: Any) -> list[str]:
+    """Return the innermost lines of the program that the nodes are of."""
+    nodes = [one.node for one in node_schedule if getattr(one, "node", None) is not None]
+    traces = [o.meta.get("stack_trace") or "" for node in nodes for o in node.get_origins()]
+    found = [re.findall(r'File "([^"]+)", line (\d+)', trace)[-1:] for trace in traces]
+    return sorted({f"{file}:{line}" for last in found for file, line in last})
 
 
 def _kernel_class(language: jit.LoopLanguage) -> type[LoopKernel]:

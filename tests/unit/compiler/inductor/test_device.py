@@ -9,10 +9,12 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch._dynamo.utils import counters
+from torch._inductor import config
 from torch._inductor.utils import run_and_get_code
 
 from bringup import devices
-from bringup.errors import DeviceError, KernelError
+from bringup.compiler.inductor.functions import Functions
+from bringup.errors import CompileError, DeviceError, KernelError
 
 
 def test_a_wrong_index_is_a_kernel_error_with_operator_and_index() -> None:
@@ -121,6 +123,18 @@ def test_random_numbers_follow_the_seed_and_never_come_again() -> None:
     assert whole.unique().tolist() == [3, 4, 5, 6, 7, 8]
     assert abs((kept != 0).float().mean() - 0.75) < 0.016
     assert abs(torch.corrcoef(torch.stack([uniform[1:], uniform[:-1]]))[0, 1]) < 0.036
+
+
+def test_code_that_does_not_compile_is_named_by_its_operators_and_the_programs_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Functions, "sin", staticmethod(lambda x: f"no_such_function({x})"))
+    with config.patch(fx_graph_cache=False), pytest.raises(CompileError) as raised:
+        torch.compile(lambda x: x.sin() + 1)(torch.ones(3, device="npu"))
+    said = str(raised.value)
+    line = test_code_that_does_not_compile_is_named_by_its_operators_and_the_programs_line
+    assert "npu_fused_add_sin.c" in said
+    assert f"was generated for {__file__}:{line.__code__.co_firstlineno + 5}" in said
 
 
 def test_generated_code_is_shown_with_explicit_types() -> None:
