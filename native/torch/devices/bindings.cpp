@@ -200,6 +200,7 @@ void bind_devices(nb::module_& module) {
   module.def("reset_device", &reset_with_text, nb::arg("device"));
   module.def("native_handle", &native_handle_with_text, nb::arg("device"), nb::arg("stream"),
              nb::arg("kind"), nb::arg("address"));
+  module.def("driver_table", [] { return reinterpret_cast<uintptr_t>(active_driver()); });
   module.def("pointer_info", &pointer_info, nb::arg("address"));
   module.def(
       "device_of_address",

@@ -236,7 +236,13 @@ def _install(native: ModuleType, name: str) -> None:
     _fallback.apply_setting()
     torch.utils.rename_privateuse1_backend(name)
     # Imported here: the module imports torch, which `import bringup.devices` does not.
-    from bringup.devices import _tensor_sharing, _torch_compile, _torch_module, _torch_patches
+    from bringup.devices import (
+        _tensor_sharing,
+        _torch_compile,
+        _torch_module,
+        _torch_patches,
+        distributed,
+    )
 
     module = _torch_module.DeviceModule(name)
     torch._register_device_module(name, module)
@@ -247,6 +253,7 @@ def _install(native: ModuleType, name: str) -> None:
     _print_without_float64(torch, name, module)
     _tensor_sharing.refuse_handing_over(name)
     _torch_patches.complete(name)
+    distributed.register(name)
     atexit.register(_drain, native, name)
     after_import("torch._functorch.partitioners", functools.partial(_offer_random_state, name))
     if late:

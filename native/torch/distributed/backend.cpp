@@ -1,0 +1,365 @@
+#include "torch/distributed/backend.h"
+
+#include <ATen/ATen.h>
+#include <pybind11/pybind11.h>
+#include <unistd.h>
+
+#include <set>
+
+namespace bringup::distributed {
+namespace {
+
+using c10d::OpType;
+
+Tensors flat(const std::vector<Tensors>& lists) {
+  Tensors all;
+  for (const auto& list : lists) all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
+void check(const at::Tensor& tensor) {
+  TORCH_CHECK_VALUE(tensor.device().type() == kDevice, "backend 'bringup' got a tensor of ",
+                    tensor.device(), ": expected one of its device; init_process_group(\"cpu:gloo,",
+                    c10::get_privateuse1_backend(), ":bringup\") has a backend for both");
+  TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "backend 'bringup' got a tensor of layout ",
+                    tensor.layout(), ": expected a dense one");
+}
+
+const at::Tensor& only(const Tensors& tensors) {
+  TORCH_CHECK_VALUE(tensors.size() == 1, "expected one tensor, got ", tensors.size());
+  return tensors.front();
+}
+
+int64_t flat_numel(const Tensors& tensors) {
+  int64_t total = 0;
+  for (const auto& tensor : tensors) total += tensor.numel();
+  return total;
+}
+
+std::vector<int64_t> counts(const Tensors& tensors) {
+  std::vector<int64_t> counts;
+  for (const auto& tensor : tensors) counts.push_back(tensor.numel());
+  return counts;
+}
+
+}  // namespace
+
+DeviceBackend::DeviceBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                             const c10::intrusive_ptr<Options>& options, MakeGloo make_gloo)
+    : Backend(rank, size),
+      options_(options),
+      make_gloo_(std::move(make_gloo)),
+      gloo_(make_gloo_(store, rank, size, options->timeout)),
+      process_(getpid()) {}
+
+DeviceBackend::~DeviceBackend() {
+  if (getpid() != process_) return;
+  std::optional<pybind11::gil_scoped_release> no_gil;  // which the threads may need to end
+  if (PyGILState_Check() != 0) no_gil.emplace();
+  poster_.stop();
+  gloo_.reset();
+}
+
+WorkPtr DeviceBackend::start(OpType op, const std::vector<Tensors>& inputs, Tensors outputs,
+                             Post post) {
+  TORCH_CHECK(getpid() == process_, "this process group belongs to the process that this one was "
+                                    "forked from: spawn processes, and call "
+                                    "init_process_group() in each");
+  std::set<c10::DeviceIndex> devices;
+  for (const Tensors& list : inputs) {
+    for (const at::Tensor& tensor : list) {
+      check(tensor);
+      devices.insert(tensor.device().index());
+    }
+  }
+  for (const at::Tensor& tensor : outputs) {
+    check(tensor);
+    devices.insert(tensor.device().index());
+  }
+  if (op == OpType::BARRIER) devices.insert(device_guard().getDevice().index());
+  Job job;
+  for (const auto index : devices) {
+    job.before.emplace_back(kDevice);
+    job.before.back().record(device_guard().getStream(c10::Device(kDevice, index)));
+  }
+  auto work = c10::make_intrusive<DeviceWork>(op, std::move(outputs));
+  job.fail = [work](std::exception_ptr error) { work->failed(std::move(error)); };
+  job.post = [work, gloo = gloo_, post = std::move(post)] {
+    try {
+      at::NoGradGuard no_grad;
+      work->posted(post(*gloo, work->loan()));
+    } catch (...) {
+      work->failed(std::current_exception());
+    }
+  };
+  poster_.submit(std::move(job));
+  const std::lock_guard lock(coalescing_);
+  if (coalesced_.has_value()) coalesced_->push_back(work);
+  return work;
+}
+
+void DeviceBackend::startCoalescing() {
+  const std::lock_guard lock(coalescing_);
+  coalesced_.emplace();
+}
+
+WorkPtr DeviceBackend::endCoalescing() {
+  const std::lock_guard lock(coalescing_);
+  TORCH_CHECK(coalesced_.has_value(), "endCoalescing() without startCoalescing()");
+  auto works = std::move(*coalesced_);
+  coalesced_.reset();
+  return c10::make_intrusive<GroupWork>(std::move(works));
+}
+
+void DeviceBackend::setTimeout(std::chrono::milliseconds timeout) {
+  options_->timeout = timeout;
+  gloo_->setTimeout(timeout);
+}
+
+BackendPtr DeviceBackend::split(const c10::intrusive_ptr<c10d::Store>& store,
+                                const std::vector<int>& ranks,
+                                const c10::intrusive_ptr<c10d::Backend::Options>& options) {
+  const auto found = std::find(ranks.begin(), ranks.end(), getRank());
+  if (found == ranks.end()) return {};
+  auto chosen = c10::make_intrusive<Options>("bringup", options->timeout);
+  chosen->group_name = options->group_name;
+  chosen->group_desc = options->group_desc;
+  for (const int rank : ranks) {
+    const auto& global = options_->global_ranks_in_group;
+    chosen->global_ranks_in_group.push_back(
+        global.empty() ? static_cast<uint64_t>(rank) : global[static_cast<size_t>(rank)]);
+  }
+  return c10::make_intrusive<DeviceBackend>(store, static_cast<int>(found - ranks.begin()),
+                                            static_cast<int>(ranks.size()), chosen, make_gloo_);
+}
+
+void DeviceBackend::shutdown() {
+  poster_.stop();
+  gloo_->shutdown();
+}
+
+void DeviceBackend::abort() {
+  gloo_->abort();
+  poster_.stop();
+}
+
+WorkPtr DeviceBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
+  return start(OpType::BROADCAST, {}, tensors, [tensors, options](auto& gloo, Loan& loan) {
+    auto hosts = loan.lend(tensors, Use::kInOut);
+    return gloo.broadcast(hosts, options);
+  });
+}
+
+WorkPtr DeviceBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
+  const Reduction reduction(options.reduceOp, only(tensors).scalar_type(), getSize());
+  return start(OpType::ALLREDUCE, {}, tensors, [=](auto& gloo, Loan& loan) {
+    auto chosen = options;
+    chosen.reduceOp = reduction.op;
+    auto hosts = loan.lend(tensors, Use::kInOut, &reduction);
+    return gloo.allreduce(hosts, chosen);
+  });
+}
+
+WorkPtr DeviceBackend::allreduce_coalesced(Tensors& tensors,
+                                           const c10d::AllreduceCoalescedOptions& options) {
+  TORCH_CHECK_VALUE(!tensors.empty(), "expected at least one tensor");
+  const Reduction reduction(options.reduceOp, tensors.front().scalar_type(), getSize());
+  return start(OpType::ALLREDUCE_COALESCED, {}, tensors, [=](auto& gloo, Loan& loan) {
+    auto chosen = options;
+    chosen.reduceOp = reduction.op;
+    auto hosts = loan.lend(tensors, Use::kInOut, &reduction);
+    return gloo.allreduce_coalesced(hosts, chosen);
+  });
+}
+
+WorkPtr DeviceBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
+  const Reduction reduction(options.reduceOp, only(tensors).scalar_type(), getSize());
+  return start(OpType::REDUCE, {}, tensors, [=](auto& gloo, Loan& loan) {
+    auto chosen = options;
+    chosen.reduceOp = reduction.op;
+    auto hosts = loan.lend(tensors, Use::kInOut, &reduction);
+    return gloo.reduce(hosts, chosen);
+  });
+}
+
+WorkPtr DeviceBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
+                                 const c10d::AllgatherOptions& options) {
+  return start(OpType::ALLGATHER, {inputs}, flat(outputs), [=](auto& gloo, Loan& loan) {
+    auto from = loan.lend(inputs, Use::kIn);
+    auto to = loan.lend(outputs, Use::kOut);
+    return gloo.allgather(to, from, options);
+  });
+}
+
+WorkPtr DeviceBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                       const c10d::AllgatherOptions& options) {
+  return start(OpType::_ALLGATHER_BASE, {{input}}, {output},
+               [output, input, options](auto& gloo, Loan& loan) {
+                 auto from = loan.lend(input, Use::kIn);
+                 auto to = loan.lend(output, Use::kOut);
+                 return gloo._allgather_base(to, from, options);
+               });
+}
+
+WorkPtr DeviceBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
+                                           const c10d::AllgatherOptions& options) {
+  return start(OpType::ALLGATHER_COALESCED, {inputs}, flat(outputs), [=](auto& gloo, Loan& loan) {
+    auto from = loan.lend(inputs, Use::kIn);
+    auto to = loan.lend(outputs, Use::kOut);
+    return gloo.allgather_coalesced(to, from, options);
+  });
+}
+
+WorkPtr DeviceBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                       const c10d::AllgatherOptions& options) {
+  return start(OpType::ALLGATHER_COALESCED, {inputs}, outputs, [=](auto& gloo, Loan& loan) {
+    auto from = loan.lend(inputs, Use::kIn);
+    auto to = loan.lend(outputs, Use::kOut);
+    return gloo.allgather_into_tensor_coalesced(to, from, options);
+  });
+}
+
+WorkPtr DeviceBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
+                              const c10d::GatherOptions& options) {
+  return start(OpType::GATHER, {inputs}, flat(outputs), [=](auto& gloo, Loan& loan) {
+    auto from = loan.lend(inputs, Use::kIn);
+    auto to = loan.lend(outputs, Use::kOut);
+    return gloo.gather(to, from, options);
+  });
+}
+
+WorkPtr DeviceBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                               const c10d::ScatterOptions& options) {
+  return start(OpType::SCATTER, inputs, outputs, [=](auto& gloo, Loan& loan) {
+    auto from = loan.lend(inputs, Use::kIn);
+    auto to = loan.lend(outputs, Use::kOut);
+    return gloo.scatter(to, from, options);
+  });
+}
+
+// gloo's reduces the whole too, by works that end only in a wait.
+WorkPtr DeviceBackend::scatter_reduced(OpType op, const Tensors& outputs,
+                                       const std::vector<Tensors>& inputs,
+                                       const c10d::ReduceScatterOptions& options) {
+  TORCH_CHECK_VALUE(!outputs.empty() && outputs.size() == inputs.size(),
+                    "expected as many outputs as inputs, got ", outputs.size(), " and ",
+                    inputs.size());
+  const Reduction reduction(options.reduceOp, outputs.front().scalar_type(), getSize());
+  std::vector<int64_t> begins;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    begins.push_back(part_of_rank(outputs[i], inputs[i]));
+  }
+  return start(op, inputs, outputs, [=](auto& gloo, Loan& loan) {
+    c10d::AllreduceCoalescedOptions chosen;
+    chosen.reduceOp = reduction.op;
+    chosen.timeout = options.timeout;
+    Tensors hosts;
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      hosts.push_back(loan.lend_parts(inputs[i], outputs[i], begins[i], reduction));
+    }
+    return hosts.size() == 1 ? gloo.allreduce(hosts, chosen)
+                             : gloo.allreduce_coalesced(hosts, chosen);
+  });
+}
+
+// Where the elements of this rank's output begin in what is reduced.
+int64_t DeviceBackend::part_of_rank(const at::Tensor& output, const Tensors& input) const {
+  const auto rank = static_cast<size_t>(getRank());
+  const auto size = static_cast<size_t>(getSize());
+  const bool is_whole = input.size() == 1 && size > 1;
+  TORCH_CHECK_VALUE(is_whole ? input[0].numel() == output.numel() * getSize()
+                             : input.size() == size && input[rank].numel() == output.numel(),
+                    "expected ", size, " parts of the output's ", output.numel(),
+                    " elements to reduce, got ", flat_numel(input), " elements in ", input.size(),
+                    " tensors");
+  for (const at::Tensor& tensor : input) {
+    TORCH_CHECK_TYPE(tensor.scalar_type() == output.scalar_type(), "expected inputs of the output's "
+                     "dtype ", output.scalar_type(), ", got ", tensor.scalar_type());
+  }
+  if (is_whole) return getRank() * output.numel();
+  int64_t begin = 0;
+  for (size_t i = 0; i < rank; ++i) begin += input[i].numel();
+  return begin;
+}
+
+WorkPtr DeviceBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
+                                      const c10d::ReduceScatterOptions& options) {
+  return scatter_reduced(OpType::REDUCE_SCATTER, {only(outputs)}, inputs, options);
+}
+
+WorkPtr DeviceBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                            const c10d::ReduceScatterOptions& options) {
+  return scatter_reduced(OpType::_REDUCE_SCATTER_BASE, {output}, {{input}}, options);
+}
+
+WorkPtr DeviceBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                                       const c10d::ReduceScatterOptions& options) {
+  std::vector<Tensors> wholes;
+  for (const at::Tensor& input : inputs) wholes.push_back({input});
+  return scatter_reduced(OpType::REDUCE_SCATTER_TENSOR_COALESCED, outputs, wholes, options);
+}
+
+WorkPtr DeviceBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                     std::vector<int64_t>& output_sizes,
+                                     std::vector<int64_t>& input_sizes,
+                                     const c10d::AllToAllOptions& options) {
+  return start(OpType::ALLTOALL_BASE, {{input}}, {output},
+               [=, output = output, input = input](auto& gloo, Loan& loan) {
+                 auto from = loan.lend(input, Use::kIn);
+                 auto to = loan.lend(output, Use::kOut);
+                 auto output_counts = output_sizes;
+                 auto input_counts = input_sizes;
+                 return gloo.alltoall_base(to, from, output_counts, input_counts, options);
+               });
+}
+
+// gloo has none of lists: the parts lie one behind the other.
+WorkPtr DeviceBackend::alltoall(Tensors& outputs, Tensors& inputs,
+                                const c10d::AllToAllOptions& options) {
+  const auto size = static_cast<size_t>(getSize());
+  TORCH_CHECK_VALUE(outputs.size() == size && inputs.size() == size, "expected ", size,
+                    " tensors in each list, one a rank, got ", outputs.size(), " and ",
+                    inputs.size());
+  for (const Tensors* list : {&outputs, &inputs}) {
+    for (const at::Tensor& tensor : *list) {
+      TORCH_CHECK_VALUE(tensor.scalar_type() == outputs.front().scalar_type(),
+                        "expected tensors of one dtype, got ", outputs.front().scalar_type(),
+                        " and ", tensor.scalar_type());
+    }
+  }
+  return start(OpType::ALLTOALL, {inputs}, outputs, [=](auto& gloo, Loan& loan) {
+    auto from = movable(loan.lend_flat(inputs, Use::kIn));
+    auto to = movable(loan.lend_flat(outputs, Use::kOut));
+    auto output_counts = counts(outputs);
+    auto input_counts = counts(inputs);
+    return gloo.alltoall_base(to, from, output_counts, input_counts, options);
+  });
+}
+
+WorkPtr DeviceBackend::send(Tensors& tensors, int destination, int tag) {
+  return start(OpType::SEND, {tensors}, {}, [=](auto& gloo, Loan& loan) {
+    auto hosts = loan.lend(tensors, Use::kIn);
+    return gloo.send(hosts, destination, tag);
+  });
+}
+
+WorkPtr DeviceBackend::recv(Tensors& tensors, int source, int tag) {
+  return start(OpType::RECV, {}, tensors, [=](auto& gloo, Loan& loan) {
+    auto hosts = loan.lend(tensors, Use::kOut);
+    return gloo.recv(hosts, source, tag);
+  });
+}
+
+WorkPtr DeviceBackend::recvAnysource(Tensors& tensors, int tag) {
+  return start(OpType::RECVANYSOURCE, {}, tensors, [=](auto& gloo, Loan& loan) {
+    auto hosts = loan.lend(tensors, Use::kOut);
+    return gloo.recvAnysource(hosts, tag);
+  });
+}
+
+WorkPtr DeviceBackend::barrier(const c10d::BarrierOptions& options) {
+  return start(OpType::BARRIER, {}, {},
+               [options](auto& gloo, Loan&) { return gloo.barrier(options); });
+}
+
+}  // namespace bringup::distributed

@@ -1,0 +1,228 @@
+#include "torch/distributed/loan.h"
+
+#include <ATen/ATen.h>
+
+#include <tuple>
+
+namespace bringup::distributed {
+namespace {
+
+const bringup_driver* driver = nullptr;
+
+bool gloo_has(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+    case at::kDouble:
+    case at::kHalf:
+    case at::kBFloat16:
+    case at::kChar:
+    case at::kByte:
+    case at::kBool:
+    case at::kInt:
+    case at::kLong:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// The integers that gloo lacks are computed in wider ones: what is left of them is the same,
+// since both wrap.
+at::ScalarType integer_of_gloo(at::ScalarType type) {
+  switch (type) {
+    case at::kShort:
+    case at::kUInt16:
+      return at::kInt;
+    case at::kUInt32:
+    case at::kUInt64:
+      return at::kLong;
+    default:
+      return type;
+  }
+}
+
+const char* name_of(c10d::ReduceOp::RedOpType op) {
+  constexpr const char* kNames[] = {"SUM", "AVG",  "PRODUCT", "MIN",        "MAX",
+                                    "BAND", "BOR", "BXOR",    "PREMUL_SUM", "UNUSED"};
+  return kNames[std::min<size_t>(op, 9)];
+}
+
+void* host_view(const at::Tensor& tensor) {
+  void* host = nullptr;
+  const bool has_view = driver->host_view != nullptr &&
+                        driver->host_view(tensor.device().index(), tensor.data_ptr(), &host) ==
+                            BRINGUP_OK;
+  return has_view ? host : nullptr;
+}
+
+at::Tensor pinned(at::IntArrayRef sizes, at::ScalarType type) {
+  return at::empty(sizes, at::TensorOptions(at::kCPU).dtype(type).pinned_memory(true));
+}
+
+c10::Stream copy_stream(c10::Device device) {
+  thread_local std::map<c10::DeviceIndex, c10::Stream> streams;
+  const auto found = streams.find(device.index());
+  if (found != streams.end()) return found->second;
+  const auto made = device_guard().getStreamFromGlobalPool(device, false);
+  return streams.emplace(device.index(), made).first->second;
+}
+
+}  // namespace
+
+at::Tensor movable(const at::Tensor& host) {
+  return gloo_has(host.scalar_type()) ? host : host.unsqueeze(-1).view(at::kByte);
+}
+
+void use_driver(const bringup_driver* table) { driver = table; }
+
+CopyStream::CopyStream(c10::Device device)
+    : stream_(copy_stream(device)), former_(device_guard().exchangeStream(stream_)) {}
+
+Reduction::Reduction(const c10d::ReduceOp& asked, at::ScalarType dtype, int size)
+    : op(asked), wire(dtype) {
+  const auto kind = asked.op_;
+  const bool is_sum = kind == c10d::ReduceOp::SUM || kind == c10d::ReduceOp::AVG ||
+                      kind == c10d::ReduceOp::PREMUL_SUM;
+  bool is_computed = true;
+  if (dtype == at::kBool) {  // of which the sum is "any", and never the byte 2
+    is_computed = kind != c10d::ReduceOp::AVG && kind != c10d::ReduceOp::PREMUL_SUM;
+    if (kind == c10d::ReduceOp::SUM) op = c10d::ReduceOp::MAX;
+    if (kind == c10d::ReduceOp::PRODUCT) op = c10d::ReduceOp::MIN;
+  } else if (c10::isComplexType(dtype)) {
+    is_computed = is_sum && dtype != at::kComplexHalf;
+    is_real = true;
+    wire = c10::toRealValueType(dtype);
+  } else {
+    wire = integer_of_gloo(dtype);
+    const bool is_order = kind == c10d::ReduceOp::MIN || kind == c10d::ReduceOp::MAX;
+    const bool is_scaled = kind == c10d::ReduceOp::PREMUL_SUM;
+    is_computed = gloo_has(wire) && !(dtype == at::kUInt64 && is_order) &&
+                  !(is_scaled && !c10::isFloatingType(dtype));
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(is_computed, "ReduceOp.", name_of(kind), " of ", dtype,
+                              " is not computed between processes: convert the tensor, or gather "
+                              "it and reduce the parts");
+  if (!is_sum || dtype == at::kBool) return;
+  op = c10d::ReduceOp::SUM;
+  if (kind == c10d::ReduceOp::AVG) divisor = size;
+  if (kind != c10d::ReduceOp::PREMUL_SUM) return;
+  const auto* given = static_cast<const c10d::PreMulSumSupplement*>(asked.supplement_.get());
+  factor = given->tensor_factor.defined() ? given->tensor_factor.cpu()
+                                          : at::scalar_tensor(given->double_factor, at::kDouble);
+}
+
+at::Tensor Loan::lend(const at::Tensor& tensor, Use use, const Reduction* reduction) {
+  const auto type = tensor.scalar_type();
+  const bool as_bytes = reduction == nullptr && !gloo_has(type);
+  const auto wire = reduction != nullptr ? reduction->wire : type;
+  const bool is_scaled = reduction != nullptr && reduction->factor.defined() && use != Use::kOut;
+  const bool is_same = wire == type || as_bytes || (reduction != nullptr && reduction->is_real);
+  at::Tensor host;
+  void* view = nullptr;
+  if (tensor.is_contiguous() && is_same && !is_scaled && tensor.numel() > 0 &&
+      (view = host_view(tensor)) != nullptr) {
+    host = at::from_blob(
+        view, tensor.sizes(), [keep = tensor](void*) {}, tensor.options().device(at::kCPU));
+  } else {
+    host = staged(tensor, is_same ? type : wire, use, reduction);
+  }
+  if (as_bytes) host = movable(host);
+  if (reduction != nullptr && reduction->is_real) host = at::view_as_real(host);
+  if (reduction != nullptr && reduction->divisor > 1 && use != Use::kIn) {
+    divided_.push_back(host);
+    divisor_ = reduction->divisor;
+  }
+  return host;
+}
+
+at::Tensor Loan::staged(const at::Tensor& tensor, at::ScalarType wire, Use use,
+                        const Reduction* reduction) {
+  at::Tensor host = pinned(tensor.sizes(), tensor.scalar_type());
+  if (use != Use::kOut) {
+    const CopyStream stream(tensor.device());
+    host.copy_(tensor, /*non_blocking=*/true);
+    device_guard().synchronizeStream(stream.get());
+  }
+  if (wire != tensor.scalar_type()) host = host.to(wire);
+  if (use != Use::kOut && reduction != nullptr && reduction->factor.defined()) {
+    host.mul_(reduction->factor);
+  }
+  if (use != Use::kIn) written_.push_back({tensor, host});
+  return host;
+}
+
+Tensors Loan::lend(const Tensors& tensors, Use use, const Reduction* reduction) {
+  Tensors hosts;
+  for (const auto& tensor : tensors) hosts.push_back(lend(tensor, use, reduction));
+  return hosts;
+}
+
+std::vector<Tensors> Loan::lend(const std::vector<Tensors>& lists, Use use) {
+  std::vector<Tensors> hosts;
+  for (const auto& list : lists) hosts.push_back(lend(list, use));
+  return hosts;
+}
+
+at::Tensor Loan::lend_flat(const Tensors& tensors, Use use) {
+  int64_t total = 0;
+  for (const auto& tensor : tensors) total += tensor.numel();
+  const auto type = tensors.front().scalar_type();
+  at::Tensor flat = pinned({total}, type);
+  int64_t begin = 0;
+  for (const auto& tensor : tensors) {
+    const at::Tensor part = flat.narrow(0, begin, tensor.numel()).view(tensor.sizes());
+    begin += tensor.numel();
+    if (use == Use::kOut) {
+      written_.push_back({tensor, part});
+    } else {
+      part.copy_(tensor);
+    }
+  }
+  return flat;
+}
+
+at::Tensor Loan::lend_parts(const Tensors& parts, const at::Tensor& output, int64_t begin,
+                            const Reduction& reduction) {
+  at::Tensor flat = lend_flat(parts, Use::kIn);
+  if (!reduction.is_real) flat = flat.to(reduction.wire);
+  if (reduction.factor.defined()) flat.mul_(reduction.factor);
+  const at::Tensor result = flat.narrow(0, begin, output.numel());
+  written_.push_back({output, result.view(output.sizes())});
+  if (reduction.divisor > 1) {
+    divided_.push_back(result);
+    divisor_ = reduction.divisor;
+  }
+  return reduction.is_real ? at::view_as_real(flat) : flat;
+}
+
+void Loan::give_back() {
+  at::NoGradGuard no_grad;
+  for (const auto& tensor : divided_) {
+    if (c10::isIntegralType(tensor.scalar_type(), true)) {
+      tensor.div_(divisor_, "trunc");
+    } else {
+      tensor.div_(divisor_);
+    }
+  }
+  for (const auto& lent : written_) {
+    const CopyStream stream(lent.device.device());
+    at::Tensor host = lent.host;
+    if (host.scalar_type() != lent.device.scalar_type()) {
+      host = pinned(host.sizes(), lent.device.scalar_type()).copy_(host);
+    }
+    lent.device.copy_(host, /*non_blocking=*/true);
+    lent.device.record_stream(stream.get());
+    const auto index = lent.device.device().index();
+    given_back_.try_emplace(index, kDevice).first->second.record(stream.get());
+  }
+  written_.clear();
+  divided_.clear();
+}
+
+void Loan::let_streams_wait() const {
+  for (const auto& [index, event] : given_back_) {
+    event.block(device_guard().getStream(c10::Device(kDevice, index)));
+  }
+}
+
+}  // namespace bringup::distributed

@@ -1,0 +1,92 @@
+// What one collective borrows: the host's view of device tensors, or pinned copies of them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <map>
+#include <string>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+#include <vector>
+
+#include "bringup/driver.h"
+
+namespace bringup::distributed {
+
+using Tensors = std::vector<at::Tensor>;
+
+constexpr auto kDevice = c10::DeviceType::PrivateUse1;
+
+inline c10::impl::VirtualGuardImpl device_guard() { return c10::impl::VirtualGuardImpl(kDevice); }
+
+// The table of the driver that owns PrivateUse1; set once, when the module is loaded.
+void use_driver(const bringup_driver* table);
+
+// How a reduction is computed by gloo, which has neither all dtypes nor all operations.
+struct Reduction {
+  // Raises NotImplementedError for what is not computed, naming operation and dtype.
+  Reduction(const c10d::ReduceOp& asked, at::ScalarType dtype, int size);
+
+  c10d::ReduceOp op;     // what gloo is asked for
+  at::ScalarType wire;   // in which dtype
+  bool is_real = false;  // over the real view of a complex tensor
+  int64_t divisor = 1;   // the result is divided by it
+  at::Tensor factor;     // inputs are multiplied by it before, where defined
+};
+
+// While it lives: the stream in which this thread copies for collectives is its current one on
+// `device`. What is queued in other streams is not waited for.
+class CopyStream {
+ public:
+  explicit CopyStream(c10::Device device);
+  CopyStream(const CopyStream&) = delete;
+  CopyStream& operator=(const CopyStream&) = delete;
+  ~CopyStream() { device_guard().exchangeStream(former_); }
+  const c10::Stream& get() const { return stream_; }
+
+ private:
+  const c10::Stream stream_;
+  const c10::Stream former_;
+};
+
+enum class Use { kIn, kOut, kInOut };
+
+// The tensor, or its bytes where gloo lacks the dtype.
+at::Tensor movable(const at::Tensor& host);
+
+// Everything runs on the thread that posts the collective, but `give_back`.
+class Loan {
+ public:
+  // A contiguous CPU tensor for a device tensor; over the same bytes where that can be.
+  at::Tensor lend(const at::Tensor& tensor, Use use, const Reduction* reduction = nullptr);
+  Tensors lend(const Tensors& tensors, Use use, const Reduction* reduction = nullptr);
+  std::vector<Tensors> lend(const std::vector<Tensors>& lists, Use use);
+  // All of them, one behind the other, in one CPU tensor of one dimension.
+  at::Tensor lend_flat(const Tensors& tensors, Use use);
+
+  // The parts, one behind the other, in a CPU tensor to be reduced as a whole; `output` becomes
+  // what lies at `begin` then.
+  at::Tensor lend_parts(const Tensors& parts, const at::Tensor& output, int64_t begin,
+                        const Reduction& reduction);
+
+  // After the collective: divides, and starts the copies to the device. What they wrote is there
+  // for a stream that waits for `given_back`.
+  void give_back();
+  void let_streams_wait() const;
+
+ private:
+  struct Lent {
+    at::Tensor device;
+    at::Tensor host;
+  };
+  at::Tensor staged(const at::Tensor& tensor, at::ScalarType wire, Use use,
+                    const Reduction* reduction);
+
+  std::vector<Lent> written_;
+  Tensors divided_;
+  int64_t divisor_ = 1;
+  std::map<c10::DeviceIndex, c10::Event> given_back_;
+};
+
+}  // namespace bringup::distributed

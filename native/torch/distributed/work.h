@@ -1,0 +1,60 @@
+// What a collective on device tensors gives its caller.
+#pragma once
+
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "torch/distributed/loan.h"
+
+namespace bringup::distributed {
+
+using WorkPtr = c10::intrusive_ptr<c10d::Work>;
+
+class DeviceWork final : public c10d::Work {
+ public:
+  DeviceWork(c10d::OpType op, Tensors outputs);
+
+  Loan& loan() { return loan_; }
+  // Once, when gloo has it, or cannot have it.
+  void posted(WorkPtr inner);
+  void failed(std::exception_ptr error);
+
+  bool isCompleted() override;
+  int sourceRank() const override;
+  Tensors result() override { return outputs_; }
+  // Until the results are there for the current streams. `timeout` 0: the group's.
+  bool wait(std::chrono::milliseconds timeout) override;
+  void synchronize() override { wait(kNoTimeout); }
+  void blockCurrentStream() override { wait(kNoTimeout); }
+  void abort() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+
+ private:
+  WorkPtr wait_for_post(std::chrono::milliseconds timeout);
+  void complete();  // gloo is done
+  void end(std::exception_ptr error);
+
+  const Tensors outputs_;
+  Loan loan_;
+  WorkPtr inner_;
+  const c10::intrusive_ptr<c10::ivalue::Future> future_;
+};
+
+// Several as one.
+class GroupWork final : public c10d::Work {
+ public:
+  explicit GroupWork(std::vector<WorkPtr> works);
+
+  bool isCompleted() override;
+  bool isSuccess() const override;
+  std::exception_ptr exception() const override;
+  bool wait(std::chrono::milliseconds timeout) override;
+  void synchronize() override { wait(kNoTimeout); }
+  void blockCurrentStream() override { wait(kNoTimeout); }
+  void abort() override;
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
+
+ private:
+  const std::vector<WorkPtr> works_;
+};
+
+}  // namespace bringup::distributed

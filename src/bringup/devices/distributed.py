@@ -1,0 +1,97 @@
+"""torch.distributed on a driver's device: the backend `bringup`, by gloo on the host.
+
+It is registered when `torch.distributed` is imported, or now where that has been. Its native module
+is loaded with the first process group.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from bringup import _native
+from bringup._after_import import after_import
+from bringup.errors import NativeLibraryError
+
+BACKEND = "bringup"
+
+
+def register(name: str) -> None:
+    """Offer the backend for the device of this name, now or when torch.distributed is imported."""
+    after_import("torch.distributed.distributed_c10d", functools.partial(_register, name))
+
+
+def _register(name: str) -> None:
+    c10d: Any = importlib.import_module("torch.distributed.distributed_c10d")
+    if not c10d.is_gloo_available():
+        return
+    c10d.Backend.register_backend(BACKEND, _create, extended_api=True, devices=[name])
+    _complete_defaults(c10d, name)
+
+
+def _complete_defaults(c10d: Any, name: str) -> None:
+    """Give a group whose backend nobody named one for tensors on cpu too, and each its default.
+
+    For the first torch takes the accelerator's alone, and calls gloo the group's default, which DDP
+    asks for; with "cpu:gloo,npu:bringup" it finds none.
+    """
+    initialise, make_group = c10d.BackendConfig.__init__, c10d._new_process_group_helper
+
+    @functools.wraps(initialise)
+    def with_cpu(self: Any, backend: Any) -> None:
+        initialise(self, backend)
+        chosen = self.device_backend_map
+        if str(backend) == c10d.Backend.UNDEFINED and chosen.get(name) == BACKEND:
+            self.device_backend_map = {"cpu": c10d.Backend(c10d.Backend.GLOO), **chosen}
+
+    @functools.wraps(make_group)
+    def with_default(*args: Any, **kwargs: Any) -> Any:
+        group, store = made = make_group(*args, **kwargs)
+        if store is not None and name in (device.type for device in group._device_types):
+            group._set_default_backend(c10d.ProcessGroup.BackendType.CUSTOM)
+        return made
+
+    c10d.BackendConfig.__init__ = with_cpu
+    c10d._new_process_group_helper = with_default
+
+
+def _create(asked: Any, options: Any) -> Any:
+    """Return the backend of one group, as torch's extended creators do."""
+    native = _module()
+    chosen = native.Options(asked.timeout) if options is None else options
+    if not isinstance(chosen, native.Options):
+        raise TypeError(
+            f"pg_options of backend {BACKEND!r}: expected bringup's own or None, got"
+            f" {type(options).__name__}"
+        )
+    chosen.group_name = asked.group_id
+    chosen.global_ranks_in_group = list(asked.global_ranks_in_group)
+    backend = native.Backend(asked.store, asked.group_rank, asked.group_size, chosen, _gloo)
+    backend._set_sequence_number_for_group()
+    return backend
+
+
+def _gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    c10d: Any = importlib.import_module("torch.distributed.distributed_c10d")
+    return c10d.ProcessGroupGloo(store, rank, size, timeout=timeout)
+
+
+@functools.cache
+def _module() -> ModuleType:
+    library = _native.torch_library("torch.distributed on a device")
+    folder = Path(str(library.__file__)).parent
+    path = next(folder.glob("_distributed*.so"), None)
+    spec = path and importlib.util.spec_from_file_location("_distributed", path)
+    if not spec or spec.loader is None:
+        raise NativeLibraryError(
+            f"the native module of torch.distributed is not in {folder}: reinstall bringup"
+        )
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    module.use_driver(library.devices.driver_table())
+    return module
