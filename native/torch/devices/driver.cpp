@@ -211,6 +211,7 @@ bool install_driver() {
   register_autocast();
   register_profiler();
   register_recurrent_cells();
+  register_synchronized_norm();
   register_attention_choice();
   register_native_handles();
   return start_autograd_device_threads(device_count);

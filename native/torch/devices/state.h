@@ -140,6 +140,7 @@ void register_fallback();
 void register_autocast();
 void register_profiler();
 void register_recurrent_cells();
+void register_synchronized_norm();
 void register_attention_choice();
 void register_native_handles();
 

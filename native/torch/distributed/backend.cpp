@@ -30,6 +30,15 @@ const at::Tensor& only(const Tensors& tensors) {
   return tensors.front();
 }
 
+// gloo cuts the first dimension into parts; the memory is meant.
+at::Tensor in_one_row(const at::Tensor& host) { return host.view(-1); }
+
+Tensors in_rows(const Tensors& hosts) {
+  Tensors rows;
+  for (const auto& host : hosts) rows.push_back(in_one_row(host));
+  return rows;
+}
+
 int64_t flat_numel(const Tensors& tensors) {
   int64_t total = 0;
   for (const auto& tensor : tensors) total += tensor.numel();
@@ -195,8 +204,8 @@ WorkPtr DeviceBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                        const c10d::AllgatherOptions& options) {
   return start(OpType::_ALLGATHER_BASE, {{input}}, {output},
                [output, input, options](auto& gloo, Loan& loan) {
-                 auto from = loan.lend(input, Use::kIn);
-                 auto to = loan.lend(output, Use::kOut);
+                 auto from = in_one_row(loan.lend(input, Use::kIn));
+                 auto to = in_one_row(loan.lend(output, Use::kOut));
                  return gloo._allgather_base(to, from, options);
                });
 }
@@ -213,8 +222,8 @@ WorkPtr DeviceBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensor
 WorkPtr DeviceBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                        const c10d::AllgatherOptions& options) {
   return start(OpType::ALLGATHER_COALESCED, {inputs}, outputs, [=](auto& gloo, Loan& loan) {
-    auto from = loan.lend(inputs, Use::kIn);
-    auto to = loan.lend(outputs, Use::kOut);
+    auto from = in_rows(loan.lend(inputs, Use::kIn));
+    auto to = in_rows(loan.lend(outputs, Use::kOut));
     return gloo.allgather_into_tensor_coalesced(to, from, options);
   });
 }

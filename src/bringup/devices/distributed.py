@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import itertools
+import types
 from datetime import timedelta
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from bringup import _native
@@ -23,7 +24,12 @@ BACKEND = "bringup"
 
 def register(name: str) -> None:
     """Offer the backend for the device of this name, now or when torch.distributed is imported."""
-    after_import("torch.distributed.distributed_c10d", functools.partial(_register, name))
+    for module, action in (
+        ("torch.distributed.distributed_c10d", _register),
+        ("torch.nn.parallel.distributed", _allow_bfloat16_hooks),
+        ("torch.distributed.fsdp._fully_shard._fsdp_init", _move_parameters),
+    ):
+        after_import(module, functools.partial(action, name))
 
 
 def _register(name: str) -> None:
@@ -60,6 +66,42 @@ def _complete_defaults(c10d: Any, name: str) -> None:
     c10d._new_process_group_helper = with_default
 
 
+def _allow_bfloat16_hooks(name: str) -> None:
+    """Let DDP take the hooks that torch knows NCCL and XCCL to sum bfloat16 for."""
+    parallel: Any = importlib.import_module("torch.nn.parallel.distributed")
+    check = parallel.DistributedDataParallel._check_comm_hook
+
+    @functools.wraps(check)
+    def check_hook(self: Any, hook: Any) -> None:
+        if self.device_type == name and isinstance(hook, types.FunctionType):
+            named = types.FunctionType(hook.__code__, hook.__globals__, "hook")  # it asks the name
+            named.__annotations__ = hook.__annotations__
+            hook = named
+        check(self, hook)
+
+    parallel.DistributedDataParallel._check_comm_hook = check_hook
+
+
+def _move_parameters(name: str) -> None:
+    """Let `fully_shard` move a module to the device, to which `tensor.data =` cannot."""
+    init: Any = importlib.import_module("torch.distributed.fsdp._fully_shard._fsdp_init")
+    move = init._move_states_to_device
+    torch: Any = importlib.import_module("torch")
+
+    @functools.wraps(move)
+    def move_states(params: list[Any], buffers: list[Any], device: Any) -> None:
+        if device.type == name:
+            for tensor in itertools.chain(params, buffers):
+                if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.is_cpu:
+                    moved = tensor.detach().to(device).requires_grad_(tensor.requires_grad)
+                    if isinstance(tensor, torch.nn.Parameter):
+                        moved = torch.nn.Parameter(moved, tensor.requires_grad)
+                    torch.utils.swap_tensors(tensor, moved)
+        move(params, buffers, device)
+
+    init._move_states_to_device = move_states
+
+
 def _create(asked: Any, options: Any) -> Any:
     """Return the backend of one group, as torch's extended creators do."""
     native = _module()
@@ -82,7 +124,7 @@ def _gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
 
 
 @functools.cache
-def _module() -> ModuleType:
+def _module() -> types.ModuleType:
     library = _native.torch_library("torch.distributed on a device")
     folder = Path(str(library.__file__)).parent
     path = next(folder.glob("_distributed*.so"), None)
