@@ -56,8 +56,14 @@ def _complete_defaults(c10d: Any, name: str) -> None:
             self.device_backend_map = {"cpu": c10d.Backend(c10d.Backend.GLOO), **chosen}
 
     @functools.wraps(make_group)
-    def with_default(*args: Any, **kwargs: Any) -> Any:
-        group, store = made = make_group(*args, **kwargs)
+    def with_default(
+        size: int, rank: int, ranks: Any, backend: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        bound = kwargs.get("device_id")
+        if bound is not None and bound.type == name:  # which a group of gloo alone cannot have
+            if name not in c10d.BackendConfig(backend).get_device_backend_map():
+                kwargs["device_id"] = None
+        group, store = made = make_group(size, rank, ranks, backend, *args, **kwargs)
         if store is not None and name in (device.type for device in group._device_types):
             group._set_default_backend(c10d.ProcessGroup.BackendType.CUSTOM)
         return made
@@ -72,12 +78,15 @@ def _allow_bfloat16_hooks(name: str) -> None:
     check = parallel.DistributedDataParallel._check_comm_hook
 
     @functools.wraps(check)
-    def check_hook(self: Any, hook: Any) -> None:
-        if self.device_type == name and isinstance(hook, types.FunctionType):
-            named = types.FunctionType(hook.__code__, hook.__globals__, "hook")  # it asks the name
-            named.__annotations__ = hook.__annotations__
-            hook = named
-        check(self, hook)
+    def check_hook(self: Any, hook: Any) -> Any:
+        if self.device_type == name and getattr(hook, "__name__", "").startswith("bf16_compress"):
+
+            def checked(state: Any, bucket: Any) -> Any:
+                return hook(state, bucket)
+
+            checked.__annotations__ = hook.__annotations__
+            return check(self, checked)  # which knows these hooks by their names
+        return check(self, hook)
 
     parallel.DistributedDataParallel._check_comm_hook = check_hook
 

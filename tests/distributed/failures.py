@@ -1,0 +1,131 @@
+"""What goes wrong between processes: late and dead peers, failed work, forks, ended groups."""
+
+from __future__ import annotations
+
+import os
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from bringup.devices import sim
+from tests.distributed.ranks import Check, Rank, main
+
+
+def a_late_peer_is_an_error_after_the_timeout(me: Rank) -> None:
+    group = dist.new_group(timeout=timedelta(seconds=1))
+    x = torch.ones(3, device=me.device)
+    begin = time.monotonic()
+    if me.rank == 0:
+        for wait in (
+            lambda: dist.all_reduce(x, group=group),
+            lambda: dist.all_reduce(x, group=group, async_op=True).get_future().wait(),
+        ):
+            try:
+                wait()
+            except RuntimeError:
+                continue
+            raise AssertionError("nobody else was there")
+        assert time.monotonic() - begin < 15
+
+
+def failed_work_before_a_collective_is_its_error(me: Rank) -> None:
+    group = dist.new_group()
+    x = torch.ones(1000, device=me.device)
+    y = torch.zeros(1000, device=me.device)
+    torch.accelerator.synchronize()
+    with sim.faults(fail="copy_async", fail_async=True, copy_latency_us=20_000):
+        y.copy_(x, non_blocking=True)
+        work = dist.all_reduce(y, group=group, async_op=True)
+        try:
+            work.wait()
+        except RuntimeError as error:
+            assert "injected" in str(error), error
+        else:
+            raise AssertionError("the failed copy was not told")
+        assert work.is_completed()
+        assert not work.is_success()
+    try:
+        torch.accelerator.synchronize()
+    except RuntimeError:
+        return  # its stream tells it too
+
+
+def a_group_ends_with_work_that_has_not_begun(me: Rank) -> None:
+    group = dist.new_group()
+    x = torch.zeros(1000, device=me.device)
+    with sim.faults(copy_latency_us=300_000):
+        x.copy_(torch.ones(1000, device=me.device), non_blocking=True)
+    works = [dist.all_reduce(x, group=group, async_op=True) for _ in range(3)]
+    group._get_backend(x.device).shutdown()
+    ended = 0
+    for work in works:
+        try:
+            work.wait()
+        except RuntimeError as error:
+            ended += "destroyed before this collective began" in str(error)
+    assert ended >= 2
+    try:
+        dist.all_reduce(x, group=group)
+    except RuntimeError as error:
+        assert "destroyed" in str(error), error
+    else:
+        raise AssertionError("the group had ended")
+    dist.destroy_process_group(group)
+
+
+def a_forked_child_is_refused(me: Rank) -> None:
+    x = torch.ones(3, device=me.device)
+    dist.all_reduce(x)
+    child = os.fork()
+    if child == 0:
+        try:
+            dist.distributed_c10d._get_default_group()._get_backend(x.device).barrier()
+        except RuntimeError as error:
+            os._exit(0 if "forked" in str(error) else 1)
+        os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def wrong_tensors_are_refused_where_they_are_given(me: Rank) -> None:
+    backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device(me.device))
+    for tensor, words in (
+        (torch.ones(3), "got a tensor of cpu"),
+        (torch.ones(3, device=me.device).to_sparse(), "expected a dense one"),
+    ):
+        try:
+            backend.allreduce([tensor], dist.AllreduceOptions())
+        except ValueError as error:
+            assert words in str(error), error
+        else:
+            raise AssertionError(f"{words}: was not refused")
+
+
+def a_dead_peer_is_an_error(me: Rank) -> None:
+    """Comes last: nothing is left of the group."""
+    dist.barrier()
+    if me.rank == 1:
+        os._exit(0)
+    x = torch.ones(3, device=me.device)
+    begin = time.monotonic()
+    try:
+        dist.all_reduce(x)
+    except RuntimeError:
+        assert time.monotonic() - begin < 20
+        print("told of the dead peer", flush=True)
+        os._exit(0)
+    raise AssertionError("nobody else was there")
+
+
+CHECKS: tuple[Check, ...] = (
+    a_late_peer_is_an_error_after_the_timeout,
+    failed_work_before_a_collective_is_its_error,
+    a_group_ends_with_work_that_has_not_begun,
+    a_forked_child_is_refused,
+    wrong_tensors_are_refused_where_they_are_given,
+    a_dead_peer_is_an_error,
+)
+
+if __name__ == "__main__":
+    main(CHECKS)

@@ -1,0 +1,186 @@
+"""What a collective comes after and before, on a device whose copies are slow."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from bringup.devices import sim
+from tests.distributed.ranks import Check, Rank, main
+
+SLOW = 20_000  # microseconds
+ROUNDS = 3
+
+
+def _late(me: Rank, value: float, elements: int = 1000) -> torch.Tensor:
+    """Return a tensor that has the value when a slow copy in the current stream is done."""
+    source = torch.full((elements,), value, device=me.device)
+    target = torch.zeros(elements, device=me.device)
+    return target.copy_(source, non_blocking=True)
+
+
+def what_is_queued_before_is_there(me: Rank) -> None:
+    with sim.faults(copy_latency_us=SLOW):
+        _collect_late_tensors(me)
+
+
+def _collect_late_tensors(me: Rank) -> None:
+    total = me.size * (me.size + 1) / 2
+    for _ in range(ROUNDS):
+        x = _late(me, me.rank + 1)
+        dist.all_reduce(x)
+        assert x.eq(total).all(), x
+        parts = _late(me, me.rank + 1, 10 * me.size)
+        whole = torch.zeros(10, device=me.device)
+        dist.reduce_scatter_tensor(whole, parts)
+        assert whole.eq(total).all(), whole
+        sent, received = _late(me, me.rank), torch.full((1000,), -1.0, device=me.device)
+        works = (
+            dist.isend(sent, (me.rank + 1) % me.size),
+            dist.irecv(received, (me.rank - 1) % me.size),
+        )
+        for work in works:
+            work.wait()
+        assert received.eq((me.rank - 1) % me.size).all(), received
+
+
+def results_are_there_for_the_stream_that_waits(me: Rank) -> None:
+    total = me.size * (me.size + 1) / 2
+    other = torch.Stream(me.device)
+    for _ in range(ROUNDS):
+        x = torch.full((1000,), me.rank + 1.0, device=me.device)
+        with sim.faults(copy_latency_us=SLOW):
+            work = dist.all_reduce(x, async_op=True)
+            with other:
+                work.wait()
+                doubled = x * 2
+        other.synchronize()
+        assert doubled.eq(2 * total).all(), doubled
+        y = torch.full((1000,), me.rank + 1.0, device=me.device)
+        with sim.faults(copy_latency_us=SLOW):
+            future = dist.all_reduce(y, async_op=True).get_future()
+            future.wait()
+            doubled = y * 2
+        assert doubled.eq(2 * total).all(), doubled
+
+
+def the_caller_does_not_wait_for_the_device(me: Rank) -> None:
+    with sim.faults(copy_latency_us=10 * SLOW):
+        x = torch.zeros(1000, device=me.device)
+        x.copy_(torch.ones(1000, device=me.device), non_blocking=True)
+        work = dist.all_reduce(x, async_op=True)
+        assert not torch.accelerator.current_stream().query()
+        work.wait()
+    assert x.eq(me.size).all()
+
+
+def a_group_does_not_wait_for_another(me: Rank) -> None:
+    first, second = dist.new_group(), dist.new_group()
+    slow = torch.Stream(me.device)
+    x, y = torch.zeros(1000, device=me.device), torch.ones(10, device=me.device)
+    torch.accelerator.synchronize()
+    with sim.faults(copy_latency_us=20 * SLOW):
+        with slow:
+            x.copy_(torch.ones(1000, device=me.device), non_blocking=True)
+            behind = dist.all_reduce(x, group=first, async_op=True)
+        work = dist.all_reduce(y, group=second, async_op=True)
+        while not work.is_completed():
+            time.sleep(0.001)
+        assert not behind.is_completed()
+        with slow:
+            behind.wait()
+            assert x.eq(me.size).all()
+    work.wait()
+    assert y.eq(me.size).all()
+
+
+def collectives_of_threads_keep_their_order(me: Rank) -> None:
+    errors: list[BaseException] = []
+
+    def work(group: Any) -> None:
+        try:
+            for turn in range(10):
+                x = torch.full((100,), float(turn), device=me.device)
+                dist.all_reduce(x, group=group)
+                assert x.eq(turn * me.size).all()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(dist.new_group(),)) for _ in range(3)]
+    with sim.faults(copy_latency_us=500):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    if errors:
+        raise errors[0]
+
+
+class _SlowBackward(torch.autograd.Function):
+    """Computes nothing, and in the backward a slow copy."""
+
+    ends: list[torch.Event] = []  # noqa: RUF012: of the class
+
+    @staticmethod
+    def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(_: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        into = torch.empty_like(grad).copy_(grad, non_blocking=True)
+        _SlowBackward.ends.append(torch.accelerator.current_stream().record_event())
+        return into
+
+
+def gradients_are_reduced_while_others_are_computed(me: Rank) -> None:
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(64, 64)
+
+        def forward(self, x: torch.Tensor) -> Any:
+            return _SlowBackward.apply(self.linear(x))
+
+    torch.manual_seed(0)
+    model = DistributedDataParallel(
+        nn.Sequential(*(Layer() for _ in range(4))).to(me.device), bucket_cap_mb=0.001
+    )
+    overlapped: list[bool] = []
+
+    def hook(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        def reduced(future: Any) -> torch.Tensor:
+            overlapped.append(len(_SlowBackward.ends) < 4 or not _SlowBackward.ends[3].query())
+            value: torch.Tensor = future.value()[0]
+            return value
+
+        return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(reduced)
+
+    hook.__annotations__.clear()  # DDP compares them, and these are texts
+    model.register_comm_hook(None, hook)
+    for _ in range(2):  # DDP makes its buckets anew after the first
+        _SlowBackward.ends.clear()
+        overlapped.clear()
+        loss = model(torch.ones(2, 64, device=me.device)).sum()
+        with sim.faults(copy_latency_us=2 * SLOW):
+            loss.backward()
+    assert any(overlapped), overlapped
+    assert not all(overlapped), overlapped
+
+
+CHECKS: tuple[Check, ...] = (
+    what_is_queued_before_is_there,
+    results_are_there_for_the_stream_that_waits,
+    the_caller_does_not_wait_for_the_device,
+    a_group_does_not_wait_for_another,
+    collectives_of_threads_keep_their_order,
+    gradients_are_reduced_while_others_are_computed,
+)
+
+if __name__ == "__main__":
+    main(CHECKS)

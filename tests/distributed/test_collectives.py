@@ -1,0 +1,28 @@
+"""torch.distributed's collectives on a device, in two and four processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.distributed.ranks import run
+
+WAYS: dict[str, dict[str, Any]] = {
+    "both": {},
+    "alone": {"backend": "bringup"},
+    "unnamed": {"backend": ""},
+    "bound": {"backend": "", "bound": True},
+    "isolated": {"environment": {"BRINGUP_SIM_ISOLATED": "1"}},
+    "four": {"ranks": 4},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_collective_gives_what_it_has_to(way: str) -> None:
+    outcome = run("collectives", **WAYS[way])
+    unmet = {"tensors_of_other_devices"} if way == "bound" else set()
+    assert set(outcome.failed) <= unmet, outcome.failed
+    assert outcome.codes == (0,) * len(outcome.codes), outcome.text
+    assert outcome.asked
+    assert {*outcome.passed, *unmet} == set(outcome.asked)

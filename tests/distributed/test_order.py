@@ -1,0 +1,32 @@
+"""Streams, threads, groups and failures around collectives on a device."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.distributed.ranks import run
+
+ISOLATED = {"BRINGUP_SIM_ISOLATED": "1"}
+
+
+@pytest.mark.parametrize("environment", [{}, ISOLATED], ids=["seen", "isolated"])
+def test_collectives_keep_the_order_of_streams(environment: dict[str, str]) -> None:
+    outcome = run("order", environment=environment)
+    assert not outcome.failed
+    assert outcome.codes == (0, 0), outcome.text
+    assert set(outcome.passed) == set(outcome.asked) != set()
+
+
+def test_no_wait_is_missing() -> None:
+    """Each stream works when somebody waits for it, and not before."""
+    outcome = run("collectives", environment={"BRINGUP_SIM_FAULTS": "reorder=late"} | ISOLATED)
+    assert not outcome.failed
+    assert outcome.codes == (0, 0), outcome.text
+
+
+def test_failures_are_errors_in_words() -> None:
+    outcome = run("failures")
+    assert not outcome.failed
+    assert outcome.codes == (0, 0), outcome.text
+    assert "told of the dead peer" in outcome.text
+    assert set(outcome.passed) == set(outcome.asked) - {"a_dead_peer_is_an_error"} != set()

@@ -1,0 +1,26 @@
+"""Data parallel, sharded, pipelined and compiled training on a device, in two and four processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.distributed.ranks import run
+
+WAYS: dict[str, dict[str, Any]] = {
+    "both": {},
+    "unnamed": {"backend": ""},
+    "isolated": {"environment": {"BRINGUP_SIM_ISOLATED": "1"}},
+    "bound": {"backend": "cpu:gloo,npu:bringup", "bound": True},
+    "four": {"ranks": 4},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_training_on_several_ranks_is_that_of_one_process(way: str) -> None:
+    outcome = run("users", **WAYS[way])
+    assert not outcome.failed
+    assert outcome.codes == (0,) * len(outcome.codes), outcome.text
+    assert outcome.asked
+    assert set(outcome.passed) == set(outcome.asked)
