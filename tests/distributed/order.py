@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
+from tests.distributed.ranks import Check, Rank, main
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from bringup.devices import sim
-from tests.distributed.ranks import Check, Rank, main
 
 SLOW = 20_000  # microseconds
 ROUNDS = 3
@@ -125,7 +125,7 @@ def collectives_of_threads_keep_their_order(me: Rank) -> None:
 class _SlowBackward(torch.autograd.Function):
     """Computes nothing, and in the backward a slow copy."""
 
-    ends: list[torch.Event] = []  # noqa: RUF012: of the class
+    ends: ClassVar[list[torch.Event]] = []
 
     @staticmethod
     def forward(_: Any, x: torch.Tensor) -> torch.Tensor:

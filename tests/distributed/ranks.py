@@ -74,7 +74,7 @@ def run(
         processes = []
         for rank in range(ranks):
             asked = json.dumps([rank, ranks, backend, driver, bound, list(only), folder])
-            with open(f"{folder}/{rank}.txt", "w") as output:
+            with Path(folder, f"{rank}.txt").open("w") as output:
                 processes.append(
                     subprocess.Popen(
                         [sys.executable, "-m", f"tests.distributed.{program}", asked],
@@ -105,7 +105,8 @@ def main(checks: Sequence[Check]) -> None:
     """Run the checks of a program as the rank that the command line names."""
     faulthandler.dump_traceback_later(SECONDS, exit=True)
     rank, size, backend, driver, bound, only, folder = json.loads(sys.argv[1])
-    records = open(f"{folder}/{rank}.jsonl", "w")  # noqa: SIM115: open as long as the process
+    records = Path(folder, f"{rank}.jsonl")
+    records.touch()
     import torch
     import torch.distributed as dist
 
@@ -124,14 +125,14 @@ def main(checks: Sequence[Check]) -> None:
     )
     me = Rank(rank, size, name, backend)
     chosen = [check for check in checks if not only or check.__name__ in only]
-    records.writelines(json.dumps([check.__name__, None]) + "\n" for check in chosen)
+    records.write_text("".join(json.dumps([check.__name__, None]) + "\n" for check in chosen))
     for check in chosen:
         error = ""
         try:
             assert check(me) is not False, "a wrong value"
         except Exception:
             error = traceback.format_exc()
-        records.write(json.dumps([check.__name__, error]) + "\n")
-        records.flush()
+        with records.open("a") as file:
+            file.write(json.dumps([check.__name__, error]) + "\n")
         dist.barrier()
     dist.destroy_process_group()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from tests.distributed.ranks import run
 
 WAYS: dict[str, dict[str, Any]] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from tests.distributed.ranks import run
 
 ISOLATED = {"BRINGUP_SIM_ISOLATED": "1"}

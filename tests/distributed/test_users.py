@@ -1,11 +1,10 @@
-"""Data parallel, sharded, pipelined and compiled training on a device, in two and four processes."""
+"""Data parallel, sharded, pipelined and compiled training, in two and four processes."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-
 from tests.distributed.ranks import run
 
 WAYS: dict[str, dict[str, Any]] = {

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from tests.distributed.ranks import Check, Rank, main
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
@@ -29,8 +30,6 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 from torch.nn.parallel import DistributedDataParallel
-
-from tests.distributed.ranks import Check, Rank, main
 
 ROWS = 4  # of the batch, a rank
 Optimizer = Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]

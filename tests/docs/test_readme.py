@@ -32,7 +32,6 @@ def test_what_the_limits_name_is_refused_or_missing_and_no_more() -> None:
         "semi-structured": "semi-structured sparse tensors",
         "quantized": "quantized tensors",
         "strided nested": "strided nested tensors",
-        "no collectives": "collectives, DDP, FSDP2, DTensor on the device",
         "`torch.cond`": "conditional nodes",
     }.items():
         assert words in limits

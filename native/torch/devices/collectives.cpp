@@ -19,12 +19,9 @@ void add_remedy(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
     const std::string said = error.what_without_backtrace();
     const std::string name = driver_facts().device_name;
     if (said.find("device type " + name) == std::string::npos) throw;
-    TORCH_CHECK(false, said, ": this process group has no backend for device '", name, "'. Give ",
-                op.operator_name().name,
-                " a copy on cpu, with backend 'gloo', and "
-                "copy the result back; a backend of the device's own is registered with "
-                "torch.distributed.Backend.register_backend(..., devices=['",
-                name, "'])");
+    TORCH_CHECK(false, said, ": this process group has no backend for device '", name, "', which ",
+                op.operator_name().name, " needs: make it with init_process_group(\"cpu:gloo,",
+                name, ":bringup\"), or new_group(backend=...) likewise");
   }
 }
 

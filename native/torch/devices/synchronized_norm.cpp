@@ -41,10 +41,12 @@ std::tuple<Tensor, Tensor> stats(const Tensor& input, double eps) {
   return {mean, (var + eps).rsqrt()};
 }
 
-std::tuple<Tensor, Tensor> gather_stats_with_counts(
-    const Tensor& input, const Tensor& means, const Tensor& invstds,
-    const OptionalTensor& running_mean, const OptionalTensor& running_var, double momentum, double eps,
-    const Tensor& counts) {
+std::tuple<Tensor, Tensor> gather_stats_with_counts(const Tensor& input, const Tensor& means,
+                                                    const Tensor& invstds,
+                                                    const OptionalTensor& running_mean,
+                                                    const OptionalTensor& running_var,
+                                                    double momentum, double eps,
+                                                    const Tensor& counts) {
   const Tensor weights = counts.to(sum_type(input)).view({-1, 1});
   const Tensor total = weights.sum();
   const Tensor mean = (means * weights).sum(0) / total;
@@ -59,8 +61,8 @@ std::tuple<Tensor, Tensor> gather_stats_with_counts(
 
 std::tuple<Tensor, Tensor> gather_stats(const Tensor& input, const Tensor& means,
                                         const Tensor& invstds, const OptionalTensor& running_mean,
-                                        const OptionalTensor& running_var, double momentum, double eps,
-                                        int64_t count) {
+                                        const OptionalTensor& running_var, double momentum,
+                                        double eps, int64_t count) {
   const Tensor counts = means.new_full({means.size(0)}, count);
   return gather_stats_with_counts(input, means, invstds, running_mean, running_var, momentum, eps,
                                   counts);
@@ -76,8 +78,9 @@ Tensor normalized(const Tensor& input, const OptionalTensor& weight, const Optio
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> backward_reduce(const Tensor& grad, const Tensor& input,
                                                            const Tensor& mean, const Tensor& invstd,
-                                                           const OptionalTensor& weight, bool input_g,
-                                                           bool weight_g, bool bias_g) {
+                                                           const OptionalTensor& weight,
+                                                           bool input_g, bool weight_g,
+                                                           bool bias_g) {
   const Tensor wide = grad.to(sum_type(input));
   const Tensor centred = input.to(sum_type(input)) - by_channel(mean, input);
   const Tensor sum = wide.sum(reduced(input));
@@ -86,7 +89,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_reduce(const Tensor& grad, c
     return has_value(weight) ? values.to(weight->scalar_type()) : values;
   };
   return {input_g ? sum : Tensor(), input_g ? sum_centred : Tensor(),
-          weight_g ? of_weight(sum_centred * invstd) : Tensor(), bias_g ? of_weight(sum) : Tensor()};
+          weight_g ? of_weight(sum_centred * invstd) : Tensor(),
+          bias_g ? of_weight(sum) : Tensor()};
 }
 
 Tensor backward_input(const Tensor& grad, const Tensor& input, const Tensor& mean,

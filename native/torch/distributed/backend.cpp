@@ -71,9 +71,10 @@ DeviceBackend::~DeviceBackend() {
 
 WorkPtr DeviceBackend::start(OpType op, const std::vector<Tensors>& inputs, Tensors outputs,
                              Post post) {
-  TORCH_CHECK(getpid() == process_, "this process group belongs to the process that this one was "
-                                    "forked from: spawn processes, and call "
-                                    "init_process_group() in each");
+  TORCH_CHECK(getpid() == process_,
+              "this process group belongs to the process that this one was "
+              "forked from: spawn processes, and call "
+              "init_process_group() in each");
   std::set<c10::DeviceIndex> devices;
   for (const Tensors& list : inputs) {
     for (const at::Tensor& tensor : list) {
@@ -135,8 +136,8 @@ BackendPtr DeviceBackend::split(const c10::intrusive_ptr<c10d::Store>& store,
   chosen->group_desc = options->group_desc;
   for (const int rank : ranks) {
     const auto& global = options_->global_ranks_in_group;
-    chosen->global_ranks_in_group.push_back(
-        global.empty() ? static_cast<uint64_t>(rank) : global[static_cast<size_t>(rank)]);
+    chosen->global_ranks_in_group.push_back(global.empty() ? static_cast<uint64_t>(rank)
+                                                           : global[static_cast<size_t>(rank)]);
   }
   return c10::make_intrusive<DeviceBackend>(store, static_cast<int>(found - ranks.begin()),
                                             static_cast<int>(ranks.size()), chosen, make_gloo_);
@@ -282,8 +283,10 @@ int64_t DeviceBackend::part_of_rank(const at::Tensor& output, const Tensors& inp
                     " elements to reduce, got ", flat_numel(input), " elements in ", input.size(),
                     " tensors");
   for (const at::Tensor& tensor : input) {
-    TORCH_CHECK_TYPE(tensor.scalar_type() == output.scalar_type(), "expected inputs of the output's "
-                     "dtype ", output.scalar_type(), ", got ", tensor.scalar_type());
+    TORCH_CHECK_TYPE(tensor.scalar_type() == output.scalar_type(),
+                     "expected inputs of the output's "
+                     "dtype ",
+                     output.scalar_type(), ", got ", tensor.scalar_type());
   }
   if (is_whole) return getRank() * output.numel();
   int64_t begin = 0;

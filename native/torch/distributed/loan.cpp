@@ -42,16 +42,16 @@ at::ScalarType integer_of_gloo(at::ScalarType type) {
 }
 
 const char* name_of(c10d::ReduceOp::RedOpType op) {
-  constexpr const char* kNames[] = {"SUM", "AVG",  "PRODUCT", "MIN",        "MAX",
+  constexpr const char* kNames[] = {"SUM",  "AVG", "PRODUCT", "MIN",        "MAX",
                                     "BAND", "BOR", "BXOR",    "PREMUL_SUM", "UNUSED"};
   return kNames[std::min<size_t>(op, 9)];
 }
 
 void* host_view(const at::Tensor& tensor) {
   void* host = nullptr;
-  const bool has_view = driver->host_view != nullptr &&
-                        driver->host_view(tensor.device().index(), tensor.data_ptr(), &host) ==
-                            BRINGUP_OK;
+  const bool has_view =
+      driver->host_view != nullptr &&
+      driver->host_view(tensor.device().index(), tensor.data_ptr(), &host) == BRINGUP_OK;
   return has_view ? host : nullptr;
 }
 

@@ -14,11 +14,11 @@ namespace {
 
 // `make` is Python's; the last owner may be a thread without the GIL.
 DeviceBackend::MakeGloo with_gil(py::function make) {
-  auto kept = std::shared_ptr<py::function>(new py::function(std::move(make)),
-                                            [](py::function* function) {
-                                              const py::gil_scoped_acquire gil;
-                                              delete function;
-                                            });
+  auto kept =
+      std::shared_ptr<py::function>(new py::function(std::move(make)), [](py::function* function) {
+        const py::gil_scoped_acquire gil;
+        delete function;
+      });
   return [kept](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                 std::chrono::milliseconds timeout) {
     const py::gil_scoped_acquire gil;

@@ -9,9 +9,9 @@ namespace bringup::distributed {
 namespace {
 
 std::exception_ptr destroyed() {
-  return std::make_exception_ptr(
-      c10::DistBackendError({__func__, __FILE__, __LINE__}, "the process group was destroyed before "
-                                                            "this collective began"));
+  return std::make_exception_ptr(c10::DistBackendError({__func__, __FILE__, __LINE__},
+                                                       "the process group was destroyed before "
+                                                       "this collective began"));
 }
 
 }  // namespace

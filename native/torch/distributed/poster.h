@@ -14,8 +14,8 @@
 namespace bringup::distributed {
 
 struct Job {
-  std::vector<c10::Event> before;          // what was queued when it was asked for
-  std::function<void()> post;              // raises nothing
+  std::vector<c10::Event> before;  // what was queued when it was asked for
+  std::function<void()> post;      // raises nothing
   std::function<void(std::exception_ptr)> fail;
 };
 

@@ -41,7 +41,7 @@ def _register(name: str) -> None:
 
 
 def _complete_defaults(c10d: Any, name: str) -> None:
-    """Give a group whose backend nobody named one for tensors on cpu too, and each its default.
+    """Give a group without a named backend one for tensors on cpu too, and each its default.
 
     For the first torch takes the accelerator's alone, and calls gloo the group's default, which DDP
     asks for; with "cpu:gloo,npu:bringup" it finds none.
@@ -59,10 +59,9 @@ def _complete_defaults(c10d: Any, name: str) -> None:
     def with_default(
         size: int, rank: int, ranks: Any, backend: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        bound = kwargs.get("device_id")
-        if bound is not None and bound.type == name:  # which a group of gloo alone cannot have
-            if name not in c10d.BackendConfig(backend).get_device_backend_map():
-                kwargs["device_id"] = None
+        there = getattr(kwargs.get("device_id"), "type", "") == name
+        if there and name not in c10d.BackendConfig(backend).get_device_backend_map():
+            kwargs["device_id"] = None  # a group of gloo alone cannot have it
         group, store = made = make_group(size, rank, ranks, backend, *args, **kwargs)
         if store is not None and name in (device.type for device in group._device_types):
             group._set_default_backend(c10d.ProcessGroup.BackendType.CUSTOM)
