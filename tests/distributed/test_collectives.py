@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.distributed.ranks import run
+from tests.sweeps.support import part
 
 WAYS: dict[str, dict[str, Any]] = {
     "both": {},
@@ -17,7 +18,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", part([*WAYS], always=["both", "isolated"]))
 def test_every_collective_gives_what_it_has_to(way: str) -> None:
     outcome = run("collectives", **WAYS[way])
     unmet = {"tensors_of_other_devices"} if way == "bound" else set()

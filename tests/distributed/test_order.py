@@ -18,7 +18,8 @@ def test_collectives_keep_the_order_of_streams(environment: dict[str, str]) -> N
 
 def test_no_wait_is_missing() -> None:
     """Each stream works when somebody waits for it, and not before."""
-    outcome = run("collectives", environment={"BRINGUP_SIM_FAULTS": "reorder=late"} | ISOLATED)
+    late = {"BRINGUP_SIM_FAULTS": "reorder=late"}
+    outcome = run("collectives", environment=late | ISOLATED)
     assert not outcome.failed
     assert outcome.codes == (0, 0), outcome.text
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.distributed.ranks import run
+from tests.sweeps.support import part
 
 WAYS: dict[str, dict[str, Any]] = {
     "both": {},
@@ -16,7 +17,7 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", part([*WAYS], always=["both"]))
 def test_training_on_several_ranks_is_that_of_one_process(way: str) -> None:
     outcome = run("users", **WAYS[way])
     assert not outcome.failed
