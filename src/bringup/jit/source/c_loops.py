@@ -117,6 +117,16 @@ static inline void report_fault(int32_t* fault, int32_t number, int64_t value) {
     __atomic_store_n(fault, number, __ATOMIC_RELEASE);
   }
 }
+#if defined __x86_64__ && defined __GNUC__ && !defined __clang__ && defined __GLIBC__
+/* glibc's libm has vectors of these, within 2 units in the last place; its header offers them where
+ * code is compiled with -ffast-math. */
+#define BRINGUP_VECTORS(type, f)                                      \\
+  __attribute__((__simd__("notinbranch"))) type sin##f(type);         \\
+  __attribute__((__simd__("notinbranch"))) type cos##f(type);         \\
+  __attribute__((__simd__("notinbranch"))) type pow##f(type, type);
+BRINGUP_VECTORS(float, f)
+BRINGUP_VECTORS(double, )
+#endif
 #define expf bringup_expf
 #define logf bringup_logf
 #define tanhf bringup_tanhf

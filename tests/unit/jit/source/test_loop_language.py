@@ -29,6 +29,8 @@ REFERENCES: dict[str, tuple[Callable[[Any], Any], float]] = {
     "logf": (np.log, 1.0),
     "tanhf": (np.tanh, 1.5),
     "erff": (np.vectorize(math.erf), 1.5),
+    "sinf": (np.sin, 2.0),
+    "cosf": (np.cos, 2.0),
 }
 
 
