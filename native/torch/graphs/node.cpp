@@ -127,7 +127,7 @@ void KernelNode::take(runtime::LaunchBlock block) {
 OperatorNode::OperatorNode(std::string op, std::string scope, Call call)
     : Node(std::move(op), std::move(scope), call.schema), call_(std::move(call)) {
   choose_method();
-  if (call_.keys == kCpuKernel && !call_.random && !call_.learn) {
+  if (!call_.random && !call_.learn) {
     captured_ = std::make_unique<SavedContent>(results(), kSample);
   }
 }
@@ -193,7 +193,10 @@ void OperatorNode::unprepare(const char* reason) {
 
 void OperatorNode::prepare() {
   if (call_.random) return unprepare("it draws random numbers");
-  if (call_.keys != kCpuKernel || any_tensor(call_.args, is_lazy)) {
+  // Of an operator that makes tensors, an argument says which backend it runs on.
+  const bool selects = call_.keys.has(c10::DispatchKey::BackendSelect);
+  const auto others = call_.keys.remove(c10::DispatchKey::BackendSelect);
+  if ((others != kCpuKernel && !(selects && others.empty())) || any_tensor(call_.args, is_lazy)) {
     return unprepare("more than a kernel of the cpu runs");
   }
   const c10::OperatorHandle& runs = method_ == Method::kOut ? call_.out->op : call_.op;
@@ -202,6 +205,7 @@ void OperatorNode::prepare() {
       failure_of([&] { made = prepare_call(call_.op, runs, call_.out, call_.args, results()); });
   if (failure) return unprepare("torch does not prepare it");
   prepared_ = std::move(made.call);
+  if (prepared_ != nullptr && selects) prepared_->watch(call_.op, call_.keys);
   why_unprepared_ = prepared_ == nullptr ? made.reason : nullptr;
 }
 
@@ -219,7 +223,8 @@ void OperatorNode::run(Replay& replay) {
   if (prepared_ != nullptr) {
     if (replay.verify != 0 && ++runs_ % replay.verify == 0) return run_verified(replay);
     if (C10_LIKELY(prepared_->run())) return;
-    unprepare("its kernel was replaced, or takes what was prepared once only");
+    run_unprepared(replay);  // raises where an index is out of range
+    return unprepare("its kernel was replaced, or cannot run again on what was prepared");
   }
   run_unprepared(replay);
 }
@@ -271,15 +276,13 @@ void OperatorNode::validate(Replay& replay) {
   const SavedContent present(captured ? std::vector<at::Tensor>() : results(), kSample);
   (captured ? *captured : present).spoil();  // what it does not write
   before.put_back();
-  bool again = false;
-  const auto failure = failure_of([&] { again = prepared_->run() && prepared_->runs_again(); });
-  if (again && captured && captured->is_there()) return choose_unboxed();
+  const auto failure = failure_of([&] { TORCH_CHECK(prepared_->run()); });
+  if (!failure && captured && captured->is_there()) return choose_unboxed();
   const SavedContent prepared(results(), SavedContent::Part::kAll);
   before.put_back();
   const Method method = method_;
   settle(replay);
-  if (failure || !again) return unprepare("its kernel takes what was prepared once only");
-  if (method_ != method || !prepared.is_there()) unprepare(kOtherBits);
+  if (failure || method_ != method || !prepared.is_there()) unprepare(kOtherBits);
 }
 
 void OperatorNode::settle(Replay& replay) {

@@ -1,16 +1,17 @@
 #include "torch/graphs/prepared_call.h"
 
-#include <ATen/TensorIterator.h>
+#include <ATen/ScalarOps.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/sum.h>
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <string>
 #include <unordered_map>
 #include <utility>
 
 #include "torch/common/out_form.h"
 #include "torch/common/torch_private.h"
+#include "torch/graphs/moving_call.h"
 #include "torch/graphs/values.h"
 
 namespace bringup::torch_ext::graphs {
@@ -19,145 +20,230 @@ namespace {
 using Arguments = std::vector<c10::IValue>;
 using Outputs = std::vector<at::Tensor>;
 
-// A loop over elements whose bits it only moves, as torch does.
-class MovingCall final : public PreparedCall {
+// Calls one behind the other, into fresh results: what the first ones have written does not matter
+// where a later one does not run.
+class CallsInOrder final : public PreparedCall {
  public:
-  using Loop = void (*)(char** data, const int64_t* strides, int64_t count);
-
-  MovingCall(c10::ArrayRef<c10::OperatorHandle> kernels, at::TensorIterator iterator, Loop loop)
-      : PreparedCall(kernels), iterator_(std::move(iterator)), loop_(loop) {}
+  CallsInOrder(const Operators& operators, std::vector<std::unique_ptr<PreparedCall>> calls)
+      : PreparedCall(operators), calls_(std::move(calls)) {}
 
  private:
   bool run_kernel() override {
-    const auto rows = [this](char** data, const int64_t* strides, int64_t count, int64_t outer) {
-      std::array<char*, 4> row{};
-      std::copy_n(data, iterator_.ntensors(), row.begin());
-      for (int64_t i = 0; i < outer; ++i) {
-        loop_(row.data(), strides, count);
-        for (int k = 0; k < iterator_.ntensors(); ++k) row[k] += strides[iterator_.ntensors() + k];
-      }
-    };
-    iterator_.for_each(rows, at::internal::GRAIN_SIZE);
-    return true;
+    return std::ranges::all_of(calls_, [](const auto& call) { return call->run(); });
   }
 
-  at::TensorIterator iterator_;  // it owns its tensors
-  const Loop loop_;
+  std::vector<std::unique_ptr<PreparedCall>> calls_;
 };
 
-// An element of `kBytes`.
-template <size_t kBytes>
-struct Bits {
-  alignas(kBytes) char bytes[kBytes];
-};
-
-template <size_t kBytes>
-void copy_row(char** data, const int64_t* strides, int64_t count) {
-  if (strides[0] == kBytes && strides[1] == kBytes) {
-    std::memcpy(data[0], data[1], count * kBytes);
-    return;
-  }
-  for (int64_t i = 0; i < count; ++i) {
-    std::memcpy(data[0] + i * strides[0], data[1] + i * strides[1], kBytes);
-  }
+template <class... Preparations>
+Preparation in_order(const Operators& operators, Preparations... parts) {
+  const char* reason = "";
+  const bool all = ((reason = parts.reason, parts.call != nullptr) && ...);
+  if (!all) return {nullptr, reason};
+  std::vector<std::unique_ptr<PreparedCall>> calls;
+  (calls.push_back(std::move(parts.call)), ...);
+  return {std::make_unique<CallsInOrder>(operators, std::move(calls))};
 }
 
-template <size_t kBytes>
-void choose_row(char** data, const int64_t* strides, int64_t count) {
-  using Element = Bits<kBytes>;
-  if (strides[0] == kBytes && strides[1] == 1 && strides[2] == kBytes && strides[3] == kBytes) {
-    auto* const out = reinterpret_cast<Element*>(data[0]);
-    const auto* const condition = reinterpret_cast<const bool*>(data[1]);
-    const auto* const yes = reinterpret_cast<const Element*>(data[2]);
-    const auto* const no = reinterpret_cast<const Element*>(data[3]);
-    for (int64_t i = 0; i < count; ++i) out[i] = condition[i] ? yes[i] : no[i];
-    return;
-  }
-  for (int64_t i = 0; i < count; ++i) {
-    const bool first = *reinterpret_cast<const bool*>(data[1] + i * strides[1]);
-    const char* const from = first ? data[2] + i * strides[2] : data[3] + i * strides[3];
-    std::memcpy(data[0] + i * strides[0], from, kBytes);
-  }
+// One that an operator calls; raises where its kernel is not torch's.
+c10::OperatorHandle called(const std::string& name, const char* overload) {
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload);
+  TORCH_CHECK(has_kernel_of_torch(op), name, " has a kernel of other code");
+  return op;
 }
 
-// The loop for elements of this size; null where none is.
-MovingCall::Loop by_size(size_t bytes, std::array<MovingCall::Loop, 5> loops) {
-  for (size_t i = 0; i < loops.size(); ++i) {
-    if (bytes == size_t{1} << i) return loops[i];
-  }
-  return nullptr;
+c10::OperatorHandle out_form(const char* name, const char* overload = "out") {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, overload);
 }
 
-at::TensorIteratorConfig iterator_into(const at::Tensor& output) {
-  at::TensorIteratorConfig config;
-  config.check_all_same_dtype(false).resize_outputs(false).add_output(output);
-  return config;
+at::Tensor as_tensor(const c10::IValue& number) {
+  return at::native::wrapped_scalar_tensor(number.toScalar());
 }
 
-Preparation prepare_where(const c10::OperatorHandle& op, const Arguments& args,
-                          const Outputs& outputs) {
-  const at::Tensor condition = args[0].toTensor(), yes = args[1].toTensor(),
-                   no = args[2].toTensor(), out = outputs.at(0);
-  const auto loop = by_size(
-      out.itemsize(), {choose_row<1>, choose_row<2>, choose_row<4>, choose_row<8>, choose_row<16>});
-  if (condition.scalar_type() != at::kBool || yes.dtype() != out.dtype() ||
-      no.dtype() != out.dtype() || loop == nullptr) {
+// "aten::add_.Scalar": torch makes a tensor of the number.
+Preparation prepare_with_number(const c10::OperatorHandle& op, const Arguments& args,
+                                const Outputs& outputs) {
+  std::string name = op.operator_name().name;
+  const Operators operators{op, called(name, "Tensor")};
+  if (name.ends_with('_')) name.pop_back();
+  Arguments with_tensor = args;
+  with_tensor[1] = as_tensor(args[1]);
+  return prepare_structured(out_form(name.c_str()), operators, with_tensor, outputs);
+}
+
+Preparation prepare_reversed_sub(const c10::OperatorHandle& op, const Arguments& args,
+                                 const Outputs& outputs) {
+  const c10::IValue other = args[1].isTensor() ? args[1] : as_tensor(args[1]);
+  return prepare_structured(out_form("aten::sub"), {op, called("aten::sub", "Tensor")},
+                            {other, args[0], args[2]}, outputs);
+}
+
+Preparation prepare_baddbmm(const c10::OperatorHandle& op, const Arguments& args,
+                            const Outputs& outputs) {
+  Preparation product = prepare_structured(out_form("aten::baddbmm"), {op}, args, outputs);
+  const at::Tensor self = args[0].toTensor(), out = outputs.at(0);
+  if (self.const_data_ptr() == out.const_data_ptr()) return product;
+  return in_order({op}, prepare_copy({op, called("aten::copy_", "")}, self, out),
+                  std::move(product));
+}
+
+// torch's kernel is a call of sum and one of div_, of half types in float.
+Preparation prepare_mean(const c10::OperatorHandle& op, const Arguments& args,
+                         const Outputs& outputs) {
+  const bool has_dim = args.size() == 4;
+  const at::Tensor self = args[0].toTensor(), out = outputs.at(0);
+  const c10::IValue dim = has_dim ? args[1] : c10::IValue(std::vector<int64_t>());
+  const bool keep = has_dim && args[2].toBool();
+  if (self.dtype() != out.dtype() || !self.is_floating_point() || out.numel() == 0) {
     return {nullptr, kConverts};
   }
-  auto iterator = iterator_into(out)
-                      .add_const_input(condition)
-                      .add_const_input(yes)
-                      .add_const_input(no)
-                      .build();
-  return {std::make_unique<MovingCall>(op, std::move(iterator), loop)};
+  const bool half = self.itemsize() == 2;
+  const at::Tensor source = half ? self.to(at::kFloat) : self;
+  const std::vector<int64_t> dims = dim.isNone() ? std::vector<int64_t>() : dim.toIntVector();
+  const at::Tensor total = half ? at::sum(source, dims, keep, at::kFloat) : out;
+  const auto sum = [&] {
+    return prepare_structured(
+        out_form("aten::sum", "IntList_out"),
+        {called("aten::sum", "IntList_out"), called("aten::sum", "dim_IntList")},
+        {source, dim, keep, static_cast<int64_t>(source.scalar_type())}, {total});
+  };
+  const auto divide = [&] {
+    return prepare_structured(out_form("aten::div"),
+                              {called("aten::div_", "Scalar"), called("aten::div_", "Tensor")},
+                              {total, as_tensor(at::Scalar(self.numel() / out.numel()))}, {total});
+  };
+  if (!half) return in_order({op}, sum(), divide());
+  const Operators copies{called("aten::_to_copy", ""), called("aten::copy_", "")};
+  return in_order({op}, prepare_copy(copies, self, source), sum(), divide(),
+                  prepare_copy(copies, total, out));
 }
 
-// copy_, and what copies into a fresh result.
-Preparation prepare_copy(const c10::OperatorHandle& op, const at::Tensor& source,
-                         const at::Tensor& target) {
-  const auto loop = by_size(target.itemsize(),
-                            {copy_row<1>, copy_row<2>, copy_row<4>, copy_row<8>, copy_row<16>});
-  if (source.dtype() != target.dtype() || loop == nullptr) return {nullptr, kConverts};
-  auto iterator = iterator_into(target).add_const_input(source).build();
-  const c10::OperatorHandle kernels[] = {
-      op, c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "")};
-  return {std::make_unique<MovingCall>(kernels, std::move(iterator), loop)};
+// What an operator without tensors gives is the same in every run.
+Preparation prepare_constant(const c10::OperatorHandle& op, const Arguments& args,
+                             const Outputs& outputs) {
+  constexpr int64_t kMost = 1024;
+  if (outputs.at(0).numel() > kMost) return {nullptr, kNotPrepared};
+  Arguments stack = args;
+  op.callBoxed(&stack);
+  const at::Tensor constant = stack.at(0).toTensor();
+  if (constant.sizes() != outputs[0].sizes() || constant.dtype() != outputs[0].dtype()) {
+    return {nullptr, kConverts};
+  }
+  return prepare_copy({op, called("aten::fill_", "Scalar"), called("aten::zero_", ""),
+                       called("aten::arange", "start_out")},
+                      constant, outputs[0]);
+}
+
+// A number as an element of `like`. torch converts it for a single one otherwise than for several.
+at::Tensor as_element(const c10::IValue& number, const at::Tensor& like) {
+  const at::Tensor elements = at::empty({std::min<int64_t>(like.numel(), 2)}, like.options());
+  return elements.fill_(number.toScalar()).select(0, 0);
+}
+
+Preparation prepare_fill(const c10::OperatorHandle& op, const Arguments& args,
+                         const Outputs& outputs) {
+  const at::Tensor& target = outputs.at(0);
+  if (target.numel() == 0) return {nullptr, kNotPrepared};
+  const c10::IValue number = args.size() > 1 ? args[1] : c10::IValue(at::Scalar(0));
+  return prepare_copy({op, called("aten::fill_", "Scalar")}, as_element(number, target), target);
+}
+
+Preparation prepare_masked_fill(const c10::OperatorHandle& op, const Arguments& args,
+                                const Outputs& outputs) {
+  const at::Tensor& target = outputs.at(0);
+  if (target.numel() == 0) return {nullptr, kNotPrepared};
+  return prepare_where({op, called("aten::masked_fill_", "Scalar")}, args[1].toTensor(),
+                       as_element(args[2], target), args[0].toTensor(), target);
 }
 
 using Prepare = Preparation (*)(const c10::OperatorHandle&, const Arguments&, const Outputs&);
+
+Preparation copy_of_first(const c10::OperatorHandle& op, const Arguments& args,
+                          const Outputs& outputs) {
+  if (args[0].toTensor().sizes() != outputs.at(0).sizes()) return {nullptr, kConverts};
+  return prepare_copy({op, called("aten::copy_", "")}, args[0].toTensor(), outputs.at(0));
+}
+
+Preparation prepare_embedding(const c10::OperatorHandle& op, const Arguments& args,
+                              const Outputs& outputs) {
+  const at::Tensor weight = args[0].toTensor(), index = args[1].toTensor();
+  const at::Tensor rows = outputs.at(0).view({index.numel(), weight.size(1)});
+  return prepare_indexed({op, called("aten::index_select", "")}, weight, 0, index, rows, true);
+}
+
 const std::unordered_map<std::string, Prepare> kPrepared{
     {"aten::relu_",
      [](const auto& op, const Arguments& args, const Outputs& outputs) {
-       const auto out = c10::Dispatcher::singleton().findSchemaOrThrow("aten::clamp_min", "out");
-       return prepare_structured(out, op, {args[0], at::Scalar(0)}, outputs);
+       return prepare_structured(out_form("aten::clamp_min"), {op}, {args[0], at::Scalar(0)},
+                                 outputs);
      }},
-    {"aten::where.self", &prepare_where},
+    {"aten::where.self",
+     [](const auto& op, const Arguments& args, const Outputs& outputs) {
+       return prepare_where({op}, args[0].toTensor(), args[1].toTensor(), args[2].toTensor(),
+                            outputs.at(0));
+     }},
     {"aten::copy_",
      [](const auto& op, const Arguments& args, const Outputs&) {
-       return prepare_copy(op, args[1].toTensor(), args[0].toTensor());
+       return prepare_copy({op}, args[1].toTensor(), args[0].toTensor());
      }},
-    {"aten::clone",
+    {"aten::clone", &copy_of_first},
+    {"aten::_to_copy", &copy_of_first},
+    {"aten::cat",
      [](const auto& op, const Arguments& args, const Outputs& outputs) {
-       return prepare_copy(op, args[0].toTensor(), outputs.at(0));
+       return prepare_cat({op}, args[0].toTensorVector(), args[1].toInt(), outputs.at(0));
      }},
-    {"aten::_to_copy",
+    {"aten::index_select",
      [](const auto& op, const Arguments& args, const Outputs& outputs) {
-       return prepare_copy(op, args[0].toTensor(), outputs.at(0));
+       return prepare_indexed({op}, args[0].toTensor(), args[1].toInt(), args[2].toTensor(),
+                              outputs.at(0), true);
      }},
+    {"aten::index_copy_",
+     [](const auto& op, const Arguments& args, const Outputs&) {
+       return prepare_indexed({op}, args[0].toTensor(), args[1].toInt(), args[2].toTensor(),
+                              args[3].toTensor(), false);
+     }},
+    {"aten::embedding", &prepare_embedding},
+    {"aten::mean", &prepare_mean},
+    {"aten::mean.dim", &prepare_mean},
+    {"aten::scalar_tensor", &prepare_constant},
+    {"aten::full", &prepare_constant},
+    {"aten::zeros", &prepare_constant},
+    {"aten::ones", &prepare_constant},
+    {"aten::arange", &prepare_constant},
+    {"aten::arange.start", &prepare_constant},
+    {"aten::arange.start_step", &prepare_constant},
+    {"aten::zero_", &prepare_fill},
+    {"aten::fill_.Scalar", &prepare_fill},
+    {"aten::masked_fill.Scalar", &prepare_masked_fill},
+    {"aten::masked_fill_.Scalar", &prepare_masked_fill},
+    {"aten::baddbmm", &prepare_baddbmm},
+    {"aten::baddbmm_", &prepare_baddbmm},
+    {"aten::rsub.Scalar", &prepare_reversed_sub},
+    {"aten::rsub.Tensor", &prepare_reversed_sub},
+    {"aten::add.Scalar", &prepare_with_number},
+    {"aten::add_.Scalar", &prepare_with_number},
+    {"aten::sub.Scalar", &prepare_with_number},
+    {"aten::sub_.Scalar", &prepare_with_number},
+    {"aten::mul.Scalar", &prepare_with_number},
+    {"aten::mul_.Scalar", &prepare_with_number},
+    {"aten::div.Scalar", &prepare_with_number},
+    {"aten::div_.Scalar", &prepare_with_number},
 };
 
 }  // namespace
 
-PreparedCall::PreparedCall(c10::ArrayRef<c10::OperatorHandle> kernels) {
-  for (const c10::OperatorHandle& op : kernels) {
-    const auto& entry = operator_entry(op);
-    registered_.push_back({&entry, entry.lookup(kCpuKernel)});
-  }
+PreparedCall::PreparedCall(const Operators& operators) {
+  for (const c10::OperatorHandle& op : operators) watch(op, kCpuKernel);
+}
+
+void PreparedCall::watch(const c10::OperatorHandle& op, c10::DispatchKeySet keys) {
+  const auto& entry = operator_entry(op);
+  registered_.push_back({&entry, keys, entry.lookup(keys)});
 }
 
 bool PreparedCall::is_current() const {
   return std::all_of(registered_.begin(), registered_.end(), [](const Registered& one) {
-    return one.entry->lookup(kCpuKernel)._equalsBoxedAndUnboxed(one.kernel);
+    return one.entry->lookup(one.keys)._equalsBoxedAndUnboxed(one.kernel);
   });
 }
 
@@ -172,12 +258,12 @@ Preparation prepare_call(const c10::OperatorHandle& op, const c10::OperatorHandl
   if (out) {
     std::vector<c10::IValue> all = args;
     all.insert(all.end(), out->more.begin(), out->more.end());
-    return prepare_structured(out->op, runs, all, outputs);
+    return prepare_structured(out->op, {runs}, all, outputs);
   }
   if (!op.schema().is_mutable() || !has_kernel_of_torch(op)) return {nullptr, kNotPrepared};
   const auto in_place = find_out_form(op);
   if (!in_place || !has_kernel_of_torch(*in_place)) return {nullptr, kNotPrepared};
-  return prepare_structured(*in_place, op, args, outputs);
+  return prepare_structured(*in_place, {op}, args, outputs);
 }
 
 }  // namespace bringup::torch_ext::graphs

@@ -15,11 +15,13 @@
 
 namespace bringup::torch_ext::graphs {
 
+// Whose kernels do a call's work: what other code registers for one of them has to run.
+using Operators = c10::SmallVector<c10::OperatorHandle, 2>;
+
 // One call, with the same memory and numbers in every run.
 class PreparedCall {
  public:
-  // `kernels`: of the operators whose work it does.
-  explicit PreparedCall(c10::ArrayRef<c10::OperatorHandle> kernels);
+  explicit PreparedCall(const Operators& operators);
   virtual ~PreparedCall() = default;
   PreparedCall(const PreparedCall&) = delete;
   PreparedCall& operator=(const PreparedCall&) = delete;
@@ -27,8 +29,8 @@ class PreparedCall {
   // False, and nothing ran: other code has registered a kernel for the operator since, or the
   // kernel cannot run on what was prepared.
   bool run() { return is_current() && run_kernel(); }
-  // Whether what was prepared is still there behind a run.
-  virtual bool runs_again() const { return true; }
+  // Other code's kernel for these keys has to run, too.
+  void watch(const c10::OperatorHandle& op, c10::DispatchKeySet keys);
 
  protected:
   virtual bool run_kernel() = 0;
@@ -36,12 +38,13 @@ class PreparedCall {
  private:
   struct Registered {
     const c10::impl::OperatorEntry* entry;
+    c10::DispatchKeySet keys;
     c10::KernelFunction kernel;
   };
 
   bool is_current() const;
 
-  c10::SmallVector<Registered, 1> registered_;
+  c10::SmallVector<Registered, 2> registered_;
 };
 
 // How to run a call, or why it cannot be prepared.
@@ -60,8 +63,8 @@ Preparation prepare_call(const c10::OperatorHandle& op, const c10::OperatorHandl
                          const std::optional<OutVariant>& out, const std::vector<c10::IValue>& args,
                          const std::vector<at::Tensor>& outputs);
 
-// By `out`, an operator's out form, if its kernel is structured. `runs`: what runs unprepared.
-Preparation prepare_structured(const c10::OperatorHandle& out, const c10::OperatorHandle& runs,
+// By `out`, an operator's out form, if its kernel is structured.
+Preparation prepare_structured(const c10::OperatorHandle& out, const Operators& operators,
                                const std::vector<c10::IValue>& args,
                                const std::vector<at::Tensor>& outputs);
 

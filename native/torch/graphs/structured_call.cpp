@@ -12,6 +12,7 @@
 #include <ATen/ops/argmax_native.h>
 #include <ATen/ops/argmin_native.h>
 #include <ATen/ops/atan2_native.h>
+#include <ATen/ops/baddbmm_native.h>
 #include <ATen/ops/bitwise_and_native.h>
 #include <ATen/ops/bitwise_not_native.h>
 #include <ATen/ops/bitwise_or_native.h>
@@ -88,6 +89,7 @@
 #include <utility>
 
 #include "torch/graphs/kept_argument.h"
+#include "torch/graphs/moving_call.h"
 #include "torch/graphs/prepared_call.h"
 #include "torch/graphs/values.h"
 
@@ -121,25 +123,34 @@ class Prepared final : public Kernel {
   const at::Tensor& maybe_get_output(int64_t index) override { return outputs_.at(index); }
 
   // Whether the iterator walks over the memory of all these tensors and of the results, and beside
-  // it over nothing but numbers.
-  bool works_in(const std::vector<at::Tensor>& arguments) const {
+  // it over nothing but numbers. Where it walks over a converted copy of a tensor, `converted` gets
+  // both: each run has to convert anew.
+  bool works_in(const std::vector<at::Tensor>& arguments,
+                std::vector<std::pair<at::Tensor, at::Tensor>>& converted) const {
     if constexpr (kIterates) {
       std::vector<bool> known(this->ntensors());
-      const auto walks = [&](const at::Tensor& tensor) {
+      const auto walks = [&](const at::Tensor& tensor, bool as_copy) {
         bool found = false;
         for (int i = 0; i < this->ntensors(); ++i) {
-          const at::TensorBase& operand = this->tensor_base(i);
-          if (operand.is_alias_of(tensor) && operand.dtype() == tensor.dtype() &&
-              operand.const_data_ptr() == tensor.const_data_ptr()) {
+          const auto& operand = this->operand(i);
+          if (as_copy == operand.original_tensor_base().defined() &&
+              is_same_memory(as_copy ? operand.original_tensor_base() : operand.tensor_base(),
+                             tensor)) {
+            if (as_copy) converted.emplace_back(tensor, operand.tensor());
             found = known[i] = true;
           }
         }
         return found;
       };
-      if (!std::all_of(outputs_.begin(), outputs_.end(), walks)) return false;
+      for (const at::Tensor& output : outputs_) {
+        if (!walks(output, false)) return false;
+      }
       for (const at::Tensor& tensor : arguments) {
-        // What it is converted to stays as it is.
-        if (!walks(tensor) && !tensor.unsafeGetTensorImpl()->is_wrapped_number()) return false;
+        // What a number is converted to stays as it is.
+        if (!walks(tensor, false) && !tensor.unsafeGetTensorImpl()->is_wrapped_number() &&
+            !walks(tensor, true)) {
+          return false;
+        }
       }
       for (int i = 0; i < this->ntensors(); ++i) {
         if (!known[i] && this->tensor_base(i).dim() != 0) return false;
@@ -147,16 +158,37 @@ class Prepared final : public Kernel {
     }
     return true;
   }
-  // A kernel may take an operand out of the iterator when it runs.
-  int operands() const {
-    if constexpr (kIterates) return this->ntensors();
-    return 0;
+  // Some kernels take a number out of their iterator when they run.
+  void keep_operands() {
+    if constexpr (kIterates) {
+      count_ = this->ntensors();
+      for (int i = static_cast<int>(Count); i < count_; ++i) {
+        if (this->is_scalar(i)) kept_ = this->operands_;
+      }
+    }
+  }
+  // Whether all are there, or there again.
+  bool has_operands() {
+    if constexpr (kIterates) {
+      if (C10_UNLIKELY(this->ntensors() != count_)) {
+        if (kept_.empty()) return false;
+        this->operands_ = kept_;
+      }
+    }
+    return true;
   }
 
  private:
+  static bool is_same_memory(const at::TensorBase& operand, const at::TensorBase& tensor) {
+    return operand.is_alias_of(tensor) && operand.dtype() == tensor.dtype() &&
+           operand.const_data_ptr() == tensor.const_data_ptr();
+  }
+
   static constexpr bool kIterates = std::is_base_of_v<at::TensorIteratorBase, Kernel>;
 
   Outputs outputs_;
+  int count_ = 0;
+  c10::SmallVector<at::OperandInfo, 1> kept_;
 };
 
 template <class Kernel, class Arguments, class Parameters>
@@ -166,10 +198,10 @@ template <class Kernel, class... Args, class... Params>
 class StructuredCall<Kernel, std::tuple<Args...>, std::tuple<Params...>> final
     : public PreparedCall {
  public:
-  static Preparation make(const c10::OperatorHandle& out, const c10::OperatorHandle& runs,
+  static Preparation make(const c10::OperatorHandle& out, const Operators& operators,
                           const std::vector<c10::IValue>& args,
                           const std::vector<at::Tensor>& outputs) {
-    return make(out, runs, args, outputs, std::index_sequence_for<Args...>());
+    return make(out, operators, args, outputs, std::index_sequence_for<Args...>());
   }
 
  private:
@@ -177,11 +209,11 @@ class StructuredCall<Kernel, std::tuple<Args...>, std::tuple<Params...>> final
   using Outputs = typename Prepared<Kernel, kCount>::Outputs;
   using Values = std::tuple<typename Kept<Args>::Value...>;
 
-  StructuredCall(const c10::OperatorHandle& runs, Values values, Outputs outputs)
-      : PreparedCall(runs), values_(std::move(values)), prepared_(std::move(outputs)) {}
+  StructuredCall(const Operators& operators, Values values, Outputs outputs)
+      : PreparedCall(operators), values_(std::move(values)), prepared_(std::move(outputs)) {}
 
   template <size_t... I>
-  static Preparation make(const c10::OperatorHandle& out, const c10::OperatorHandle& runs,
+  static Preparation make(const c10::OperatorHandle& out, const Operators& operators,
                           const std::vector<c10::IValue>& args,
                           const std::vector<at::Tensor>& outputs, std::index_sequence<I...>) {
     const auto& arguments = out.schema().arguments();
@@ -192,7 +224,7 @@ class StructuredCall<Kernel, std::tuple<Args...>, std::tuple<Params...>> final
     Outputs results;
     std::copy(outputs.begin(), outputs.end(), results.begin());
     std::unique_ptr<StructuredCall> made(
-        new StructuredCall(runs, Values(Kept<Args>::from(args[I])...), std::move(results)));
+        new StructuredCall(operators, Values(Kept<Args>::from(args[I])...), std::move(results)));
     if (!made->prepare(args)) return {nullptr, kConverts};
     return {std::move(made)};
   }
@@ -208,14 +240,24 @@ class StructuredCall<Kernel, std::tuple<Args...>, std::tuple<Params...>> final
     for (const c10::IValue& value : args) {
       for_each_tensor(value, [&](const at::Tensor& tensor) { arguments.push_back(tensor); });
     }
-    operands_ = prepared_.operands();
-    return prepared_.works_in(arguments);
+    prepared_.keep_operands();
+    std::vector<std::pair<at::Tensor, at::Tensor>> converted;
+    if (!prepared_.works_in(arguments, converted)) return false;
+    const auto find = [](const char* name) {
+      return c10::Dispatcher::singleton().findSchemaOrThrow(name, "");
+    };
+    for (const auto& [source, copy] : converted) {
+      conversions_.push_back(
+          prepare_copy({find("aten::_to_copy"), find("aten::copy_")}, source, copy).call);
+    }
+    return true;
   }
 
-  bool runs_again() const override { return prepared_.operands() == operands_; }
-
   bool run_kernel() override {
-    if (C10_UNLIKELY(!runs_again())) return false;
+    if (!prepared_.has_operands()) return false;
+    for (const auto& conversion : conversions_) {
+      if (!conversion->run()) return false;
+    }
     const auto with_outputs = [&](const auto&... outputs) {
       std::apply(
           [&](const auto&... values) { prepared_.impl(Kept<Args>::pass(values)..., outputs...); },
@@ -225,9 +267,9 @@ class StructuredCall<Kernel, std::tuple<Args...>, std::tuple<Params...>> final
     return true;
   }
 
+  std::vector<std::unique_ptr<PreparedCall>> conversions_;
   Values values_;  // before what refers to it
   Prepared<Kernel, kCount> prepared_;
-  int operands_ = 0;
 };
 
 template <class Function>
@@ -238,17 +280,17 @@ struct ParametersOf<void (Owner::*)(Params...)> {
 };
 
 template <class Kernel>
-Preparation prepare(const c10::OperatorHandle& out, const c10::OperatorHandle& runs,
+Preparation prepare(const c10::OperatorHandle& out, const Operators& operators,
                     const std::vector<c10::IValue>& args, const std::vector<at::Tensor>& outputs) {
   using Call = StructuredCall<Kernel, typename ParametersOf<decltype(&Kernel::meta)>::Types,
                               typename ParametersOf<decltype(&Kernel::impl)>::Types>;
-  return Call::make(out, runs, args, outputs);
+  return Call::make(out, operators, args, outputs);
 }
 
 using PrepareOut = decltype(&prepare<at::native::structured_mm_out_cpu>);
 // Out forms whose CPU kernel is structured, and computes nothing ahead that its `impl` is given.
-// Not baddbmm, whose meta function copies into the result, nor glu, whose iterator borrows tensors
-// that are gone.
+// Not glu, whose iterator borrows tensors that are gone. What baddbmm's meta function copies into
+// the result is a call of its own before each run.
 const std::unordered_map<std::string, PrepareOut> kStructured{
     {"aten::add.out", &prepare<at::native::structured_ufunc_add_CPU>},
     {"aten::addcdiv.out", &prepare<at::native::structured_addcdiv_out>},
@@ -259,6 +301,7 @@ const std::unordered_map<std::string, PrepareOut> kStructured{
     {"aten::argmax.out", &prepare<at::native::structured_argmax_out>},
     {"aten::argmin.out", &prepare<at::native::structured_argmin_out>},
     {"aten::atan2.out", &prepare<at::native::structured_atan2_out>},
+    {"aten::baddbmm.out", &prepare<at::native::structured_baddbmm_out_cpu>},
     {"aten::bitwise_and.Tensor_out", &prepare<at::native::structured_bitwise_and_out>},
     {"aten::bitwise_not.out", &prepare<at::native::structured_bitwise_not_out>},
     {"aten::bitwise_or.Tensor_out", &prepare<at::native::structured_bitwise_or_out>},
@@ -348,12 +391,12 @@ const std::unordered_map<std::string, PrepareOut> kStructured{
 
 }  // namespace
 
-Preparation prepare_structured(const c10::OperatorHandle& out, const c10::OperatorHandle& runs,
+Preparation prepare_structured(const c10::OperatorHandle& out, const Operators& operators,
                                const std::vector<c10::IValue>& args,
                                const std::vector<at::Tensor>& outputs) {
   const auto found = kStructured.find(c10::toString(out.operator_name()));
   if (found == kStructured.end()) return {nullptr, kNotPrepared};
-  return found->second(out, runs, args, outputs);
+  return found->second(out, operators, args, outputs);
 }
 
 }  // namespace bringup::torch_ext::graphs

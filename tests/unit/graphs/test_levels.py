@@ -28,11 +28,28 @@ LEVEL_1: dict[str, Callable[[Tensor], Tensor]] = {
     "zero-size": lambda x: x[:0].clone() * 2,
     "bool": lambda x: (x > 0) & (x < 3),
     "integers": lambda x: torch.arange(4) * 3,
+    "converted": lambda x: x + x.double(),
+    "a 0-dim tensor of another dtype": lambda x: x + x.view(torch.int32)[0, 0],
+    "converted in place": lambda x: torch.ones(3, 4).double().mul_(x),
+    "a conversion": lambda x: x.to(torch.bfloat16).to(torch.float64),
+    "a fresh number": lambda x: torch.scalar_tensor(2.0),
+    "numbers as tensors": lambda x: torch.ops.aten.add_.Scalar(x.clone(), 2, 3).div_(2),
+    "means": lambda x: x.bfloat16().mean() + x.mean((0, 1)) + x.mean(-1, keepdim=True),
+    "one behind the other": lambda x: torch.cat((x, x[:0], x[:1].t().reshape(1, 4).double()[:1])),
+    "slices that an index says": lambda x: x.index_select(1, torch.tensor([2, 0])),
+    "slices to where an index says": lambda x: x.clone().index_copy_(
+        0, torch.tensor([2, 0]), x[1:]
+    ),
+    "an embedding": lambda x: torch.nn.functional.embedding(torch.tensor([[2], [1]]), x),
+    "a mask": lambda x: x.masked_fill(x > 0, -1.5).masked_fill_(x < -2, 7),
+    "filled": lambda x: x.clone().fill_(3),
+    "batched products": lambda x: torch.baddbmm(
+        x[:1], x[None], x.t()[None, :, :3].repeat(1, 1, 1)[:, :, :1].expand(1, 4, 4)
+    ),
 }
 LEVEL_0: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
-    "converted": (lambda x: x + x.double(), "converted"),
-    "a 0-dim tensor of another dtype": (lambda x: x + x.view(torch.int32)[0, 0], "converted"),
-    "a result of another dtype": (lambda x: torch.ones(3, 4).double().mul_(x), "converted"),
+    "a result that is converted": (lambda x: x.clone().mul_(x.double()), "converted"),
+    "many indices": (lambda x: x.index_select(1, torch.zeros(30000).long())[:, :4], "shapes"),
     "random numbers": (torch.rand_like, "no prepared form"),
     "unknown": (lambda x: x.cumprod(0), "no prepared form"),
     "a lazy negation": (lambda x: torch._neg_view(x).clone() + 1, "more than"),
@@ -66,7 +83,7 @@ def test_what_is_not_prepared_says_why_and_is_right(name: str) -> None:
         torch.testing.assert_close(result, function(x), rtol=0, atol=0)
 
 
-def test_a_kernel_that_takes_an_operand_out_of_the_iterator_runs_prepared_once() -> None:
+def test_a_kernel_that_takes_an_operand_out_of_the_iterator_finds_it_there_again() -> None:
     x, factor = X.bfloat16(), torch.tensor(3.0, dtype=torch.bfloat16)
     graph, result = captured(lambda: x * factor)
     for number in (1.0, 2.0, 5.0):
@@ -74,9 +91,20 @@ def test_a_kernel_that_takes_an_operand_out_of_the_iterator_runs_prepared_once()
         x.add_(1)
         graph.replay()
         torch.testing.assert_close(result, x * factor, rtol=0, atol=0)
-    (node,) = graph.levels()
-    assert node.level == 0
-    assert "once" in node.reason
+    assert [node.level for node in graph.levels()] == [1]
+
+
+def test_an_index_out_of_range_is_the_error_of_eager_and_a_right_one_runs_again() -> None:
+    x, index = X.clone(), torch.tensor([2, 0])
+    graph, result = captured(lambda: x.clone().index_copy_(0, index, x[1:]).index_select(0, index))
+    for wrong in (3, -1):
+        index[1] = wrong
+        with pytest.raises(IndexError, match="out of"):
+            graph.replay()
+        index[1] = 1
+        graph.replay()
+        assert torch.equal(result, x.clone().index_copy_(0, index, x[1:]).index_select(0, index))
+        assert {node.level for node in graph.levels()} == {1}
 
 
 @pytest.mark.parametrize("level", [0, 1])

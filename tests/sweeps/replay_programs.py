@@ -1,0 +1,234 @@
+"""Random programs that a graph captures at every level, and their comparison with eager. As a
+program: `python -m tests.sweeps.replay_programs DRIVER DEVICE FIRST COUNT STEP [SOURCES]`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable
+from random import Random
+
+import torch
+from torch import Tensor
+
+from bringup import devices, graphs
+from bringup.errors import CaptureError
+from bringup.graphs._handlers import handlers_of_block
+
+__all__ = ["compare"]
+
+STEPS = 12
+LEVELS = (0, 1)
+FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+SPECIAL = (float("nan"), float("inf"), -float("inf"), -0.0, 1e-40, 3e38)
+
+UNARY: list[Callable[[Tensor], Tensor]] = [
+    torch.relu,
+    torch.neg,
+    torch.exp,
+    torch.tanh,
+    torch.sigmoid,
+    torch.sqrt,
+    torch.erf,
+    torch.nn.functional.gelu,
+    torch.nn.functional.silu,
+    lambda x: x * 0.5,
+    lambda x: 2 - x,
+    lambda x: torch.softmax(x, -1),
+    lambda x: torch.log_softmax(x, 0),
+    lambda x: x.cumsum(0),
+    lambda x: x.sum(-1, keepdim=True),
+    lambda x: x.mean(0, keepdim=True),
+    lambda x: x.amax(-1, keepdim=True),
+    lambda x: x.t().contiguous(),
+    lambda x: x.t(),
+    lambda x: x[::2],
+    lambda x: x.to(torch.float32).to(x.dtype),
+    lambda x: x.to(torch.float64).to(x.dtype),
+    lambda x: x.clone(),
+    torch._neg_view,
+    lambda x: torch.where(x > 0, x, 0),
+    lambda x: (x > 0).to(x.dtype),
+    lambda x: x.tril(),
+    lambda x: x.gather(1, x.argmax(-1, keepdim=True)),
+    lambda x: x.to(torch.int64).remainder(9).to(torch.bool).to(torch.int32).to(x.dtype),
+    lambda x: torch.cat((x, x[:, :1].double(), -x[:, 1:].float()), 1)[:, :: x.shape[1]].to(x.dtype),
+    lambda x: x.index_select(0, order(x)),
+    lambda x: torch.nn.functional.embedding(order(x), x),
+    lambda x: x.masked_fill(x > 0, -1.5).masked_fill_(x < -2, 7),
+    lambda x: x.clone().fill_(0.3) + torch.arange(x.shape[1], device=x.device),
+    lambda x: x.clone()[1:].zero_() + torch.full((), -0.0, dtype=x.dtype, device=x.device),
+    lambda x: x.mean().expand(x.shape) + x.mean((0, 1)),
+    lambda x: torch.ops.aten.add_.Scalar(x.clone(), 2, 0.5).div_(3),
+    lambda x: torch.ops.aten.mul.Scalar(torch.ops.aten.rsub.Scalar(x, 2), 0.7),
+    lambda x: torch.where(x > 0, x, float("-inf")),
+    lambda x: torch.nn.functional.layer_norm(x, x.shape[1:]),
+    torch.abs,
+]
+BINARY: list[Callable[[Tensor, Tensor], Tensor]] = [
+    torch.add,
+    torch.sub,
+    torch.mul,
+    torch.div,
+    torch.maximum,
+    torch.minimum,
+    torch.atan2,
+    lambda x, y: torch.add(x, y, alpha=2),
+    lambda x, y: torch.where(x < y, x, y),
+    lambda x, y: x.clone().add_(y),
+    lambda x, y: x.clone().mul_(2).sub_(y),
+    lambda x, y: x.clone().copy_(y),
+    lambda x, y: torch.remainder(x, y),
+    lambda x, y: x.double().add(y).to(x.dtype),
+    lambda x, y: x.clone().index_copy_(0, order(y), y),
+    lambda x, y: x.clone().double().mul_(y[:1, :1].float()).to(x.dtype),
+    lambda x, y: x.clone().add_(y.double(), alpha=2),
+    lambda x, y: x + y.to(torch.int64).tril(),
+]
+NUMBERED: dict[str, tuple[str, Callable[[Tensor, Tensor, float], Tensor]]] = {
+    "leaky_relu": ("negative_slope", lambda x, _, a: torch.nn.functional.leaky_relu(x, a)),
+    "clamp": ("min", lambda x, _, a: torch.clamp(x, a, 1)),
+    "pow": ("exponent", lambda x, _, a: torch.pow(x, a)),
+    "addcmul": ("value", lambda x, y, a: torch.addcmul(x, y, x, value=a)),
+    "lerp": ("weight", lambda x, y, a: torch.lerp(x, y, a)),
+}
+"""Operators with a number that updates write: the name of their argument, and a call."""
+PRODUCTS: list[Callable[[Tensor, Tensor], Tensor]] = [
+    lambda x, y: x @ y.t(),
+    lambda x, y: torch.addmm(x[:, :1], x, y.t()),
+    lambda x, y: torch.bmm(x[None], y.t()[None])[0],
+    lambda x, y: torch.baddbmm(x[:, :1], x[None], y.t()[None])[0],
+    lambda x, y: (x @ y.t())[None].baddbmm_(x[None], y.t()[None], beta=0.5)[0],
+]
+
+
+def order(x: Tensor) -> Tensor:
+    """Return the numbers of the rows in another order, which depends on the content."""
+    return x[:, :1].argsort(0).flatten()
+
+
+class Program:
+    """Steps over matrices, of which the first are inputs."""
+
+    def __init__(self, random: Random, device: str) -> None:
+        self.rows, self.columns = random.choice([1, 3, 8, 17]), random.choice([1, 5, 16, 33])
+        dtype = random.choice(FLOATS)
+        self.inputs = [
+            self.layout(random, torch.randn(self.rows, self.columns).to(dtype)).to(device)
+            for _ in range(3)
+        ]
+        self.steps = [[random.random() for _ in range(4)] for _ in range(STEPS)]
+        self.numbers = [0.5] * STEPS
+
+    def layout(self, random: Random, x: Tensor) -> Tensor:
+        """The same values in another layout."""
+        kind = random.randrange(4)
+        if kind == 1:
+            return x.t().contiguous().t()
+        if kind == 2:
+            return torch.stack([x, x], -1)[..., 0]
+        return x[:1].expand_as(x) if kind == 3 else x
+
+    def change(self, random: Random) -> None:
+        """New numbers, some of them special."""
+        self.numbers = [random.choice([2, 0.5, -1.5, 0, 3]) for _ in range(STEPS)]
+        for x in self.inputs:
+            fresh = torch.randn(x.shape)
+            fresh[random.randrange(self.rows), random.randrange(self.columns)] = random.choice(
+                SPECIAL
+            )
+            (x[:1] if x.stride(0) == 0 else x).copy_(fresh[:1] if x.stride(0) == 0 else fresh)
+
+    def run(self) -> list[Tensor]:
+        """Return all that it computes."""
+        made = list(self.inputs)
+        self.slots: dict[str, float] = {}
+        used = Counter[str]()
+        for number, (kind, which, first, second) in zip(self.numbers, self.steps, strict=True):
+            x, y = made[int(first * len(made))], made[int(second * len(made))]
+            if kind > 0.85:
+                name = list(NUMBERED)[int(which * len(NUMBERED))]
+                slot, call = NUMBERED[name]
+                made.append(call(x, y if x.shape == y.shape else x, number))
+                self.slots[f"{name}.{used[name]}.{slot}"] = number
+                used[name] += 1
+            elif kind < 0.1 and x.shape[1] == y.shape[1]:
+                made.append(PRODUCTS[int(which * len(PRODUCTS))](x, y))
+            elif kind < 0.55 and x.shape == y.shape:
+                made.append(BINARY[int(which * len(BINARY))](x, y))
+            else:
+                made.append(UNARY[int(which * len(UNARY))](x))
+        return made[len(self.inputs) :]
+
+
+def same(ours: list[Tensor], theirs: list[Tensor]) -> bool:
+    return all(torch.equal(_bits(a), _bits(b)) for a, b in zip(ours, theirs, strict=True))
+
+
+def _bits(x: Tensor) -> Tensor:
+    return x.cpu().clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8)
+
+
+def compare(device: str, seeds: range) -> Counter[str]:
+    """Replay programs at every level, with updates in between.
+
+    Args:
+        device: on which, of a driver that is loaded.
+        seeds: of the programs.
+
+    Returns:
+        How many nodes each level ran, and how many captures were refused.
+
+    Raises:
+        AssertionError: a replay did not give the bits of eager.
+    """
+    counts = Counter[str]()
+    with handlers_of_block():
+        for name, (slot, _) in NUMBERED.items():
+            body = {"UPDATE_SPECS": {name: [("kwarg", slot, slot)]}}
+            graphs.register_graph_handler(name)(type("Numbered", (graphs.GraphOpHandler,), body))
+        for seed in seeds:
+            counts.update(_compare_program(seed, device))
+    return counts
+
+
+def _compare_program(seed: int, device: str) -> Counter[str]:
+    random, counts = Random(seed), Counter[str]()
+    torch.manual_seed(seed)
+    program = Program(random, device)
+    captured = []
+    for level in LEVELS:
+        graph = graphs.CapturedGraph(optimize=level)
+        try:
+            with torch.no_grad(), graphs.capture(graph):
+                results = program.run()
+        except CaptureError as error:
+            if "not visible to the host" not in str(error):
+                raise
+            return Counter({f"{device}, refused": 1})
+        captured.append((graph, results))
+        assert {node.level for node in graph.levels()} <= set(range(level + 1))
+    for node in captured[-1][0].levels():
+        counts[f"{device}, level {node.level}"] += 1
+        assert "other bits" not in node.reason, (seed, node)
+    for _ in range(3):
+        program.change(random)
+        with torch.no_grad():
+            expected = program.run()
+        for level, (graph, results) in enumerate(captured):
+            graph.update(program.slots)
+            graph.replay()
+            assert same(results, expected), (seed, level, graph.levels())
+    return counts
+
+
+if __name__ == "__main__":
+    driver, device, first, count, step, *sources = sys.argv[1:]
+    if sources:
+        from bringup import jit
+
+        jit.trust_kernel_sources(*sources)
+    devices.load_driver(driver)
+    print(json.dumps(compare(device, range(int(first), int(count), int(step)))))
