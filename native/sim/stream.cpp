@@ -1,6 +1,7 @@
 #include "sim/stream.h"
 
 #include <algorithm>
+#include <cfenv>
 #include <cstring>
 #include <utility>
 
@@ -12,6 +13,37 @@ namespace bringup::sim {
 namespace {
 
 thread_local bool t_worker = false;
+
+// Whether this thread rounds to nearest and keeps subnormal numbers, as threads do by default.
+bool has_default_arithmetic() noexcept {
+#ifdef __SSE__
+  return (__builtin_ia32_stmxcsr() & ~0x3fu) == 0x1f80;  // all but the flags
+#else
+  return false;
+#endif
+}
+
+// While a caller is the device: it may not wait for itself, and computes as a worker does.
+class AsWorker {
+ public:
+  AsWorker() noexcept
+      : worker_(std::exchange(t_worker, true)), changes_(!has_default_arithmetic()) {
+    if (!changes_) return;
+    std::fegetenv(&callers_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~AsWorker() {
+    if (changes_) std::fesetenv(&callers_);
+    t_worker = worker_;
+  }
+  AsWorker(const AsWorker&) = delete;
+  AsWorker& operator=(const AsWorker&) = delete;
+
+ private:
+  bool worker_;
+  bool changes_;
+  std::fenv_t callers_{};
+};
 
 // How often synchronize looks before it sleeps: a short kernel is over sooner than a thread wakes
 // up.
@@ -172,10 +204,11 @@ void Stream::enqueue(Task task) {
 void Stream::launch_here(Queued queued, std::unique_lock<std::mutex> lock) noexcept {
   launching_ = true;
   lock.unlock();
-  const bool worker = std::exchange(t_worker, true);
-  perform(queued);
-  finish(std::move(queued.task));
-  t_worker = worker;
+  {
+    const AsWorker device;
+    perform(queued);
+    finish(std::move(queued.task));
+  }
   end_launching();
 }
 
@@ -201,9 +234,10 @@ void Stream::perform_here_what_waits() {
     launching_ = true;
     batch.swap(incoming_);
   }
-  const bool worker = std::exchange(t_worker, true);
-  run_all(batch);
-  t_worker = worker;
+  {
+    const AsWorker device;
+    run_all(batch);
+  }
   end_launching();
 }
 
@@ -388,6 +422,7 @@ void Stream::stop(bool drain) {
 
 void Stream::work() {
   t_worker = true;
+  std::fesetenv(FE_DFL_ENV);  // a thread begins with that of its maker
   std::vector<Queued> batch;
   for (;;) {
     {

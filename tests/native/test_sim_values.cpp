@@ -1,4 +1,5 @@
 // The simulator's launches with plain values: every thread once, what is refused, graphs.
+#include <cfenv>
 #include <stdexcept>
 #include <thread>
 #include <vector>
@@ -102,6 +103,26 @@ TEST(a_wait_performs_what_the_worker_has_not_begun) {
     here += g_ran_on == std::this_thread::get_id() ? 1 : 0;
   }
   CHECK(here > 0);  // a worker that is always first has no time to wake up
+}
+
+void divide(const bringup_position*, double* out) {
+  volatile double three = 3;
+  *out = 1 / three;
+}
+
+TEST(numbers_do_not_depend_on_how_the_caller_rounds) {
+  const Zeros out(1);
+  const Stream stream;
+  for (int round = 0; round < 100; ++round) {
+    Launch launch(&divide, {1, 1, 1}, {1, 1, 1});
+    launch.address(out.get());
+    std::fesetround(FE_UPWARD);  // the first one begins the worker
+    driver().launch_values(0, stream.get(), &launch.args);
+    driver().stream_synchronize(0, stream.get());
+    CHECK_EQ(std::fegetround(), FE_UPWARD);
+    std::fesetround(FE_TONEAREST);
+    CHECK_EQ(*static_cast<double*>(out.get()), 1.0 / 3.0);
+  }
 }
 
 TEST(a_wait_leaves_host_functions_to_the_worker) {

@@ -21,7 +21,9 @@ from bringup.conformance._operators import UNINITIALISED
 from bringup.conformance._opinfo import DRAWN, is_repeatable, operators
 from bringup.conformance._samples import Mover, described, gradients, is_strided, outcome, tensors
 
-DTYPES = ("float32", "float16", "bfloat16", "int64", "bool")
+DTYPES = ("float32", "float16", "bfloat16", "int64", "bool", "float64")
+FORMS = ("as given", "noncontiguous", "channels_last", "expanded")
+"""How tensors of a sample lie in memory."""
 
 # Generated code computes with half precision as float and rounds at the end; eager operators round
 # what they hand on.
@@ -90,7 +92,7 @@ def _is_eager(operation: Any) -> bool:
 
 
 def failures(
-    op: Any, dtype: torch.dtype, device: str, samples: int, counts: Counter[str]
+    op: Any, dtype: torch.dtype, device: str, samples: int, form: int, counts: Counter[str]
 ) -> Iterator[str]:
     """Yield how the samples of an operator differ when they are compiled, in words.
 
@@ -99,6 +101,7 @@ def failures(
         dtype: of the samples; float32 is compared backward, too.
         device: for which they are compiled.
         samples: how many, from all of the operator's.
+        form: the place among `FORMS` of the first one's; the others have those that follow.
         counts: gets "samples" and "backwards".
     """
     backward = dtype is torch.float32 and op.supports_autograd
@@ -106,11 +109,31 @@ def failures(
     torch.manual_seed(0)
     given = list(op.sample_inputs("cpu", dtype, requires_grad=backward))
     apart = max(1, len(given) // samples)
-    for index, sample in list(enumerate(given))[: apart * samples : apart]:
-        arguments = (sample.input, sample.args, sample.kwargs)
-        if is_strided(arguments):
-            for words in _sample(op, sample, device, backward, counts):
-                yield f"sample {index}, {words}"
+    chosen = list(enumerate(given))[: apart * samples : apart]
+    for number, (index, sample) in enumerate(chosen, form):
+        name = FORMS[number % len(FORMS)]
+        if is_strided((sample.input, sample.args, sample.kwargs)):
+            for words in _sample(op, _formed(sample, name), device, backward, counts):
+                yield f"sample {index}, {name}, {words}"
+
+
+def _formed(sample: Any, form: str) -> Any:
+    if form == "noncontiguous":
+        return sample.noncontiguous()
+
+    def formed(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor) or not value.numel():
+            return value
+        made = value
+        if form == "channels_last" and value.dim() in (4, 5):
+            last = torch.channels_last if value.dim() == 4 else torch.channels_last_3d
+            made = value.contiguous(memory_format=last)
+        # equal indices would be written in any order
+        if form == "expanded" and value.dim() and value.is_floating_point():
+            made = value[:1].expand_as(value)
+        return made.detach().requires_grad_(value.requires_grad)
+
+    return sample if form == "as given" else sample.transform(formed)
 
 
 def _sample(

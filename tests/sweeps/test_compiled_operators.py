@@ -20,9 +20,12 @@ _STATISTICS = (
 )
 EXPECTED = {
     "native_batch_norm": _STATISTICS,
-    "native_layer_norm": _STATISTICS,
+    # of one element: the difference of equal numbers, on every device
+    "native_layer_norm": rf"{_STATISTICS}|sample 10, .*backward: .*difference: 0\.000\d* ",
     "_native_batch_norm_legit": _STATISTICS,
     "_batch_norm_with_update": _STATISTICS,
+    # on every device: into a copy with gaps, and the result is a copy without
+    "as_strided_scatter": "noncontiguous, forward: .*not close",
     "grid_sampler_2d": "up to 0.0",  # places in half precision, which eager operators round
     "tensor_split": "method tensor_split",  # torch takes indices on the CPU only, on every device
 }
@@ -41,9 +44,10 @@ def test_compiled_operators_give_the_cpus_results_and_are_generated(
 ) -> None:
     found: list[str] = []
     with comparable(), counted_nodes("npu") as nodes:
-        for dtype in DTYPES:
-            for op in part_of(dtype, first, PARTS):
-                words = failures(op, getattr(torch, dtype), "npu", sized(1, 2), sweep_counts)
+        for number, dtype in enumerate(DTYPES[: sized(5, 6)]):
+            for place, op in enumerate(part_of(dtype, first, PARTS), number):
+                kind, form = getattr(torch, dtype), sized(0, place)
+                words = failures(op, kind, "npu", sized(1, 2), form, sweep_counts)
                 known = EXPECTED.get(op.full_name)
                 told = [one for one in words if known is None or not re.search(known, one)]
                 found += [f"{dtype} {op.full_name} {one}" for one in told]
