@@ -100,6 +100,22 @@ def a_group_does_not_wait_for_another(me: Rank) -> None:
     assert y.eq(me.size).all()
 
 
+def memory_of_a_result_is_kept_until_it_is_there(me: Rank) -> None:
+    x = torch.ones(70_000, device=me.device)
+    address = x.data_ptr()
+    torch.accelerator.synchronize()
+    with sim.faults(copy_latency_us=10 * SLOW):
+        dist.all_reduce(x, async_op=True)
+        del x
+        end = time.monotonic() + 10
+        again = torch.empty(70_000, device=me.device)
+        while again.data_ptr() != address and time.monotonic() < end:
+            del again
+            time.sleep(0.001)
+            again = torch.empty(70_000, device=me.device)
+    assert again.eq(me.size).all(), again
+
+
 def collectives_of_threads_keep_their_order(me: Rank) -> None:
     errors: list[BaseException] = []
 
@@ -178,6 +194,7 @@ CHECKS: tuple[Check, ...] = (
     results_are_there_for_the_stream_that_waits,
     the_caller_does_not_wait_for_the_device,
     a_group_does_not_wait_for_another,
+    memory_of_a_result_is_kept_until_it_is_there,
     collectives_of_threads_keep_their_order,
     gradients_are_reduced_while_others_are_computed,
 )
