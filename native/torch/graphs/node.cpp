@@ -7,6 +7,7 @@
 #include "torch/common/kernel_call.h"
 #include "torch/common/written_arguments.h"
 #include "torch/devices/driver.h"
+#include "torch/graphs/argument_lists.h"
 #include "torch/graphs/errors.h"
 #include "torch/graphs/saved_content.h"
 #include "torch/graphs/slot_type.h"
@@ -176,6 +177,7 @@ void OperatorNode::redispatch(const c10::OperatorHandle& op, Replay& replay) con
 
 void OperatorNode::push_out_arguments(Replay& replay) const {
   replay.stack.assign(call_.args.begin(), call_.args.end());
+  if (call_.keys != kCpuKernel) take_own_lists(replay.stack);
   replay.stack.insert(replay.stack.end(), call_.out->more.begin(), call_.out->more.end());
 }
 
@@ -254,6 +256,7 @@ void OperatorNode::run_unprepared(Replay& replay) {
 bool OperatorNode::run_functional(Replay& replay) const {
   auto& stack = replay.stack;
   stack.assign(call_.args.begin(), call_.args.end());
+  if (call_.keys != kCpuKernel) take_own_lists(replay.stack);
   // Without a list every request goes to the allocator below.
   if (method_ == Method::kAllocations) replay.interceptor.begin_operator(call_.allocations);
   redispatch(call_.op, replay);
@@ -299,6 +302,7 @@ void OperatorNode::settle(Replay& replay) {
 void OperatorNode::learn_allocations(Replay& replay) {
   auto& stack = replay.stack;
   stack.assign(call_.args.begin(), call_.args.end());
+  if (call_.keys != kCpuKernel) take_own_lists(replay.stack);
   RecordingInterceptor interceptor(replay.pool);
   {
     const InterceptorScope scope(&interceptor);

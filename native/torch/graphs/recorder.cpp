@@ -10,6 +10,7 @@
 
 #include "torch/common/written_arguments.h"
 #include "torch/devices/driver.h"
+#include "torch/graphs/argument_lists.h"
 #include "torch/graphs/errors.h"
 #include "torch/graphs/foreign_kernels.h"
 #include "torch/graphs/outside_capture.h"
@@ -177,6 +178,7 @@ void Recorder::record_and_run(const OperatorTraits& traits, const c10::OperatorH
   }
   const c10::impl::ExcludeDispatchKeyGuard exclude(kRecorderKey);
   std::vector<c10::IValue> args(stack->end() - static_cast<ptrdiff_t>(count), stack->end());
+  take_own_lists(args);
   const bool becomes_node = !traits.no_node();
   if (becomes_node) check_arguments(traits, args);
   if (traits.resizes) check_resize(traits, args);

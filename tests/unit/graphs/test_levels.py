@@ -258,3 +258,14 @@ def test_tensors_of_updates_reach_what_was_prepared() -> None:
         graph.replay()
         assert torch.equal(y, x + given)
         assert [node.level for node in graph.levels()] == [1]
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_list_with_a_lazy_negation_is_read_anew_by_every_replay(level: int) -> None:
+    x, graph = X.clone(), graphs.CapturedGraph(optimize=level)
+    with graphs.capture(graph):
+        y = torch.cat([torch._neg_view(x), x * 2])
+    for _ in range(3):
+        x.add_(1)
+        graph.replay()
+        assert torch.equal(y, torch.cat([-x, x * 2]))

@@ -1,0 +1,21 @@
+// Lists of tensors among a call's arguments.
+#pragma once
+
+#include <ATen/core/ivalue.h>
+
+#include <vector>
+
+#include "torch/common/values.h"
+
+namespace bringup::torch_ext::graphs {
+
+// Gives the arguments lists of their own. torch's kernel for lazy conjugation and negation puts
+// resolved copies into the list that it is given, which every copy of its IValue shares.
+inline void take_own_lists(std::vector<c10::IValue>& arguments) {
+  for (c10::IValue& value : arguments) {
+    if (!value.isTensorList() && !value.isOptionalTensorList()) continue;
+    value = map_tensors(value, [](const at::Tensor& tensor) { return tensor; });
+  }
+}
+
+}  // namespace bringup::torch_ext::graphs
