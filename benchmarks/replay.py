@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import torch
 from torch import Tensor
@@ -99,6 +100,63 @@ def _operators() -> dict[str, tuple[Callable[[Tensor], Tensor], Tensor]]:
         ),
         "mix of 5": (mix, square),
     }
+
+
+def _kinds() -> dict[str, Callable[[Tensor, Tensor], Tensor]]:
+    """Operators of a matrix of 16 columns and one of the same shape, which may be expanded."""
+    order = torch.tensor([3, 1, 0, 2, 3, 1, 0, 2])
+    return {
+        "add": torch.add,
+        "sub": lambda x, y: torch.sub(x, y, alpha=2),
+        "mul": torch.mul,
+        "div": torch.div,
+        "number": lambda x, y: x * 0.5,
+        "maximum": torch.maximum,
+        "relu": lambda x, y: torch.relu(x),
+        "exp": lambda x, y: torch.exp(x),
+        "tanh": lambda x, y: torch.tanh(x),
+        "sigmoid": lambda x, y: torch.sigmoid(x),
+        "gelu": lambda x, y: torch.nn.functional.gelu(x),
+        "silu": lambda x, y: torch.nn.functional.silu(x),
+        "clamp": lambda x, y: x.clamp(-1, 1),
+        "where": lambda x, y: torch.where(x > y, x, y),
+        "addcmul": lambda x, y: torch.addcmul(x, y, y),
+        "copy": lambda x, y: x.clone(),
+        "half": lambda x, y: x.half(),
+        "promote": lambda x, y: x.double() + y.float(),
+        "cat": lambda x, y: torch.cat((x, y)),
+        "softmax": lambda x, y: torch.softmax(x, -1),
+        "sum": lambda x, y: x.sum(-1, keepdim=True),
+        "mean": lambda x, y: x.mean(-1, keepdim=True),
+        "mm": lambda x, y: torch.mm(x, y.t()),
+        "index": lambda x, y: x.index_select(0, order),
+    }
+
+
+def _mixed_row(rounds: int) -> Row:
+    """Operators of all kinds, dtypes and layouts."""
+    draw, kinds = Random(0), list(_kinds().values())
+    calls = []
+    for number in range(LENGTH):
+        dtype = draw.choice([torch.float32, torch.bfloat16, torch.float64])
+        x, y = torch.randn(8, 16, dtype=dtype), torch.randn(8, 16, dtype=dtype)
+        layout = draw.randrange(3)
+        if layout == 1:
+            y = y[:1].expand(8, 16)
+        elif layout == 2:
+            x = x.t().contiguous().t()
+        calls.append((kinds[number % len(kinds)], x, y))
+
+    def run() -> Tensor:
+        for kind, x, y in calls:
+            result = kind(x, y)
+        return result
+
+    graph, _output = _captured(run)
+    samples = interleave({"replay": graph.replay, "eager": run}, rounds=rounds, calls=1)
+    replay, eager = (_per_call(samples[key]) for key in ("replay", "eager"))
+    note = f"{len(graph.nodes)} nodes, of which {sum(n.level > 0 for n in graph.nodes)} at level 1"
+    return row("replay 24 kinds, 8x16", "eager", replay, eager, budget=1 / 5, note=note)
 
 
 def _operator_rows(rounds: int) -> list[Row]:
@@ -241,6 +299,7 @@ def run(*, quick: bool = False) -> list[Row]:
                 *_beside_rows(rounds),
                 *_run_rows(rounds),
                 *_operator_rows(rounds),
+                _mixed_row(rounds),
             ]
     finally:
         torch.set_num_threads(threads)
