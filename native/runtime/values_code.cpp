@@ -41,9 +41,6 @@ bringup_value plain(const CParameter& parameter, Value value) {
   return made;
 }
 
-constexpr std::array kCounts = {"the grid",  "the grid",  "the grid",         "the block",
-                                "the block", "the block", "the shared memory"};
-
 }  // namespace
 
 bringup_launch_values_args ValuesLaunch::arguments(bringup_kernel_fn fn, const char* name) const {
@@ -69,7 +66,11 @@ ValuesCode::ValuesCode(Private, std::vector<CParameter> parameters, std::vector<
     const Instruction& first = all[i]->program.front();
     const bool fixed = all[i]->program.size() == 1 && first.opcode == Opcode::kConstant &&
                        first.value > 0 && first.value <= int64_t{UINT32_MAX};
-    counts_[i] = {all[i], i < 6 ? 1 : 0, fixed ? static_cast<uint32_t>(first.value) : 0};
+    const char* grid = size_.free_blocks ? "the work items" : "the grid";
+    counts_[i] = {all[i], i < 6 ? 1 : 0, fixed ? static_cast<uint32_t>(first.value) : 0,
+                  i < 3   ? grid
+                  : i < 6 ? "the block"
+                          : "the shared memory"};
   }
   for (const CParameter& parameter : parameters_) {
     if (is_fault(parameter)) rules_ = parameter.value.texts;
@@ -103,10 +104,7 @@ const char* ValuesCode::read(const Count& count, void* const* args, const bringu
   const int64_t read = read_expression(*count.expression, names_, args, ctx, false, reason).integer;
   if (reason != nullptr) return reason;
   if (read < count.lowest || read > int64_t{UINT32_MAX}) {
-    const auto number_of_count = static_cast<size_t>(&count - counts_.data());
-    const char* what =
-        size_.free_blocks && number_of_count < 3 ? "the work items" : kCounts[number_of_count];
-    return refuse(std::string(what) + " '" + count.expression->text + "' must be from " +
+    return refuse(std::string(count.what) + " '" + count.expression->text + "' must be from " +
                   std::to_string(count.lowest) + " to " + std::to_string(UINT32_MAX) + ", got " +
                   std::to_string(read));
   }

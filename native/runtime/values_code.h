@@ -65,7 +65,8 @@ class BRINGUP_API ValuesCode {
   struct Count {
     const Expression* expression;
     int64_t lowest;
-    uint32_t fixed;  // 0: evaluated
+    uint32_t fixed;    // 0: evaluated
+    const char* what;  // for messages
   };
   const char* read(const Count& count, void* const* args, const bringup_ctx* ctx,
                    uint32_t& number) const;

@@ -19,7 +19,7 @@ def drawn(device):
     spread = torch.empty(4, 3, 5, device=device).transpose(0, 2)[:, 1:]
     whole = torch.ones(1000, device=device)
     exact = [torch.rand(1001, device=device), spread.uniform_(2, 3).clone(),
-             whole.clone().bernoulli_(0.3), *torch.native_dropout(whole, 0.25, True),
+             whole.clone().bernoulli_(0.3), *torch.native_dropout(whole, 0.1, True),
              *torch.native_dropout(whole.bfloat16(), 0.5, None),
              torch.randint(-7, 90, (50,), device=device),
              torch.empty(9, dtype=torch.int16, device=device).random_(5),

@@ -273,9 +273,8 @@ def close(one: Tensor, other: Tensor) -> bool:
 
 
 def place(tensor: Tensor) -> tuple[Any, ...]:
-    """Where a tensor's elements are: strides of a dimension of size 1 say nothing."""
-    strides = [s for size, s in zip(tensor.shape, tensor.stride(), strict=True) if size != 1]
-    return tensor.shape, strides, tensor.storage_offset(), tensor.dtype
+    """Where a tensor's elements are."""
+    return tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
 
 
 def told(call: Call, mover: Mover, given: Any, there: Any, former: dict[int, Tensor]) -> str | None:

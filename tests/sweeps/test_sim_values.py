@@ -5,11 +5,13 @@ that differ, no elements.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
+from tests.sweeps.support import sized
 
 import bringup_sim_ops
 from bringup import devices
@@ -314,3 +316,46 @@ def test_attention_refuses_what_it_would_read_beside(
 
     with pytest.raises(RuntimeError, match=words):
         attend()
+
+
+LAID_OUT: list[Call] = [
+    torch.add,
+    torch.maximum,
+    lambda x, y: torch.addcmul(x, x, y, value=2),
+    lambda x, y: x * 2,
+    lambda x, y: 1 - x,
+    lambda x, y: x < 0,
+    lambda x, y: torch.where(x > 0, x, 2.0),
+    lambda x, y: x.abs() ** 2.5,
+    lambda x, y: torch.lerp(x, y, 0.3),
+    lambda x, y: torch.add(x, 2, out=torch.empty(0, device=x.device)),
+    lambda x, y: x.half() + y,
+]
+
+
+def with_any_strides(draw: random.Random, shape: list[int]) -> torch.Tensor:
+    """A permuted tensor, one with gaps, or one whose dimensions of size 1 have any strides."""
+    order = draw.sample(range(len(shape)), len(shape))
+    spread = [shape[d] + draw.choice((0, 0, 2)) for d in order]
+    made = torch.randn(spread).permute([order.index(d) for d in range(len(shape))])
+    made = made[tuple(slice(0, n) for n in shape)]
+    if draw.random() < 0.3:
+        made = made.contiguous()
+        strides = [
+            draw.choice((0, 1, 7)) if n == 1 else step
+            for n, step in zip(shape, made.stride(), strict=True)
+        ]
+        made = made.as_strided(shape, strides)
+    return made
+
+
+def test_results_lie_as_the_cpus() -> None:
+    for seed in range(sized(50, 5000)):
+        draw = random.Random(seed)
+        shape = [draw.choice((1, 1, 2, 3)) for _ in range(draw.randint(0, 4))]
+        x = with_any_strides(draw, shape)
+        y = with_any_strides(draw, [n if draw.random() < 0.7 else 1 for n in shape])
+        there = [torch.empty_strided(t.shape, t.stride(), device="npu").copy_(t) for t in (x, y)]
+        for number, call in enumerate(LAID_OUT):
+            wanted, got = call(x, y), call(*there)
+            assert got.stride() == wanted.stride(), (seed, number, x.shape, x.stride(), y.stride())

@@ -184,6 +184,7 @@ OperatorKernel::OperatorKernel(c10::OperatorHandle op, OperatorKernelKind kind,
                                const std::vector<int>& strided, bool random)
     : KernelRecord(op), kind(kind), record(fallback_record(op.operator_name())) {
   const c10::FunctionSchema& schema = op.schema();
+  const bool of_number = schema.overload_name().starts_with("Scalar");
   int bits = runtime::kOperatorBits + kDtypeBits + runtime::kDeviceModelBits;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const Argument& argument = arguments[i];
@@ -191,6 +192,10 @@ OperatorKernel::OperatorKernel(c10::OperatorHandle op, OperatorKernelKind kind,
     bits += bits_of(argument);
     if (argument.mutated && out < 0) out = index;
     if (argument.name == "training" || argument.name == "train") training = index;
+    if (argument.kind == ArgumentKind::kNumber && of_number &&
+        (argument.name == "other" || argument.name == "self")) {
+      wraps_number = true;
+    }
     if (kind == OperatorKernelKind::kReduction) {
       if (argument.name == "dim" || argument.name == "dims") dim = index;
       if (argument.name == "keepdim") keepdim = index;

@@ -75,16 +75,17 @@ struct OperatorKernel final : KernelRecord {
   bool takes_any_layout(size_t argument) const { return (any_layout >> argument & 1) != 0; }
 
   const OperatorKernelKind kind;
-  int32_t out = -1;          // the first written argument, or -1: the results are fresh
-  int32_t dim = -1;          // a reduction's: int, int[] or None
-  int32_t keepdim = -1;      // a reduction's
-  bool in_place;             // the written argument is an operand, too
-  bool takes_views = false;  // kPointwise of kernel.h's form
-  uint64_t any_layout = 0;   // a bit for each argument
-  int32_t generator = -1;    // an argument, or -1
-  int32_t training = -1;     // likewise: it draws only where this one is not false
-  bool draws;                // gets seed and offset, in the generator's place or behind all others
-  FallbackRecord& record;    // counts
+  int32_t out = -1;           // the first written argument, or -1: the results are fresh
+  int32_t dim = -1;           // a reduction's: int, int[] or None
+  int32_t keepdim = -1;       // a reduction's
+  bool in_place;              // the written argument is an operand, too
+  bool takes_views = false;   // kPointwise of kernel.h's form
+  bool wraps_number = false;  // of a Scalar torch makes an operand: lt.Scalar
+  uint64_t any_layout = 0;    // a bit for each argument
+  int32_t generator = -1;     // an argument, or -1
+  int32_t training = -1;      // likewise: it draws only where this one is not false
+  bool draws;                 // gets seed and offset, in the generator's place or behind all others
+  FallbackRecord& record;     // counts
 
   mutable std::mutex mutex;  // of what follows
   mutable std::vector<std::string> strings;

@@ -60,11 +60,42 @@ Grid grid_of(int64_t elements) {
   return {std::clamp<int64_t>(elements / kBlockElements, 1, kMostBlocks), elements};
 }
 
-// Whether every operand has its elements one behind another.
+// Whether every operand of the device has its elements one behind another.
 bool is_dense(const at::TensorIterator& iterator) {
   if (iterator.ndim() > 1) return false;
   for (int i = 0; iterator.ndim() == 1 && i < iterator.ntensors(); ++i) {
+    if (iterator.device(i).is_cpu()) continue;
     if (iterator.strides(i)[0] != static_cast<int64_t>(iterator.element_size(i))) return false;
+  }
+  return true;
+}
+
+// Whether a number is an operand for torch, whose iterator then lays dimensions of size 1 out as
+// their strides say.
+bool has_number(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (kernel.arguments[i].is_operand() && is_host_number(arguments[i])) return true;
+  }
+  return kernel.wraps_number;
+}
+
+// Without memory, and made by no operator: a capture would see one.
+const at::Tensor& any_number() {
+  static const at::Tensor number = [] {
+    at::Tensor made = at::detail::make_tensor<c10::TensorImpl>(
+        c10::Storage(c10::Storage::use_byte_size_t(), 0, c10::DataPtr(), nullptr, false),
+        c10::DispatchKeySet(c10::DispatchKey::CPU), caffe2::TypeMeta::Make<float>());
+    made.unsafeGetTensorImpl()->set_sizes_contiguous({});
+    return made;
+  }();
+  return number;
+}
+
+bool has_usual_strides(const at::Tensor& tensor) {
+  int64_t expected = 1;
+  for (int64_t dim = tensor.dim() - 1; dim >= 0; --dim) {
+    if (tensor.stride(dim) != expected) return false;
+    expected *= std::max<int64_t>(tensor.size(dim), 1);
   }
   return true;
 }
@@ -86,7 +117,9 @@ const at::Tensor* first_of_alike(const OperatorKernel& kernel, c10::ArrayRef<c10
       return nullptr;
     }
   }
-  return first;
+  const bool as_usual =
+      first == nullptr || has_usual_strides(*first) || !has_number(kernel, arguments);
+  return as_usual ? first : nullptr;
 }
 
 // Fresh results for operands that are all alike: what the iterator's own fast setup finds, with
@@ -170,6 +203,9 @@ at::TensorIterator iterator_of(const OperatorKernel& kernel, c10::ArrayRef<c10::
   if (given.empty()) config.add_owned_output(at::Tensor());
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (is_operand(kernel, arguments, i)) config.add_const_input(arguments[i].toTensor());
+  }
+  if (!launch.fixed && !kernel.in_place && has_number(kernel, arguments)) {
+    config.allow_cpu_scalars(true).add_const_input(any_number());  // the last one: not passed
   }
   return config.build();
 }

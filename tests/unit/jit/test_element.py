@@ -6,6 +6,7 @@ import pytest
 
 from bringup import jit
 from bringup.errors import SchemaError
+from bringup.jit.source.element import Exact
 
 NAMES = ("self", "other", "min", "approximate")
 KNOWN = {"self": "s", "other": "o", "min": None, "approximate": '"tanh"'}
@@ -41,6 +42,22 @@ def expression(text: str) -> jit.ElementExpression:
 )
 def test_what_it_says_in_c(text: str, computed: str, code: str) -> None:
     assert " ".join(expression(text).code(computed, KNOWN, "std::").split()) == code
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("self / (1 - min)", "(s / ((float)(1.0 - m)))"),
+        ("self * min", "(s * ((float)m))"),
+        (
+            "self * (0 if min == 1 else -min * 2)",
+            "(s * ((float)((m == 1.0) ? 0.0 : ((-m) * 2.0))))",
+        ),
+        ("self * (2 * abs(min))", "(s * (2.0f * fabs(((float)m))))"),
+    ],
+)
+def test_what_is_made_of_exact_numbers_alone_is_rounded_once(text: str, code: str) -> None:
+    assert expression(text).code("float", {**KNOWN, "min": Exact("m")}) == f"  return {code};\n"
 
 
 @pytest.mark.parametrize(

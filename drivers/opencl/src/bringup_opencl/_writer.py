@@ -40,6 +40,7 @@ class OpenCLWriter(jit.Writer):
     threads = 256
     elements = 1024
     lanes = 64
+    number = "bringup_number"
 
     @property
     def loops(self) -> jit.LoopLanguage:
@@ -148,6 +149,7 @@ class OpenCLWriter(jit.Writer):
         text = _TEXT.format(
             wide="#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" if wide else "",
             computed=self.c_type(element.computed),
+            number="double" if element.float64 else "float",
             random='#include "bringup/random.h"\n' if element.draws else "",
             halves=HALVES,
             name=source.file_name,
@@ -194,6 +196,7 @@ def _constants(writer: jit.Writer, element: jit.Element) -> str:
             lines += f"  const T value_{i} = (T)a{i};\n"
         elif operand.form == "number":
             c_type = "T" if operand.c_type == "double" else writer.c_type(operand.c_type)
+            c_type = writer.number if operand.exact else c_type
             lines += f"  const {c_type} value_{i} = ({c_type})a{i};\n"
     return lines
 
@@ -302,6 +305,7 @@ def _stored(element: jit.Element, place: Callable[[str], str]) -> str:
 _TEXT = """\
 {wide}#pragma OPENCL FP_CONTRACT OFF
 #define T {computed}
+#define bringup_number {number}
 {random}T bringup_min(T a, T b) {{ return a != a || a < b ? a : b; }}
 T bringup_max(T a, T b) {{ return a != a || a > b ? a : b; }}
 {halves}#line 1 "{name}"

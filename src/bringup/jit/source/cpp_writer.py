@@ -264,7 +264,7 @@ def _constant(i: int, operand: Operand) -> str:
         )
     if operand.form == "number":
         kind = operand.c_type
-        c_type = "bringup_computed" if kind == "double" else kind
+        c_type = "bringup_computed" if kind == "double" and not operand.exact else kind
         return (
             f"const {c_type} value_{i} = static_cast<{c_type}>(bringup::scalar<{kind}>(args[{i}]));"
         )

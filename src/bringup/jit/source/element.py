@@ -40,6 +40,10 @@ _CONSTANTS = {"inf": "INFINITY", "nan": "NAN"}
 _NICKNAMES = "xabc"  # of the first tensors, where no argument is called so
 
 
+class Exact(str):
+    """The C of a number that is a double, where the device has that type."""
+
+
 @dataclass(frozen=True)
 class ElementExpression:
     """An expression over the arguments of an operator.
@@ -133,8 +137,9 @@ class ElementExpression:
 
         Args:
             computed: the C type computed in.
-            given: by name, the C of an argument of that type, None, or a text in double quotes.
-                What it draws is of a parameter `random_`, a `bringup_random` (bringup/random.h).
+            given: by name, as `Writer.parameters` gives it, the C of an argument of that type or of
+                a double, None, or a text in double quotes. What it draws is of a parameter
+                `random_`, a `bringup_random` (bringup/random.h).
             prefix: what stands before the names of C's functions of numbers, such as `std::`. erf
                 and tanh of float are those of bringup/functions.h.
         """
@@ -178,6 +183,7 @@ class _Writer:
         known: Mapping[str, str | None],
         prefix: str,
     ) -> None:
+        self._expression = expression
         self._error = expression.error
         self._computed = computed
         self._known = known
@@ -185,7 +191,13 @@ class _Writer:
         self._draws = 0
 
     def value(self, node: ast.expr) -> str:
-        """Return a number of the type computed in."""
+        """Return a number of the type computed in. What is made of exact numbers alone is rounded
+        to it once, as torch computes with numbers before it meets tensors.
+        """
+        if self._is_exact(node):
+            known = {name: value and str(value) for name, value in self._known.items()}
+            exact = _Writer(self._expression, "double", known, self._prefix)
+            return f"(({self._computed}){exact.value(node)})"
         if isinstance(node, ast.Constant):
             return self._constant(node)
         if isinstance(node, ast.Name):
@@ -199,6 +211,14 @@ class _Writer:
         if isinstance(node, ast.Call):
             return self._call(node)
         return self._as_number(self.condition(node))
+
+    def _is_exact(self, node: ast.expr) -> bool:
+        if self._computed not in _FLOATING or not isinstance(node, (ast.BinOp, ast.IfExp)):
+            return False
+        inside = list(ast.walk(node))
+        names = [self._known.get(one.id) for one in inside if isinstance(one, ast.Name)]
+        calls = any(isinstance(one, ast.Call) for one in inside)
+        return bool(names) and not calls and all(isinstance(name, Exact) for name in names)
 
     def condition(self, node: ast.expr) -> str | bool:
         """Return something true or false."""
@@ -230,7 +250,7 @@ class _Writer:
             if given is None or given.startswith('"'):
                 what = "None" if given is None else given
                 raise self._error(f"{node.id} is {what} here: ask for it before it is used")
-            return given
+            return f"(({self._computed}){given})" if isinstance(given, Exact) else given
         if node.id in _CONSTANTS:
             return f"(({self._computed}){_CONSTANTS[node.id]})"
         raise self._error(f"{node.id} is no argument ({', '.join(self._known)})")

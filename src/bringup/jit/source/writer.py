@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 
 from bringup._language.c_call import Binding, parse_call, parse_size
 from bringup._language.signature import Argument
-from bringup.jit.source.element import ElementExpression
+from bringup.jit.source.element import ElementExpression, Exact
 from bringup.jit.source.loop_language import LoopLanguage
 from bringup.jit.source.source import Source
 
@@ -42,6 +42,8 @@ class Operand:
         rounded: of a tensor, the half precision that its elements have before they are widened to
             the type computed in: torch promotes operands first.
         given: whether the function has a parameter for it.
+        exact: of a number, whether that is a double, where the device has them, and not of the type
+            computed in.
 
     Examples:
         >>> from bringup import jit
@@ -55,6 +57,7 @@ class Operand:
     text: str = ""
     rounded: str = ""
     given: bool = True
+    exact: bool = False
 
 
 @dataclass(frozen=True)
@@ -168,6 +171,7 @@ class Writer(abc.ABC):
         threads: of a block of a pointwise kernel with plain values.
         elements: of a block, likewise.
         lanes: the threads of a block of a reduction with plain values.
+        number: what the language calls a double, or what takes its place on the device.
 
     Examples:
         >>> from bringup import jit
@@ -180,6 +184,7 @@ class Writer(abc.ABC):
     threads: int = 1
     elements: int = 1 << 14
     lanes: int = 1
+    number: str = "double"
 
     @property
     def loops(self) -> LoopLanguage | None:
@@ -217,8 +222,8 @@ class Writer(abc.ABC):
             name = next(names)
             known[name] = f'"{operand.text}"' if operand.form == "string" else None
             if operand.given:
-                given.append(f"{c_type} {name}_given")
-                known[name] = f"{name}_given"
+                given.append(f"{self.number if operand.exact else c_type} {name}_given")
+                known[name] = Exact(f"{name}_given") if operand.exact else f"{name}_given"
         if expression.results > 1:
             given += [f"{c_type}* out{r}" for r in range(expression.results)]
         return given, known

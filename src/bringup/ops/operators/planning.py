@@ -438,7 +438,9 @@ class Planner:
             elif isinstance(value, str):
                 operands.append(jit.Operand("string", text=value, given=not as_number))
             elif parameter.role == "number":
-                operands.append(jit.Operand("number", _NUMBERS[parameter.type], optional))
+                c_type = _NUMBERS[parameter.type]
+                exact = as_number and c_type == "double"
+                operands.append(jit.Operand("number", c_type, optional, exact=exact))
             else:
                 number = value.item() if isinstance(value, torch.Tensor) else value
                 form = "float" if isinstance(number, float) else "integer"
