@@ -45,6 +45,32 @@ def failed_work_before_a_collective_is_its_error(me: Rank) -> None:
         torch.accelerator.synchronize()
 
 
+def a_refused_call_of_the_driver_is_an_error_or_does_no_harm(me: Rank) -> None:
+    told = 0
+    for number in range(40):
+        group = dist.new_group(timeout=timedelta(seconds=2))
+        x = torch.full((1000,), me.rank + 1.0, device=me.device)
+        torch.accelerator.synchronize()
+        dist.barrier()
+        refused = True
+        with sim.faults(fail="any", fail_after=number, fail_count=1) as injected:
+            try:
+                work = dist.all_reduce(x, group=group, async_op=True)
+                work.wait()
+                refused = False
+            except RuntimeError:
+                told += 1
+            again = torch.tensor(injected.count)
+        with contextlib.suppress(RuntimeError):
+            torch.accelerator.synchronize()
+        assert refused or x.eq(me.size * (me.size + 1) / 2).all(), (number, x)
+        dist.all_reduce(again)
+        if not again:
+            break
+    assert number < 39
+    assert told >= 3
+
+
 def a_group_ends_with_work_that_has_not_begun(me: Rank) -> None:
     group = dist.new_group()
     x = torch.zeros(1000, device=me.device)
@@ -104,6 +130,7 @@ def a_dead_peer_is_an_error(me: Rank) -> None:
 CHECKS: tuple[Check, ...] = (
     a_late_peer_is_an_error_after_the_timeout,
     failed_work_before_a_collective_is_its_error,
+    a_refused_call_of_the_driver_is_an_error_or_does_no_harm,
     a_group_ends_with_work_that_has_not_begun,
     a_forked_child_is_refused,
     wrong_tensors_are_refused_where_they_are_given,

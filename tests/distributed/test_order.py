@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.distributed.ranks import run
+from tests.sweeps.support import part
 
 ISOLATED = {"BRINGUP_SIM_ISOLATED": "1"}
 
@@ -24,8 +25,9 @@ def test_no_wait_is_missing() -> None:
     assert outcome.codes == (0, 0), outcome.text
 
 
-def test_failures_are_errors_in_words() -> None:
-    outcome = run("failures")
+@pytest.mark.parametrize("environment", part([ISOLATED, {}], always=[{}]), ids=str)
+def test_failures_are_errors_in_words(environment: dict[str, str]) -> None:
+    outcome = run("failures", environment=environment)
     assert not outcome.failed
     assert outcome.codes == (0, 0), outcome.text
     assert "told of the dead peer" in outcome.text

@@ -14,6 +14,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "isolated": {"environment": {"BRINGUP_SIM_ISOLATED": "1"}},
     "bound": {"backend": "cpu:gloo,npu:bringup", "bound": True},
     "four": {"ranks": 4},
+    "random": {"environment": {"BRINGUP_SIM_FAULTS": "reorder=random,seed=1"}},
 }
 
 

@@ -68,10 +68,14 @@ void DeviceWork::end(std::exception_ptr error) {
     future_->setErrorIfNeeded(error);
     return;
   }
-  // A future records events in the current streams of the thread that completes it.
-  std::deque<CopyStream> streams;
-  for (const auto device : future_->devices()) streams.emplace_back(device);
-  future_->markCompleted(outputs_);
+  try {  // on a thread of gloo's, which an exception would end
+    // A future records events in the current streams of the thread that completes it.
+    std::deque<CopyStream> streams;
+    for (const auto device : future_->devices()) streams.emplace_back(device);
+    future_->markCompleted(outputs_);
+  } catch (...) {
+    future_->setErrorIfNeeded(std::current_exception());
+  }
 }
 
 c10::intrusive_ptr<Future> DeviceWork::getFuture() {
