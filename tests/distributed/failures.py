@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import time
 from datetime import timedelta
@@ -91,16 +92,23 @@ def a_group_ends_with_work_that_has_not_begun(me: Rank) -> None:
 
 
 def a_forked_child_is_refused(me: Rank) -> None:
-    x = torch.ones(3, device=me.device)
-    dist.all_reduce(x)
+    x, y = torch.zeros(1000, device=me.device), torch.ones(1000, device=me.device)
+    torch.accelerator.synchronize()
+    with sim.faults(copy_latency_us=20_000):
+        group = dist.new_group(backend="bringup")  # gloo's own ends no child either
+        dist.all_reduce(x.copy_(y, non_blocking=True), group=group)  # it has a thread
     child = os.fork()
     if child == 0:
         try:
-            dist.distributed_c10d._get_default_group()._get_backend(x.device).barrier()
+            group._get_backend(x.device).barrier()
         except RuntimeError as error:
-            os._exit(0 if "forked" in str(error) else 1)
-        os._exit(2)
+            refused = "forked" in str(error)
+        dist.destroy_process_group(group)
+        del group
+        gc.collect()
+        os._exit(0 if refused else 1)
     assert os.waitpid(child, 0)[1] == 0
+    dist.all_reduce(x, group=group)
 
 
 def wrong_tensors_are_refused_where_they_are_given(me: Rank) -> None:
@@ -111,6 +119,14 @@ def wrong_tensors_are_refused_where_they_are_given(me: Rank) -> None:
     ):
         with pytest.raises(ValueError, match=words):
             backend.allreduce([tensor], dist.AllreduceOptions())
+    x = torch.ones(2, dtype=torch.int16, device=me.device)
+    for call in (
+        lambda: dist.all_gather_into_tensor(torch.ones(4, device=me.device).to(torch.uint16), x),
+        lambda: dist.all_to_all([x[:1], x[1:].float()], [x[:1], x[1:]]),
+        lambda: backend.allreduce_coalesced([x, x.float()], dist.AllreduceCoalescedOptions()),
+    ):
+        with pytest.raises((TypeError, ValueError, RuntimeError), match=r"dtype|type"):
+            call()
 
 
 def a_dead_peer_is_an_error(me: Rank) -> None:

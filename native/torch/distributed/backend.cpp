@@ -1,7 +1,7 @@
 #include "torch/distributed/backend.h"
 
 #include <ATen/ATen.h>
-#include <pybind11/pybind11.h>
+#include <Python.h>
 #include <unistd.h>
 
 #include <set>
@@ -23,6 +23,13 @@ void check(const at::Tensor& tensor) {
                     c10::get_privateuse1_backend(), ":bringup\") has a backend for both");
   TORCH_CHECK_VALUE(tensor.layout() == at::kStrided, "backend 'bringup' got a tensor of layout ",
                     tensor.layout(), ": expected a dense one");
+}
+
+// Bytes of another meaning would be moved, or numbers rounded, without a word.
+void check_dtype(const at::Tensor& tensor, const at::Tensor& first) {
+  TORCH_CHECK_TYPE(tensor.scalar_type() == first.scalar_type(),
+                   "expected tensors of one dtype in a collective, got ", first.scalar_type(),
+                   " and ", tensor.scalar_type());
 }
 
 const at::Tensor& only(const Tensors& tensors) {
@@ -62,11 +69,15 @@ DeviceBackend::DeviceBackend(const c10::intrusive_ptr<c10d::Store>& store, int r
       process_(getpid()) {}
 
 DeviceBackend::~DeviceBackend() {
-  if (getpid() != process_) return;
-  std::optional<pybind11::gil_scoped_release> no_gil;  // which the threads may need to end
-  if (PyGILState_Check() != 0) no_gil.emplace();
-  poster_.stop();
+  if (getpid() != process_) {  // whose threads stayed in the parent
+    poster_.release();         // NOLINT(bugprone-unused-return-value)
+    gloo_.release();
+    return;
+  }
+  PyThreadState* const held = PyGILState_Check() != 0 ? PyEval_SaveThread() : nullptr;
+  poster_->stop();
   gloo_.reset();
+  if (held != nullptr) PyEval_RestoreThread(held);  // which the threads may have needed to end
 }
 
 WorkPtr DeviceBackend::start(OpType op, const std::vector<Tensors>& inputs, Tensors outputs,
@@ -76,14 +87,11 @@ WorkPtr DeviceBackend::start(OpType op, const std::vector<Tensors>& inputs, Tens
               "forked from: spawn processes, and call "
               "init_process_group() in each");
   std::set<c10::DeviceIndex> devices;
-  for (const Tensors& list : inputs) {
-    for (const at::Tensor& tensor : list) {
-      check(tensor);
-      devices.insert(tensor.device().index());
-    }
-  }
-  for (const at::Tensor& tensor : outputs) {
+  Tensors all = flat(inputs);
+  all.insert(all.end(), outputs.begin(), outputs.end());
+  for (const at::Tensor& tensor : all) {
     check(tensor);
+    check_dtype(tensor, all.front());
     devices.insert(tensor.device().index());
   }
   if (op == OpType::BARRIER) devices.insert(device_guard().getDevice().index());
@@ -102,7 +110,7 @@ WorkPtr DeviceBackend::start(OpType op, const std::vector<Tensors>& inputs, Tens
       work->failed(std::current_exception());
     }
   };
-  poster_.submit(std::move(job));
+  poster_->submit(std::move(job));
   const std::lock_guard lock(coalescing_);
   if (coalesced_.has_value()) coalesced_->push_back(work);
   return work;
@@ -144,13 +152,13 @@ BackendPtr DeviceBackend::split(const c10::intrusive_ptr<c10d::Store>& store,
 }
 
 void DeviceBackend::shutdown() {
-  poster_.stop();
+  poster_->stop();
   gloo_->shutdown();
 }
 
 void DeviceBackend::abort() {
   gloo_->abort();
-  poster_.stop();
+  poster_->stop();
 }
 
 WorkPtr DeviceBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
@@ -282,12 +290,6 @@ int64_t DeviceBackend::part_of_rank(const at::Tensor& output, const Tensors& inp
                     "expected ", size, " parts of the output's ", output.numel(),
                     " elements to reduce, got ", flat_numel(input), " elements in ", input.size(),
                     " tensors");
-  for (const at::Tensor& tensor : input) {
-    TORCH_CHECK_TYPE(tensor.scalar_type() == output.scalar_type(),
-                     "expected inputs of the output's "
-                     "dtype ",
-                     output.scalar_type(), ", got ", tensor.scalar_type());
-  }
   if (is_whole) return getRank() * output.numel();
   int64_t begin = 0;
   for (size_t i = 0; i < rank; ++i) begin += input[i].numel();
@@ -332,13 +334,6 @@ WorkPtr DeviceBackend::alltoall(Tensors& outputs, Tensors& inputs,
   TORCH_CHECK_VALUE(outputs.size() == size && inputs.size() == size, "expected ", size,
                     " tensors in each list, one a rank, got ", outputs.size(), " and ",
                     inputs.size());
-  for (const Tensors* list : {&outputs, &inputs}) {
-    for (const at::Tensor& tensor : *list) {
-      TORCH_CHECK_VALUE(tensor.scalar_type() == outputs.front().scalar_type(),
-                        "expected tensors of one dtype, got ", outputs.front().scalar_type(),
-                        " and ", tensor.scalar_type());
-    }
-  }
   return start(OpType::ALLTOALL, {inputs}, outputs, [=](auto& gloo, Loan& loan) {
     auto from = movable(loan.lend_flat(inputs, Use::kIn));
     auto to = movable(loan.lend_flat(outputs, Use::kOut));
