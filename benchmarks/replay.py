@@ -62,10 +62,13 @@ def _chain(
     return run
 
 
-def _captured(run: Callable[[], Tensor]) -> tuple[graphs.CapturedGraph, Tensor]:
-    graph = graphs.CapturedGraph()
+def _captured(
+    run: Callable[[], Tensor], level: int | None = None
+) -> tuple[graphs.CapturedGraph, Tensor]:
+    graph = graphs.CapturedGraph(optimize=level)
     with graphs.capture(graph):
         output = run()
+    graph.wait_for_functions()
     return graph, output
 
 
@@ -169,6 +172,8 @@ def _operator_rows(rounds: int) -> list[Row]:
         replay, eager = (_per_call(samples[key]) for key in ("replay", "eager"))
         budget = 1 / 8 if is_small else 0.5
         rows.append(row(f"replay {name}", "eager", replay, eager, budget=budget))
+        if is_small:
+            rows.append(_level_2_row(name, run, rounds))
         # Apart, since a capture leaves the caches to the next replay as it needs them itself.
         samples = interleave(
             {"capture": lambda run=run: _capture_once(run), "eager": run}, rounds=rounds, calls=1
@@ -176,6 +181,13 @@ def _operator_rows(rounds: int) -> list[Row]:
         capture, eager = (_per_call(samples[key]) for key in ("capture", "eager"))
         rows.append(row(f"capture {name}", "eager", capture, eager, budget=4.0))
     return rows
+
+
+def _level_2_row(name: str, run: Callable[[], Tensor], rounds: int) -> Row:
+    graph, _output = _captured(run, 2)
+    samples = interleave({"replay": graph.replay, "eager": run}, rounds=rounds, calls=1)
+    replay, eager = (_per_call(samples[key]) for key in ("replay", "eager"))
+    return row(f"replay {name}, level 2", "eager", replay, eager, budget=1 / 14)
 
 
 def _kernel_rows(rounds: int) -> list[Row]:

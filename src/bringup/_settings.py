@@ -105,9 +105,9 @@ def count(text: str) -> int | None:
 
 
 def level(text: str) -> int:
-    """Return 0 or 1."""
-    if text.strip() not in ("0", "1"):
-        raise ValueError("expected 0 or 1")
+    """Return 0, 1 or 2."""
+    if text.strip() not in ("0", "1", "2"):
+        raise ValueError("expected 0, 1 or 2")
     return int(text)
 
 

@@ -217,7 +217,8 @@ capture = Setting(
 graph_optimize = Setting(
     "BRINGUP_GRAPH_OPTIMIZE",
     "how captured graphs replay where `CapturedGraph(optimize=...)` does not say: 0, every "
-    "operator as torch calls it; 1, kernels of torch are called with what was prepared once",
+    "operator as torch calls it; 1, kernels of torch are called with what was prepared once; 2, "
+    "besides, consecutive elementwise operators are compiled into functions in the background",
     "1",
     parse.level,
 )

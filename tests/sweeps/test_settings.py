@@ -66,7 +66,7 @@ WRONG = {
     "BRINGUP_SIM_FAULTS": [],
     "BRINGUP_SIM_ARCHS": [],
     "BRINGUP_SIM_HOST_CODE": ["banana", "2"],
-    "BRINGUP_GRAPH_OPTIMIZE": ["banana", "2", "-1"],
+    "BRINGUP_GRAPH_OPTIMIZE": ["banana", "3", "-1"],
     "BRINGUP_GRAPH_VERIFY": ["banana", "-1", "1.5"],
 }
 CASES = [(name, text) for name in NAMES for text in WRONG.get(name, ["banana"])]

@@ -15,6 +15,7 @@
 #include "torch/graphs/call_watch.h"
 #include "torch/graphs/errors.h"
 #include "torch/graphs/event_node.h"
+#include "torch/graphs/fused_bindings.h"
 #include "torch/graphs/graph.h"
 #include "torch/graphs/handler_call.h"
 #include "torch/graphs/recorder.h"
@@ -72,9 +73,11 @@ std::unordered_set<std::string> as_set(const std::vector<std::string>& names) {
 // (kind, operator, scope, method, line, level, reason).
 nb::list list_nodes(const Graph& graph) {
   nb::list rows;
-  for (const auto& node : graph.nodes()) {
-    rows.append(nb::make_tuple(node->kind(), node->op(), node->scope(), node->method(),
-                               node->line().text(), node->level(), node->why_no_higher()));
+  for (size_t i = 0; i < graph.nodes().size(); ++i) {
+    const Node& node = *graph.nodes()[i];
+    const auto [level, reason] = graph.level(i);
+    rows.append(nb::make_tuple(node.kind(), node.op(), node.scope(), node.method(),
+                               node.line().text(), level, reason));
   }
   return rows;
 }
@@ -131,8 +134,9 @@ void bind_graph(nb::module_& module) {
       .value("ADDS_TO", Gradients::Former::kAddsTo)
       .value("DROPS", Gradients::Former::kDrops)
       .value("IS_NONE", Gradients::Former::kIsNone);
-  auto graph = nb::class_<Graph>(module, "Graph");
+  auto graph = nb::class_<Graph>(module, "Graph", nb::is_weak_referenceable());
   bind_run(module, graph);
+  bind_fusing(module, graph);
   graph
       .def("replay",
            [](Graph& graph) {

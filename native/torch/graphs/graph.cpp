@@ -220,7 +220,7 @@ void Graph::run_on_host(Run&& run) {
     while (++position < nodes_.size()) nodes_[position]->skip();
   });
   try {
-    for (; position < nodes_.size(); ++position) run(position);
+    while (position < nodes_.size()) position += run(position);
   } catch (c10::Error& error) {
     error.add_context("in node " + std::to_string(position) +
                       " of a captured graph: " + nodes_[position]->description());
@@ -253,9 +253,17 @@ void Graph::run_all(bool validating) {
     if (random_.draws_on_host() || shares_host_memory_) device_graph_->finish_former();
     return;
   }
-  if (launch) values_.latch(*launch);
+  if (launch) latch(*launch);
   ReplayScope scope(replay_);
-  run_on_host([&](size_t position) { run_node(position, validating); });
+  const std::function<void(size_t)> run_one = [&](size_t i) { run_node(i, validating); };
+  FusedRuns* const fused = fused_ != nullptr && fused_->begin() ? fused_.get() : nullptr;
+  run_on_host([&](size_t position) {
+    if (fused != nullptr) {
+      if (const size_t done = fused->run(position, replay_, run_one)) return done;
+    }
+    run_one(position);
+    return size_t{1};
+  });
   pool_->wrote();
 }
 
@@ -272,6 +280,7 @@ void Graph::run_timed(std::vector<NodeTime>& times) {
       run_node(position, false);
     }
     times.push_back({begin, since()});
+    return size_t{1};
   });
 }
 
@@ -287,7 +296,7 @@ std::vector<Graph::NodeTime> Graph::replay_timed() {
       update_device();
       note_stream();
     }
-    if (launch) values_.latch(*launch);
+    if (launch) latch(*launch);
     run_timed(times);
     pool_->wrote();
   } catch (...) {
@@ -369,6 +378,37 @@ void Graph::take_random_numbers() {
     const RandomPoint& base = replay_.generators[draws->generator].base;
     node->draw_from({base.seed, base.offset + draws->first});
   }
+}
+
+void Graph::latch(uint64_t launch) {
+  values_.latch(launch);
+  if (fused_ != nullptr) fused_->take_values();
+}
+
+FusedRuns::Arguments Graph::arguments() {
+  const std::lock_guard boundary(mutex_);
+  FusedRuns::Arguments all;
+  for (const auto& node : nodes_) all.push_back(node->arguments().vec());
+  return all;
+}
+
+void Graph::fuse(std::shared_ptr<FusedRuns> fused, std::string why_not) {
+  const std::lock_guard boundary(mutex_);
+  if (fused != nullptr) fused->take_values();
+  const std::lock_guard lock(fused_mutex_);
+  fused_ = std::move(fused);
+  why_not_fused_ = std::move(why_not);
+}
+
+std::pair<int, std::string> Graph::level(size_t node) const {
+  const std::lock_guard lock(fused_mutex_);
+  if (fused_ != nullptr && fused_->runs(node)) return {2, ""};
+  const Node& own = *nodes_.at(node);
+  std::string reason = own.why_no_higher();
+  if (own.level() == 1 && replay_.level == 2) {
+    reason = fused_ == nullptr ? why_not_fused_ : fused_->why_not(node);
+  }
+  return {own.level(), std::move(reason)};
 }
 
 void Graph::run_node(size_t position, bool validating) {

@@ -12,6 +12,7 @@
 #include "torch/graphs/allocation_interceptors.h"
 #include "torch/graphs/copies.h"
 #include "torch/graphs/device_graph.h"
+#include "torch/graphs/fused_runs.h"
 #include "torch/graphs/gradients.h"
 #include "torch/graphs/node.h"
 #include "torch/graphs/run_locks.h"
@@ -116,6 +117,14 @@ class Graph {
                                     : c10::Device(c10::kPrivateUse1, device_graph_->device());
   }
 
+  // What operators are given now. Without the GIL: it waits for a replay.
+  FusedRuns::Arguments arguments();
+  // From the next replay on these do the work of their nodes; null: why none does, for people.
+  // Without the GIL: it waits for a replay.
+  void fuse(std::shared_ptr<FusedRuns> fused, std::string why_not);
+  // Which level runs a node now, and why no higher one.
+  std::pair<int, std::string> level(size_t node) const;
+
   // What every node reads and writes, in replay order.
   std::vector<std::vector<Access>> accesses() const;
 
@@ -155,6 +164,7 @@ class Graph {
   void take_random_numbers();
   void restore_slots();
   void run_node(size_t position, bool validating);
+  void latch(uint64_t launch);
 
   std::vector<at::Tensor> run_inputs_;
   std::atomic<std::thread::id> runner_;  // the thread that is in run()
@@ -171,6 +181,9 @@ class Graph {
   WrittenVersions versions_;
   GraphRandom random_;
   Replay replay_;
+  std::shared_ptr<FusedRuns> fused_;  // changes with both mutexes
+  std::string why_not_fused_;
+  mutable std::mutex fused_mutex_;
   bool shares_host_memory_ = false;            // a device graph: a replay waits
   std::unique_ptr<DeviceGraph> device_graph_;  // goes first: it waits for what uses the rest
 };

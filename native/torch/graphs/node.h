@@ -245,13 +245,19 @@ class OperatorNode final : public Node {
     const char* reason = why_unprepared_.load();
     return reason == nullptr ? "" : reason;
   }
-  void set_host_value(size_t index, const HostValue& value) override { call_.args[index] = value; }
+  void set_host_value(size_t index, const HostValue& value) override {
+    call_.args[index] = value;
+    ++updates_;
+  }
+  // How many values updates have written.
+  uint64_t updates() const { return updates_; }
   // Lets go of tensors that an update has taken the place of; the next run prepares anew.
   void use_values() override {
     prepared_.reset();
     has_new_values_ = true;
   }
   c10::ArrayRef<c10::IValue> arguments() const override { return call_.args; }
+  const Call& call() const { return call_; }
   void check_arguments(const std::vector<c10::IValue>& arguments,
                        const std::vector<c10::IValue>& former) const override;
 
@@ -278,6 +284,7 @@ class OperatorNode final : public Node {
   bool is_unread(size_t index, const std::vector<c10::IValue>& arguments) const;
 
   Call call_;
+  uint64_t updates_ = 0;
   mutable std::vector<std::optional<bool>> unread_;  // of arguments, once asked
   Method method_ = Method::kAllocations;
   std::unique_ptr<const SavedContent> captured_;  // of the results, until the first run

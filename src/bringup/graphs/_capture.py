@@ -236,6 +236,10 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             for call in self._kept:
                 call.arm()
             graph._unit = unit
+            if graph._level == 2:
+                from bringup.graphs._fuse_build import fuse  # lower levels need no compiler
+
+                graph._content.fusing = fuse(native)
         except BaseException:
             recorder.abandon()
             given.gradients.put_back()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -55,6 +55,9 @@ from bringup.graphs._slots import (
 )
 from bringup.ops.registration.handle_lifetime import hold
 
+if TYPE_CHECKING:
+    from bringup.graphs._fuse_build import Fusing
+
 __all__ = ["CapturedContent", "CapturedGraph", "NodeLevel", "Slot", "UpdateReport"]
 
 
@@ -84,6 +87,7 @@ class CapturedContent:
         self._handled = handled
         self._naming = threading.Lock()
         self.updating = threading.RLock()  # of records, which read what they write
+        self.fusing: Fusing | None = None  # at level 2
         if handled or any(handler_for(op) or gives_all_arguments(op) for op in operators):
             self._name_slots()
 
@@ -141,7 +145,9 @@ class CapturedGraph:
     Args:
         optimize: how a replay runs its operators; results are the same, bit for bit. 0: as torch
             calls them. 1, the default (`BRINGUP_GRAPH_OPTIMIZE`): torch's kernels are called with
-            iterators, sizes and strides that were prepared once. `levels` says which node does.
+            iterators, sizes and strides that were prepared once. 2: besides, consecutive
+            elementwise operators are one function each, compiled in the background; until it is
+            there, and where there is no compiler, level 1 runs them. `levels` says which node does.
 
     Raises:
         ValueError: `optimize` is neither.
@@ -151,8 +157,8 @@ class CapturedGraph:
     _capture: ClassVar[Callable[..., Any]]  # graphs.capture, which knows this class
 
     def __init__(self, optimize: int | None = None) -> None:
-        if optimize not in (None, 0, 1):
-            raise ValueError(f"optimize is 0 or 1, got {optimize!r}")
+        if optimize not in (None, 0, 1, 2):
+            raise ValueError(f"optimize is 0, 1 or 2, got {optimize!r}")
         self._level = settings.graph_optimize() if optimize is None else int(optimize)
         self._content: CapturedContent | None = None
         self._write: Any = None  # what updates of named slots call, once they are named
@@ -398,6 +404,32 @@ class CapturedGraph:
             NodeLevel(number, node.op, node.level, node.reason)
             for number, node in enumerate(self.nodes)
         )
+
+    def wait_for_functions(self, timeout: float | None = None) -> bool:
+        """Wait until what level 2 compiles in the background is there, or has failed, which
+        `levels` tells. At another level there is nothing to wait for.
+
+        Args:
+            timeout: the most seconds to wait; None is for as long as it takes.
+
+        Returns:
+            False where it is not there yet.
+
+        Raises:
+            CaptureError: nothing is captured.
+
+        Examples:
+            >>> from bringup import graphs
+            >>> graph, x = graphs.CapturedGraph(optimize=2), torch.ones(2)
+            >>> with graphs.capture(graph):
+            ...     y = (x + 1) * x
+            >>> graph.wait_for_functions()
+            True
+            >>> [node.level for node in graph.levels()]
+            [2, 2]
+        """
+        fusing = self._captured("wait_for_functions").fusing
+        return fusing is None or fusing.done.wait(timeout)
 
     def to_dot(self) -> str:
         """Return the graph in the DOT language, the same text for the same capture.

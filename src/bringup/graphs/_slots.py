@@ -71,7 +71,7 @@ class NodeInfo:
             another library, whose work the driver captured.
         line: where it was called, `"model.py:12 in forward"`: the innermost code outside of torch
             and this package, or "".
-        level: which level of `CapturedGraph(optimize=...)` runs it: 0 or 1.
+        level: which level of `CapturedGraph(optimize=...)` runs it: 0, 1 or 2.
         reason: why no higher level does; "" at the highest.
     """
 
@@ -90,7 +90,7 @@ class NodeLevel(NamedTuple):
     Attributes:
         node: its number.
         op: its operator, `"aten::add.Tensor"`.
-        level: 0 or 1.
+        level: 0, 1 or 2.
         reason: why no higher level runs it; "" at the highest.
 
     Examples:

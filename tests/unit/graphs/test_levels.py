@@ -107,13 +107,15 @@ def test_an_index_out_of_range_is_the_error_of_eager_and_a_right_one_runs_again(
         assert {node.level for node in graph.levels()} == {1}
 
 
-@pytest.mark.parametrize("level", [0, 1])
+@pytest.mark.parametrize("level", [0, 1, 2])
 @pytest.mark.parametrize("form", ["out", "in place"])
 def test_a_kernel_that_is_registered_later_runs(level: int, form: str) -> None:
     x = X.clone()
     graph = graphs.CapturedGraph(optimize=level)
     with graphs.capture(graph):
         result = x.clone().mul_(2) if form == "in place" else x * 2
+    assert graph.wait_for_functions()
+    assert {node.level for node in graph.levels()} == {level}
     name = "mul_.Tensor" if form == "in place" else "mul.out"
     with torch.library._scoped_library("aten", "IMPL") as library:
 
@@ -155,10 +157,10 @@ def test_level_0_prepares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_another_level_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="optimize is 0 or 1, got 3"):
+    with pytest.raises(ValueError, match="optimize is 0, 1 or 2, got 3"):
         graphs.CapturedGraph(optimize=3)
     monkeypatch.setenv("BRINGUP_GRAPH_OPTIMIZE", "fast")
-    with pytest.raises(SettingError, match="expected 0 or 1"):
+    with pytest.raises(SettingError, match="expected 0, 1 or 2"):
         graphs.CapturedGraph()
 
 

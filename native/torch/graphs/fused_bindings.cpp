@@ -1,0 +1,120 @@
+#include "torch/graphs/fused_bindings.h"
+
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <tuple>
+
+#include "torch/graphs/values.h"
+
+namespace bringup::torch_ext::graphs {
+namespace {
+
+namespace nb = nanobind;
+
+// (address, dtype, sizes, strides, its number where it is one in tensor form).
+nb::tuple described(const at::Tensor& tensor) {
+  nb::list sizes, strides;
+  for (const int64_t size : tensor.sizes()) sizes.append(size);
+  for (const int64_t stride : tensor.strides()) strides.append(stride);
+  nb::object number = nb::none();
+  if (tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
+    if (tensor.scalar_type() == at::kDouble) {
+      number = nb::float_(*tensor.const_data_ptr<double>());
+    } else if (tensor.scalar_type() == at::kLong) {
+      number = nb::int_(*tensor.const_data_ptr<int64_t>());
+    }
+  }
+  return nb::make_tuple(reinterpret_cast<uintptr_t>(tensor.const_data_ptr()),
+                        dtype_text(tensor.scalar_type()).substr(sizeof("torch.") - 1),
+                        nb::tuple(sizes), nb::tuple(strides), number);
+}
+
+// A tensor as above, a number, None, or "" for all else.
+nb::object described(const c10::IValue& value) {
+  if (value.isTensor() && value.toTensor().defined()) return described(value.toTensor());
+  if (value.isNone() || value.isTensor()) return nb::none();
+  if (value.isBool()) return nb::bool_(value.toBool());
+  if (value.isInt()) return nb::int_(value.toInt());
+  if (value.isDouble()) return nb::float_(value.toDouble());
+  return nb::str("");
+}
+
+struct NodeArguments {
+  FusedRuns::Arguments values;
+};
+
+// For every node why no generated function may do its work, or (operator, arguments, results,
+// whether an update may write arguments); and what fuse() needs to know of the arguments.
+nb::tuple fusable(Graph& graph) {
+  NodeArguments arguments_now;
+  {
+    const nb::gil_scoped_release no_gil;
+    arguments_now.values = graph.arguments();
+  }
+  nb::list rows;
+  for (size_t i = 0; i < graph.nodes().size(); ++i) {
+    const auto& node = graph.nodes()[i];
+    if (const char* reason = why_not_fusable(*node)) {
+      rows.append(nb::str(reason));
+      continue;
+    }
+    const OperatorNode::Call& call = static_cast<const OperatorNode&>(*node).call();
+    nb::list arguments, results;
+    for (const c10::IValue& value : arguments_now.values[i]) arguments.append(described(value));
+    for (const OperatorNode::Output& output : call.outputs) {
+      results.append(described(output.tensor));
+    }
+    rows.append(nb::make_tuple(node->op(), arguments, results, call.updatable));
+  }
+  return nb::make_tuple(rows, std::move(arguments_now));
+}
+
+using NumberRow = std::tuple<size_t, size_t, size_t, double>;
+using RunRow = std::tuple<uintptr_t, size_t, size_t, std::vector<uintptr_t>, std::vector<double>,
+                          std::vector<NumberRow>, std::vector<std::pair<uintptr_t, size_t>>>;
+
+char* as_memory(uintptr_t address) { return reinterpret_cast<char*>(address); }
+
+FusedRuns::Run as_run(const RunRow& row) {
+  const auto& [function, first, count, addresses, numbers, updatable, written] = row;
+  FusedRuns::Run run{first, count, reinterpret_cast<FusedRuns::Function>(function), {}, numbers,
+                     {},    {}};
+  for (const uintptr_t address : addresses) run.addresses.push_back(as_memory(address));
+  for (const auto& [node, argument, position, most] : updatable) {
+    run.updatable.push_back({node, argument, position, most});
+  }
+  for (const auto& [address, bytes] : written) run.written.emplace_back(as_memory(address), bytes);
+  return run;
+}
+
+}  // namespace
+
+void bind_fusing(nb::module_& module, nb::class_<Graph>& graph) {
+  nb::class_<NodeArguments>(module, "NodeArguments");
+  graph.def("fusable", &fusable)
+      .def(
+          "fuse",
+          [](Graph& graph, const std::vector<RunRow>& rows, std::vector<std::string> reasons,
+             size_t scratch_bytes, const NodeArguments& arguments) {
+            std::vector<FusedRuns::Run> runs;
+            for (const RunRow& row : rows) runs.push_back(as_run(row));
+            auto fused =
+                std::make_shared<FusedRuns>(graph.nodes(), std::move(runs), std::move(reasons),
+                                            scratch_bytes, arguments.values);
+            const nb::gil_scoped_release no_gil;
+            graph.fuse(std::move(fused), "");
+          },
+          nb::arg("runs"), nb::arg("reasons"), nb::arg("scratch_bytes"), nb::arg("arguments"))
+      .def(
+          "do_not_fuse",
+          [](Graph& graph, std::string why) {
+            const nb::gil_scoped_release no_gil;
+            graph.fuse(nullptr, std::move(why));
+          },
+          nb::arg("why"));
+}
+
+}  // namespace bringup::torch_ext::graphs

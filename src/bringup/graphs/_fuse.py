@@ -1,0 +1,513 @@
+"""Level 2 of a replay: consecutive elementwise nodes as one C function each.
+
+It says which calls it writes and how, so that every bit is torch's, groups nodes and writes the
+text; nothing here compiles or runs (`_fuse_build.py`). A text has no addresses: functions read
+them from a table.
+
+Exact means: the operators below, whose results were compared with torch's (`tests/sweeps`), half
+types rounded behind each. What is left are results that torch itself gives in two ways, in vectors
+and behind them: NaN, and which zero `maximum` takes. A function that meets one puts back what it
+has overwritten and says so; then torch's kernels run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+# More elements are no faster in a function: torch uses threads and has little left to save.
+MOST_ELEMENTS = {"float16": 64}  # its conversions are no vectors in every compiler
+_MOST_ELEMENTS = 4096
+_MOST_NODES = 48  # of a function
+
+_STORED = {
+    "float32": "float", "float64": "double", "float16": "half_t", "bfloat16": "bfloat16_t",
+    "bool": "uint8_t", "uint8": "uint8_t", "int8": "int8_t", "int16": "int16_t",
+    "int32": "int32_t", "int64": "int64_t",
+}  # fmt: skip
+_COMPUTED = {"float32": "float", "float64": "double", "float16": "float", "bfloat16": "float"}
+_BYTES = {"float": 4, "double": 8, "half_t": 2, "bfloat16_t": 2, "uint8_t": 1, "int8_t": 1,
+          "int16_t": 2, "int32_t": 4, "int64_t": 8}  # fmt: skip
+_MOST = {"float32": 3.4028234663852886e38, "float64": math.inf, "float16": 65504.0,
+         "bfloat16": 3.3895313892515355e38}  # fmt: skip
+
+PRELUDE = """\
+#include <stdint.h>
+#include <string.h>
+typedef _Float16 half_t;
+typedef uint16_t bfloat16_t;
+typedef union { float f; uint32_t u; } float_bits;
+typedef union { double f; int64_t i; } double_bits;
+static inline float load_bfloat16(bfloat16_t v) { return ((float_bits){.u = (uint32_t)v << 16}).f; }
+static inline bfloat16_t store_bfloat16(float v) {
+  const uint32_t u = ((float_bits){.f = v}).u;
+  return (bfloat16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+#define FMA(a, b, c) __builtin_fma(a, b, c)
+#define FMAF(a, b, c) __builtin_fmaf(a, b, c)
+#define FABS(a) __builtin_fabs(a)
+#define FABSF(a) __builtin_fabsf(a)
+static inline int32_t BITSF(float v) { return (int32_t)((float_bits){.f = v}).u; }
+static inline int64_t BITS(double v) { return ((double_bits){.f = v}).i; }
+/* Negative for NaN: numbers of the type's width, so that loops with them are vectors. */
+static inline int32_t NANF(float v) { return 0x7f800000 - (BITSF(v) & INT32_MAX); }
+static inline int64_t NAN(double v) { return 0x7ff0000000000000 - (BITS(v) & INT64_MAX); }
+/* Negative for two zeros of which one is negative. */
+static inline int32_t ZEROSF(float a, float b) {
+  return (((BITSF(a) | BITSF(b)) & INT32_MAX) - 1) & (BITSF(a) ^ BITSF(b));
+}
+static inline int64_t ZEROS(double a, double b) {
+  return (((BITS(a) | BITS(b)) & INT64_MAX) - 1) & (BITS(a) ^ BITS(b));
+}
+static inline double LEAST(double a, double b) { return a > b ? b : a; }
+static inline float LEASTF(float a, float b) { return a > b ? b : a; }
+"""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How an operator computes an element.
+
+    Attributes:
+        tensors: which arguments are tensors, `{a}`, `{b}` and `{c}` of the text.
+        text: of C, with `{n}`, `{m}` for the numbers.
+        numbers: which arguments are numbers; None in the place of one is refused.
+        result: "same" as the arguments, "bool", or "moved": bits of an argument.
+        rounds: whether a number in tensor form is rounded to the type of elements first.
+        unsure: negative when torch's bits depend on where the element is; "" never.
+        spreads: whether NaN in an argument makes the result NaN.
+    """
+
+    tensors: tuple[int, ...]
+    text: str
+    numbers: tuple[int, ...] = ()
+    result: str = "same"
+    rounds: bool = True
+    unsure: str = "NAN({r})"
+    spreads: bool = True
+
+
+_MACROS = ("FMA", "FABS", "NAN", "ZEROS", "LEAST")  # with an F behind them for float
+_EXTREME = "NAN({a}) | NAN({b}) | ZEROS({a}, {b})"
+_UNARY = {"neg": "-{a}", "abs": "FABS({a})", "relu": "{a} < 0 ? 0 : {a}"}
+_COMPARED = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+
+RULES: dict[str, Rule] = {
+    "add.Tensor": Rule((0, 1), "FMA({b}, {n}, {a})", (2,)),
+    "sub.Tensor": Rule((0, 1), "FMA({b}, -{n}, {a})", (2,)),
+    "mul.Tensor": Rule((0, 1), "{a} * {b}", rounds=False),
+    "div.Tensor": Rule((0, 1), "{a} / {b}", rounds=False),
+    "maximum": Rule((0, 1), "{a} > {b} ? {a} : {b}", unsure=_EXTREME, spreads=False),
+    "minimum": Rule((0, 1), "{a} < {b} ? {a} : {b}", unsure=_EXTREME, spreads=False),
+    **{name: Rule((0,), text) for name, text in _UNARY.items()},
+    "clamp_min": Rule((0,), "{a} < {n} ? {n} : {a}", (1,)),
+    "clamp_max": Rule((0,), "{a} > {n} ? {n} : {a}", (1,)),
+    "clamp": Rule((0,), "LEAST({a} < {n} ? {n} : {a}, {m})", (1, 2)),
+    **{
+        f"{name}.{kind}": Rule(
+            (0, 1) if kind == "Tensor" else (0,),
+            f"{{a}} {sign} {{{'b' if kind == 'Tensor' else 'n'}}}",
+            () if kind == "Tensor" else (1,),
+            "bool",
+            unsure="",
+            spreads=False,
+        )
+        for name, sign in _COMPARED.items()
+        for kind in ("Tensor", "Scalar")
+    },
+    "where.self": Rule((0, 1, 2), "{a} ? {b} : {c}", result="moved", unsure="", spreads=False),
+    "copy": Rule((1,), "{a}", result="moved", spreads=False),
+    "clone": Rule((0,), "{a}", result="moved", spreads=False),
+    "_to_copy": Rule((0,), "{a}", result="moved", spreads=False),
+    "fill.Scalar": Rule((), "{n}", (1,), unsure="", spreads=False),
+    "zero": Rule((), "0", unsure="", spreads=False),
+}
+
+
+class Tensor(NamedTuple):
+    """Elements in memory: strides are those of the result's dimensions."""
+
+    address: int
+    dtype: str
+    strides: tuple[int, ...]
+
+    def span(self, sizes: Sequence[int]) -> tuple[int, int]:
+        """Return the bytes from the first to behind the last element."""
+        last = sum((n - 1) * s for n, s in zip(sizes, self.strides, strict=True))
+        size = _BYTES[_STORED[self.dtype]]
+        return self.address, self.address + (last + 1) * size
+
+
+class Number(NamedTuple):
+    """A number that a function reads from its table."""
+
+    value: float
+    node: int
+    argument: int
+    updatable: bool
+
+
+@dataclass(frozen=True)
+class Call:
+    """One node that can be written."""
+
+    node: int
+    rule: Rule
+    sizes: tuple[int, ...]
+    tensors: tuple[Tensor | Number, ...]
+    numbers: tuple[Number, ...]
+    result: Tensor
+    name: str
+
+
+class Refused(Exception):  # not an error: why a node is not written
+    """Why a node is not written."""
+
+
+def _as_number(value: Any, node: int, argument: int, *, updatable: bool) -> Number:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise Refused("a number is no plain one")
+    if value != value or (isinstance(value, int) and abs(value) > 2**53):
+        raise Refused("a number is NaN or too long")
+    return Number(float(value), node, argument, updatable)
+
+
+def _as_tensor(value: Any, sizes: Sequence[int]) -> Tensor:
+    """Return a tensor as the result's dimensions see it."""
+    address, dtype, own, strides, _ = value
+    if dtype not in _STORED:
+        raise Refused(f"elements of {dtype} are not written")
+    missing = len(sizes) - len(own)
+    if missing < 0 or any(n not in (1, m) for n, m in zip(own, sizes[missing:], strict=True)):
+        raise Refused("the result has another shape")
+    seen = tuple(0 if n == 1 else s for n, s in zip(own, strides, strict=True))
+    return Tensor(address, dtype, (0,) * missing + seen)
+
+
+def as_call(node: int, row: tuple[str, Any, Any, bool]) -> Call:
+    """Return a node as a call that is written. Raises `Refused`."""
+    op, arguments, results, updatable = row
+    namespace, _, name = op.partition("::")
+    base, dot, overload = name.partition(".")
+    in_place = base.endswith("_") and not base.endswith("__")
+    rule = RULES.get(base.removesuffix("_") + dot + overload if in_place else name)
+    if base in ("clamp", "clamp_") and overload == "" and None in arguments[1:3]:
+        which = "clamp_min" if arguments[2] is None else "clamp_max"
+        rule = replace(RULES[which], numbers=(1 if arguments[2] is None else 2,))
+    if rule is None or namespace != "aten" or len(results) != 1:
+        raise Refused("the operator is not among those that are written")
+    sizes = tuple(results[0][2])
+    result = _as_tensor(results[0], sizes)
+    if any(stride == 0 for n, stride in zip(sizes, result.strides, strict=True) if n > 1):
+        raise Refused("elements of the result share memory")
+    tensors: list[Tensor | Number] = []
+    for position, index in enumerate(rule.tensors):
+        value = arguments[index]
+        if not isinstance(value, tuple):
+            raise Refused("an argument is no tensor")
+        if value[4] is None:
+            tensors.append(_as_tensor(value, sizes))
+        elif position == 0 or rule.result == "moved":
+            raise Refused("an argument is a number in the place of a tensor")
+        else:
+            tensors.append(_as_number(value[4], node, index, updatable=False))
+    numbers = [
+        _as_number(arguments[index], node, index, updatable=updatable) for index in rule.numbers
+    ]
+    call = Call(node, rule, sizes, tuple(tensors), tuple(numbers), result, name)
+    dtypes = [result.dtype, *(one.dtype for one in tensors if isinstance(one, Tensor))]
+    if not 0 < math.prod(sizes) <= min(MOST_ELEMENTS.get(d, _MOST_ELEMENTS) for d in dtypes):
+        raise Refused("of so many elements a function is no faster")
+    _check_types(call)
+    return call
+
+
+def _check_types(call: Call) -> None:
+    given = [one.dtype for one in call.tensors if isinstance(one, Tensor)]
+    if call.rule.result == "moved":
+        if given[0] == "bool" and len(given) == 3:
+            given = given[1:]
+            if {*given} == {call.result.dtype}:
+                return
+        elif len(given) == 1:
+            (source,) = given
+            if source == call.result.dtype or (
+                call.result.dtype in _COMPUTED and (source in _COMPUTED or source == "bool")
+            ):
+                return
+        raise Refused("an argument is converted")
+    dtype = given[0] if given else call.result.dtype
+    expected = "bool" if call.rule.result == "bool" else dtype
+    if {*given} - {dtype} or call.result.dtype != expected:
+        raise Refused("an argument is converted")
+    if dtype not in _COMPUTED:
+        raise Refused(f"{dtype} is not written, only copied")
+    half = dtype in ("float16", "bfloat16")
+    for number in call.numbers:
+        alpha = call.name.startswith(("add", "sub"))
+        if half and alpha and (number.updatable or number.value != 1):
+            raise Refused("torch rounds alpha times an argument of half types in two ways")
+        if math.isfinite(number.value) and abs(number.value) > _MOST[dtype]:
+            raise Refused("a number is beyond its type")
+
+
+@dataclass
+class Group:
+    """Calls whose elements one loop nest computes: none reads or writes what another one writes, or
+    it is the same element.
+    """
+
+    sizes: tuple[int, ...]
+    calls: list[Call] = field(default_factory=list)
+    reads: set[Tensor] = field(default_factory=set)  # that nothing before wrote
+    writes: set[Tensor] = field(default_factory=set)
+
+    def takes(self, call: Call) -> bool:
+        """Whether the call may be one more."""
+        if call.sizes != self.sizes or len(self.calls) == _MOST_NODES:
+            return False
+        reads = {one for one in call.tensors if isinstance(one, Tensor)}
+        everything = self.reads | self.writes | reads | {call.result}
+        pairs = [(call.result, other) for other in everything]
+        pairs += [(one, other) for one in reads for other in self.writes]
+        return not any(one != other and self._meet(one, other) for one, other in pairs)
+
+    def _meet(self, one: Tensor, other: Tensor) -> bool:
+        (a, b), (c, d) = one.span(self.sizes), other.span(self.sizes)
+        return a < d and c < b
+
+    def add(self, call: Call) -> None:
+        """Take one more."""
+        self.reads |= {one for one in call.tensors if isinstance(one, Tensor)} - self.writes
+        self.writes.add(call.result)
+        self.calls.append(call)
+
+
+def groups_of(rows: Sequence[Any]) -> tuple[list[Group], list[str]]:
+    """Return the groups of what `Graph.fusable` gives, and for each node why it is in none."""
+    groups: list[Group] = []
+    reasons: list[str] = []
+    current: Group | None = None
+    for node, row in enumerate(rows):
+        reason = row if isinstance(row, str) else ""
+        if not reason:
+            try:
+                call = as_call(node, row)
+                if current is None or not current.takes(call):
+                    current = Group(call.sizes)
+                    if not current.takes(call):
+                        raise Refused("its result lies over an argument")
+                    groups.append(current)
+                current.add(call)
+            except Refused as refused:
+                reason = str(refused)
+        if reason:
+            current = None
+        reasons.append(reason)
+    return groups, reasons
+
+
+@dataclass(frozen=True)
+class Written:
+    """A function and what it is called with."""
+
+    body: str  # behind the function's name
+    addresses: tuple[int, ...]
+    numbers: tuple[Number, ...]
+    most: tuple[float, ...]  # of each number
+    scratch_bytes: int
+    writes: tuple[tuple[int, int], ...]  # address, bytes
+
+
+class Writer:
+    """Writes the function of one group."""
+
+    def __init__(self, group: Group) -> None:
+        self.group = group
+        self.tensors: list[Tensor] = []
+        self.numbers: list[Number] = []
+        self.most: list[float] = []
+        self.head: list[str] = []
+        self.inner: list[str] = []
+        self.values: dict[Tensor, str] = {}  # variables with the elements as they are stored
+        self.unsure: dict[str, list[str]] = {}  # by type
+        self.count = 0
+
+    def write(self) -> Written:
+        """Return the function."""
+        group = self.group
+        for call in group.calls:
+            self._write_call(call)
+        for tensor in sorted(group.writes, key=self.tensors.index):
+            self.inner.append(f"{self._element(tensor)} = {self.values[tensor]};")
+        saved, scratch = self._saved()
+        spans = {one: one.span(group.sizes) for one in group.writes}
+        lines = [
+            *(
+                f"{_STORED[t.dtype]}* const p{k} = (void*)p[{k}];"
+                for k, t in enumerate(self.tensors)
+            ),
+            *self.head,
+            *(f"memcpy(scratch + {at}, {p}, {size});" for p, at, size in saved),
+            *(f"{kind} unsure_{kind} = 0;" for kind in self.unsure),
+            *self._nest(),
+        ]
+        if self.unsure:
+            lines += [
+                f"if ({' | '.join(f'(unsure_{kind} < 0)' for kind in self.unsure)}) {{",
+                *(f"memcpy({p}, scratch + {at}, {size});" for p, at, size in saved),
+                "return 1;",
+                "}",
+            ]
+        return Written(
+            "\n".join((*lines, "return 0;")),
+            tuple(one.address for one in self.tensors),
+            tuple(self.numbers),
+            tuple(self.most),
+            scratch,
+            tuple((a, b - a) for a, b in sorted(spans.values())),
+        )
+
+    def _saved(self) -> tuple[list[tuple[str, int, int]], int]:
+        """Return what is read and overwritten: (variable, place in the scratch memory, bytes)."""
+        saved, at = [], 0
+        both = self.group.reads & self.group.writes if self.unsure else set()
+        for tensor in sorted(both, key=self.tensors.index):
+            begin, end = tensor.span(self.group.sizes)
+            saved.append((f"p{self.tensors.index(tensor)}", at, end - begin))
+            at += (end - begin + 63) // 64 * 64
+        return saved, at
+
+    def _place(self, tensor: Tensor) -> int:
+        if tensor not in self.tensors:
+            self.tensors.append(tensor)
+        return self.tensors.index(tensor)
+
+    def _element(self, tensor: Tensor) -> str:
+        return f"p{self._place(tensor)}[@{self._place(tensor)}@]"  # completed by _nest
+
+    def _variable(self, kind: str, text: str) -> str:
+        name = f"v{self.count}"
+        self.count += 1
+        self.inner.append(f"const {kind} {name} = {text};")
+        return name
+
+    def _stored(self, tensor: Tensor) -> str:
+        """Return a variable with the element as it lies in memory."""
+        if tensor not in self.values:
+            self.values[tensor] = self._variable(_STORED[tensor.dtype], self._element(tensor))
+        return self.values[tensor]
+
+    def _number(self, number: Number, dtype: str, *, rounds: bool) -> str:
+        position = len(self.numbers)
+        self.numbers.append(number)
+        self.most.append(_MOST[dtype])
+        kind = _COMPUTED[dtype]
+        text = f"({kind})n[{position}]"
+        if rounds:
+            text = _widened(_narrowed(text, dtype), dtype)
+        self.head.append(f"const {kind} n{position} = {text};")
+        return f"n{position}"
+
+    def _write_call(self, call: Call) -> None:
+        rule, result = call.rule, call.result
+        self._place(result)
+        if rule.result == "moved":
+            stored = [self._stored(one) for one in call.tensors if isinstance(one, Tensor)]
+            last = call.tensors[-1]
+            assert isinstance(last, Tensor)
+            text = rule.text.format(**dict(zip("abc", stored, strict=False)))
+            if last.dtype != result.dtype:
+                kind = _COMPUTED[result.dtype]
+                text = f"({text} != 0)" if last.dtype == "bool" else _widened(text, last.dtype)
+                wide = self._variable(kind, f"({kind}){text}")
+                if last.dtype != "bool":
+                    self._note(kind, _of_kind(f"NAN({wide})", kind))
+                text = _narrowed(wide, result.dtype)
+            self.values[result] = self._variable(_STORED[result.dtype], text)
+            return
+        first = next((one for one in call.tensors if isinstance(one, Tensor)), result)
+        dtype = first.dtype
+        kind = _COMPUTED[dtype]
+        names: dict[str, str] = {}
+        for letter, one in zip("ab", call.tensors, strict=False):
+            if isinstance(one, Tensor):
+                names[letter] = self._variable(kind, _widened(self._stored(one), dtype))
+            else:
+                names[letter] = self._number(one, dtype, rounds=rule.rounds)
+        for letter, one in zip("nm", call.numbers, strict=False):
+            names[letter] = self._number(one, dtype, rounds=True)
+        text = _of_kind(rule.text.format(**names), kind)
+        if rule.result == "bool":
+            self.values[result] = self._variable("uint8_t", text)
+            return
+        computed = self._variable(kind, text)
+        if rule.unsure:
+            self._note(kind, _of_kind(rule.unsure.format(r=computed, **names), kind))
+        self.values[result] = self._variable(
+            _STORED[result.dtype], _narrowed(computed, result.dtype)
+        )
+
+    def _note(self, kind: str, condition: str) -> None:
+        """Let the function say that it is not sure where the number is negative."""
+        flag = "int32_t" if kind == "float" else "int64_t"
+        self.unsure.setdefault(flag, [])
+        self.inner.append(f"unsure_{flag} |= {condition};")
+
+    def _nest(self) -> Iterator[str]:
+        """Return the loops, over as few dimensions as there are in memory."""
+        sizes, strides = _collapsed(self.group.sizes, self.tensors)
+        for d, size in enumerate(sizes):
+            if d == len(sizes) - 1:
+                yield "#pragma GCC ivdep"
+            yield f"for (int64_t i{d} = 0; i{d} < {size}; ++i{d}) {{"
+        for line in self.inner:
+            for k, own in enumerate(strides):
+                index = " + ".join(
+                    f"i{d}" if s == 1 else f"i{d} * {s}" for d, s in enumerate(own) if s
+                )
+                line = line.replace(f"[@{k}@]", f"[{index or 0}]")
+            yield line
+        yield "}" * len(sizes)
+
+
+def _of_kind(text: str, kind: str) -> str:
+    for macro in _MACROS if kind == "float" else ():
+        text = text.replace(macro + "(", macro + "F(")
+    return text
+
+
+def _widened(text: str, dtype: str) -> str:
+    """Return what is computed with of an element in memory."""
+    if dtype == "bfloat16":
+        return f"load_bfloat16({text})"
+    return f"(float){text}" if dtype == "float16" else text
+
+
+def _narrowed(text: str, dtype: str) -> str:
+    if dtype == "bfloat16":
+        return f"store_bfloat16({text})"
+    return f"(half_t)({text})" if dtype == "float16" else text
+
+
+def _collapsed(
+    sizes: Sequence[int], tensors: Sequence[Tensor]
+) -> tuple[list[int], list[list[int]]]:
+    """Return sizes and the strides of each tensor without dimensions that are not needed."""
+    order = [d for d in range(len(sizes)) if sizes[d] > 1]
+    order.sort(key=lambda d: [-t.strides[d] for t in tensors])
+    kept: list[int] = []
+    strides: list[list[int]] = [[] for _ in tensors]
+    for d in order:
+        own = [t.strides[d] for t in tensors]
+        if kept and all(s[-1] == o * sizes[d] for s, o in zip(strides, own, strict=True)):
+            kept[-1] *= sizes[d]
+            for s, o in zip(strides, own, strict=True):
+                s[-1] = o
+        else:
+            kept.append(sizes[d])
+            for s, o in zip(strides, own, strict=True):
+                s.append(o)
+    return kept, strides

@@ -1,0 +1,180 @@
+"""Level 2 of a replay, behind the capture: functions are written, compiled in the background and
+given to the graph, which uses them from its next replay on.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import queue
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from bringup import jit, settings
+from bringup.errors import BringupError
+from bringup.graphs._fuse import PRELUDE, Group, Writer, Written, groups_of
+
+_log = settings.logger("graphs")
+_PENDING = "its function is not compiled yet"
+
+
+class Fusing:
+    """The functions of one graph, from the capture on.
+
+    Args:
+        native: the graph; it is not kept.
+    """
+
+    def __init__(self, native: Any) -> None:
+        self._native = weakref.ref(native)
+        self.done = threading.Event()
+
+    def run(self) -> None:
+        """Write and compile, and hand over; leaves the graph as it is where that fails."""
+        try:
+            native = self._native()
+            if native is None:
+                return
+            rows, arguments = native.fusable()
+            groups, reasons = groups_of(rows)
+            written = [Writer(group).write() for group in groups]
+            if not written:
+                native.do_not_fuse("no node is among those that are written")
+                return
+            del native  # while it compiles, nothing keeps the graph
+            try:
+                functions = _compile([one.body for one in written])
+            except (BringupError, OSError) as error:
+                _warn(error)
+                if (native := self._native()) is not None:
+                    native.do_not_fuse(f"its function was not compiled: {error}")
+                return
+            if (native := self._native()) is not None:
+                _hand_over(native, groups, written, functions, reasons, arguments)
+        finally:
+            self.done.set()
+
+
+def _hand_over(
+    native: Any,
+    groups: Sequence[Group],
+    written: Sequence[Written],
+    functions: Sequence[int],
+    reasons: list[str],
+    arguments: Any,
+) -> None:
+    runs = [
+        (
+            function,
+            group.calls[0].node,
+            len(group.calls),
+            list(one.addresses),
+            [number.value for number in one.numbers],
+            [
+                (number.node, number.argument, position, most)
+                for position, (number, most) in enumerate(zip(one.numbers, one.most, strict=True))
+                if number.updatable
+            ],
+            list(one.writes),
+        )
+        for group, one, function in zip(groups, written, functions, strict=True)
+    ]
+    native.fuse(runs, reasons, max(one.scratch_bytes for one in written), arguments)
+
+
+def source_of(bodies: Sequence[str]) -> tuple[str, list[int]]:
+    """Return the text of functions with these bodies, equal ones once, and which one each is."""
+    numbers: dict[str, int] = {}
+    which = [numbers.setdefault(body, len(numbers)) for body in bodies]
+    parameters = "char* const* p, const double* n, char* scratch"
+    lines = [PRELUDE]
+    for body, number in numbers.items():
+        lines.append(f"static int32_t f{number}({parameters}) {{\n{body}\n}}")
+    names = ", ".join(f"f{number}" for number in numbers.values())
+    lines.append(f"static int32_t (*const functions[])({parameters}) = {{{names}}};")
+    lines.append("const void* run(int32_t i) { return (const void*)functions[i]; }\n")
+    return "\n".join(lines), which
+
+
+def _compile(bodies: Sequence[str]) -> list[int]:
+    """Return the addresses of functions with these bodies."""
+    text, which = source_of(bodies)
+    source = jit.Source(text=text, name="replay.c", abi="function")
+    # What these do about conditional values leaves loops that are no vectors.
+    flags = ("-Wno-unused", "-fno-strict-aliasing", "-fno-thread-jumps", "-fno-tree-pre")
+    binary = jit.compile(source, flags=flags)
+    run = ctypes.CDLL(str(binary.path)).run  # never closed: graphs have addresses
+    run.restype, run.argtypes = ctypes.c_void_p, [ctypes.c_int32]
+    return [run(number) for number in which]
+
+
+class _Worker:
+    """One thread that fuses graphs, one after the other. A process that ends waits for what it does
+    then, and no more: the interpreter would end the thread in the midst of native code. A forked
+    child has its own; graphs that wait there stay at the level that they have.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        for fusing in getattr(self, "pending", ()):
+            fusing.done = threading.Event()  # another thread may have been about to set it
+            fusing.done.set()
+        self.pending: set[Fusing] = set()
+        self._ended = threading.Event()
+        self._queue: queue.SimpleQueue[Fusing | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self.warned = False
+
+    def give(self, fusing: Fusing) -> None:
+        self.pending.add(fusing)
+        self._queue.put(fusing)
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._work, args=(self._queue,), name="bringup-replay", daemon=True
+                )
+                self._thread.start()
+
+    def end(self) -> None:
+        self._ended.set()
+        self._queue.put(None)
+        if self._thread is not None:
+            self._thread.join()
+
+    def _work(self, waiting: queue.SimpleQueue[Fusing | None]) -> None:
+        while (fusing := waiting.get()) is not None and not self._ended.is_set():
+            try:
+                fusing.run()
+            except Exception:
+                if self._ended.is_set():  # nothing can be compiled any more
+                    return
+                _log.exception("level 2 of a captured graph failed: it stays at level 1")
+            finally:
+                self.pending.discard(fusing)
+
+
+_worker = _Worker()
+os.register_at_fork(after_in_child=_worker.reset)
+atexit.register(_worker.end)
+
+
+def _warn(error: Exception) -> None:
+    if not _worker.warned:
+        _worker.warned = True
+        _log.warning(
+            "functions of captured graphs cannot be compiled, which stay at level 1: %s", error
+        )
+
+
+def fuse(native: Any) -> Fusing:
+    """Let the graph run at level 2 as soon as its functions are there."""
+    native.do_not_fuse(_PENDING)
+    fusing = Fusing(native)
+    _worker.give(fusing)
+    return fusing
