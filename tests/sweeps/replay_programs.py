@@ -59,7 +59,7 @@ UNARY: list[Callable[[Tensor], Tensor]] = [
     lambda x: torch.nn.functional.embedding(order(x), x),
     lambda x: x.masked_fill(x > 0, -1.5).masked_fill_(x < -2, 7),
     lambda x: x.clone().fill_(0.3) + torch.arange(x.shape[1], device=x.device),
-    lambda x: x.clone()[1:].zero_() + torch.full((), -0.0, dtype=x.dtype, device=x.device),
+    lambda x: x.clone()[:1].zero_() + torch.full((), -0.0, dtype=x.dtype, device=x.device),
     lambda x: x.mean().expand(x.shape) + x.mean((0, 1)),
     lambda x: torch.ops.aten.add_.Scalar(x.clone(), 2, 0.5).div_(3),
     lambda x: torch.ops.aten.mul.Scalar(torch.ops.aten.rsub.Scalar(x, 2), 0.7),
