@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 namespace bringup::runtime {
 namespace {
@@ -34,6 +35,7 @@ struct LaunchBlock::State {
       std::free(chunks);
       chunks = next;
     }
+    while (others != nullptr) delete std::exchange(others, std::exchange(others->others, nullptr));
   }
   State(const State&) = delete;
   State& operator=(const State&) = delete;
@@ -42,6 +44,7 @@ struct LaunchBlock::State {
   std::byte* free_begin = inside;
   std::byte* free_end = inside + kInside;
   Chunk* chunks = nullptr;
+  State* others = nullptr;  // the first of a chain
   void* few_pointers[kFewArguments];
   ArgKind few_kinds[kFewArguments];
   void** pointers = few_pointers;
@@ -167,7 +170,15 @@ void LaunchBlock::add_tensor_list(std::span<const std::optional<TensorDesc>> ten
   state_->append(ArgKind::kTensorList, state_->copy_of(list));
 }
 
-void** LaunchBlock::args() noexcept { return state_->pointers; }
+void LaunchBlock::add_all(LaunchBlock other) {
+  State* const added = other.state_.release();
+  State** last = &added->others;
+  while (*last != nullptr) last = &(*last)->others;
+  *last = std::exchange(state_->others, added);
+  for (int32_t i = 0; i < added->size; ++i) state_->append(added->kinds[i], added->pointers[i]);
+}
+
+void** LaunchBlock::args() const noexcept { return state_->pointers; }
 
 const uint8_t* LaunchBlock::kinds() const noexcept {
   return reinterpret_cast<const uint8_t*>(state_->kinds);

@@ -51,11 +51,13 @@ class BRINGUP_API LaunchBlock {
   void add_int_list(std::span<const int64_t> values);
   void add_float_list(std::span<const double> values);
   void add_tensor_list(std::span<const std::optional<TensorDesc>> tensors);
+  // All arguments of another block, whose memory this one keeps.
+  void add_all(LaunchBlock other);
 
   // What `run(args, n, ctx)` takes. Stable addresses: moving the block or appending does not move
   // arguments already added, so DLTensor and scalar pointers stay valid as long as the block lives.
   // The arrays that args() and kinds() return are valid until the next argument is appended.
-  void** args() noexcept;
+  void** args() const noexcept;
   const uint8_t* kinds() const noexcept;  // size() entries of bringup_arg_kind
   int32_t size() const noexcept;
 

@@ -103,7 +103,24 @@ c10::Stream current_stream(c10::DeviceIndex device) noexcept;
 c10::Stream exchange_current_stream(c10::Stream stream);
 // A priority beyond the device's range becomes its nearest end, as in CUDA.
 c10::Stream pooled_stream(c10::DeviceIndex device, int32_t priority);
+
+// Work that a thread has put off: it comes before anything else that the thread enqueues.
+class DeferredWork {
+ public:
+  virtual void enqueue() noexcept = 0;
+
+ protected:
+  ~DeferredWork() = default;
+};
+// This thread's, or null.
+inline DeferredWork*& deferred_work() noexcept {
+  static thread_local DeferredWork* work = nullptr;
+  return work;
+}
+
+// To enqueue something there, or to wait.
 inline bringup_stream native_stream(const c10::Stream& stream) noexcept {
+  if (C10_UNLIKELY(deferred_work() != nullptr)) deferred_work()->enqueue();
   return reinterpret_cast<bringup_stream>(stream.id());
 }
 

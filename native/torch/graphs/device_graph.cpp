@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "torch/devices/profiler.h"
@@ -64,8 +65,13 @@ void DeviceGraph::build(const std::vector<std::unique_ptr<Node>>& nodes) {
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (!nodes[i]->runs_on_device()) continue;
     add_span(first, i);
-    add_to_driver(i);
-    first = i + 1;
+    first = end_of_list(i);
+    if (first == i + 1) {
+      add_to_driver(i);
+    } else {
+      add_list(i, first);
+    }
+    i = first - 1;
   }
   add_span(first, nodes.size());
 }
@@ -85,7 +91,79 @@ void DeviceGraph::add_to_driver(size_t number) {
     const bringup_launch_values_args* values = node.device_values();
     check_driver(driver.graph_add_values(graph_, values), values->name);
   }
-  kernels_.emplace(number, static_cast<int32_t>(kernels_.size()));
+  kernels_.emplace(number, kernel_count_++);
+}
+
+size_t DeviceGraph::end_of_list(size_t first) const {
+  const PackedCall* const begin = nodes_[first]->listed_call();
+  // A driver that reads arguments when they are due would have to find those of one node.
+  const bool changes = active_driver()->graph_update_kernel != nullptr;
+  if (begin == nullptr || (nodes_[first]->device_launch() != nullptr && !changes)) return first + 1;
+  const Variant& variant = *begin->listed;
+  const size_t most = first + static_cast<size_t>(variant.list->calls);
+  SeparateMemory memory;
+  size_t i = first;
+  for (; i < std::min(most, nodes_.size()) && nodes_[i]->runs_on_device(); ++i) {
+    const PackedCall* const call = nodes_[i]->listed_call();
+    if (call == nullptr || call->listed != &variant) break;
+    if (!memory.add(call->block, variant.results.size())) break;
+  }
+  return i;
+}
+
+const bringup_launch& DeviceGraph::launch_of(List& list) const {
+  list.args.clear();
+  list.kinds.clear();
+  std::vector<Grid> grids;
+  for (size_t i = list.first; i < list.last; ++i) {
+    const bringup_launch& one = *nodes_[i]->device_launch();
+    list.args.insert(list.args.end(), one.args, one.args + one.nargs);
+    list.kinds.insert(list.kinds.end(), one.kinds, one.kinds + one.nargs);
+    grids.push_back(nodes_[i]->listed_call()->grid);
+  }
+  const ListEntry& entry = *nodes_[list.first]->listed_call()->listed->list;
+  const Grid grid = merge_grids(grids);
+  list.launch = *nodes_[list.first]->device_launch();
+  list.launch.nargs = static_cast<int32_t>(list.args.size());
+  list.launch.args = list.args.data();
+  list.launch.kinds = list.kinds.data();
+  list.launch.fn = device_function(entry.kernel, device());
+  list.launch.grid = grid.blocks;
+  list.launch.work_items = grid.work_items;
+  return list.launch;
+}
+
+PlainLaunch DeviceGraph::values_of(const List& list) const {
+  std::vector<bringup_launch_values_args> calls;
+  for (size_t i = list.first; i < list.last; ++i) calls.push_back(*nodes_[i]->device_values());
+  return merge_values(*nodes_[list.first]->listed_call()->listed, device(), calls);
+}
+
+void DeviceGraph::add_list(size_t first, size_t last) {
+  const bringup_driver& driver = *active_driver();
+  List& list = *lists_.emplace_back(std::make_unique<List>(List{first, last, {}, {}, {}}));
+  const std::string& op = nodes_[first]->op();
+  if (nodes_[first]->device_values() != nullptr) {
+    const PlainLaunch values = values_of(list);
+    const bringup_launch_values_args arguments = values.arguments();
+    check_driver(driver.graph_add_values(graph_, &arguments), op.c_str());
+  } else {
+    check_driver(driver.graph_add_kernel(graph_, &launch_of(list)), op.c_str());
+  }
+  const int32_t number = kernel_count_++;
+  for (size_t i = first; i < last; ++i) kernels_.emplace(i, number);
+}
+
+void DeviceGraph::update_list(List& list) {
+  const bringup_driver& driver = *active_driver();
+  const std::string& op = nodes_[list.first]->op();
+  const int32_t number = kernels_.at(list.first);
+  if (nodes_[list.first]->device_values() == nullptr) {
+    return check_driver(driver.graph_update_kernel(graph_, number, &launch_of(list)), op.c_str());
+  }
+  const PlainLaunch values = values_of(list);
+  const bringup_launch_values_args arguments = values.arguments();
+  check_driver(driver.graph_update_values(graph_, number, &arguments), op.c_str());
 }
 
 void DeviceGraph::add_span(size_t first, size_t last) {
@@ -102,6 +180,9 @@ bool DeviceGraph::copies_arguments(size_t node) const {
 }
 
 void DeviceGraph::update(size_t node) {
+  const auto has = [&](const auto& list) { return list->first <= node && node < list->last; };
+  const auto found = std::find_if(lists_.begin(), lists_.end(), has);
+  if (found != lists_.end()) return update_list(**found);
   const bringup_driver& driver = *active_driver();
   if (const bringup_launch_values_args* values = nodes_[node]->device_values()) {
     return check_driver(driver.graph_update_values(graph_, kernels_.at(node), values),

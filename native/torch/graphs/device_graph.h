@@ -14,6 +14,7 @@
 #include "torch/devices/state.h"
 #include "torch/graphs/node.h"
 #include "torch/graphs/staged_changes.h"
+#include "torch/operators/lists.h"
 
 namespace bringup::torch_ext::graphs {
 
@@ -85,7 +86,21 @@ class DeviceGraph {
   void wait_for_everything() noexcept;
   void build(const std::vector<std::unique_ptr<Node>>& nodes);
   void add_span(size_t first, size_t last);
+  // Of nodes from `first` the one behind those that one launch can make; before `last`.
+  size_t end_of_list(size_t first) const;
+  void add_list(size_t first, size_t last);
   void add_to_driver(size_t number);
+  // Consecutive nodes as one launch of kernel.h's form; of plain values nothing is kept.
+  struct List {
+    size_t first;
+    size_t last;
+    std::vector<void*> args;
+    std::vector<uint8_t> kinds;
+    bringup_launch launch;
+  };
+  const bringup_launch& launch_of(List& list) const;
+  PlainLaunch values_of(const List& list) const;
+  void update_list(List& list);
   struct Numbered {
     DeviceGraph* graph;
     uint64_t number;
@@ -103,6 +118,8 @@ class DeviceGraph {
   std::vector<std::unique_ptr<Span>> spans_;
   bringup_graph graph_ = nullptr;
   std::unordered_map<size_t, int32_t> kernels_;  // the driver's numbers of nodes
+  int32_t kernel_count_ = 0;
+  std::vector<std::unique_ptr<List>> lists_;
   std::atomic<bool> validating_{false};
   bool failed_ = false;  // the launch that runs now; only its thread looks
 };

@@ -93,6 +93,8 @@ class Node {
   virtual const bringup_launch_values_args* device_values() const { return nullptr; }
   // The same for a copy; none for all other nodes.
   virtual std::optional<DeviceCopy> device_copy() const { return std::nullopt; }
+  // Its kernel's call, which one launch can make together with others; null: it is made alone.
+  virtual const PackedCall* listed_call() const { return nullptr; }
   // The same for a call that starts its work itself, which the driver captures.
   virtual const ForeignNode* captured_call() const { return nullptr; }
   bool runs_on_device() const {
@@ -171,6 +173,9 @@ class KernelNode final : public Node {
   }
   const bringup_launch_values_args* device_values() const override {
     return values_launch_.fn != nullptr ? &values_launch_ : nullptr;
+  }
+  const PackedCall* listed_call() const override {
+    return packed_.listed != nullptr ? &packed_ : nullptr;
   }
   bool updatable() const override { return true; }
   std::optional<Draws> draws() const override { return call_.draws; }

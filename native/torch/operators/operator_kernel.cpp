@@ -19,6 +19,7 @@
 #include "torch/devices/fallback.h"
 #include "torch/devices/host_random.h"
 #include "torch/devices/state.h"
+#include "torch/operators/lists.h"
 #include "torch/operators/random_call.h"
 #include "torch/ops/frame.h"
 
@@ -160,7 +161,8 @@ void run_operator(const OperatorKernel& kernel, const c10::OperatorHandle& op,
     if (!launch->empty) put_random(launch->block.args(), launch->random, point);
   }
   kernel.record.native_calls.fetch_add(1, std::memory_order_relaxed);
-  if (!launch->empty) {
+  ListScope* const list = ListScope::current();
+  if (!launch->empty && (list == nullptr || !list->take(*launch, arguments))) {
     launch_kernel(launch->entry(), std::move(launch->block), launch->grid, launch->device);
   }
   torch::jit::drop(*stack, count);
@@ -264,6 +266,13 @@ std::unique_ptr<Variant> ask(const OperatorKernel& kernel, c10::ArrayRef<c10::IV
     variant->dense->name = variant->name;
     variant->dense->flags = variant->flags;
   }
+  if (const auto list = nb::cast<runtime::KernelId>(answer[4]); list != 0) {
+    variant->list = std::make_unique<ListEntry>();
+    variant->list->kernel = runtime::KernelTable::instance().get(list);
+    variant->list->name = variant->name;
+    variant->list->flags = variant->flags;
+    variant->list->calls = nb::cast<int32_t>(answer[5]);
+  }
   return variant;
 }
 
@@ -330,7 +339,8 @@ std::optional<PackedCall> OperatorKernel::pack(c10::ArrayRef<c10::IValue> inputs
   }
   auto launch = prepare(*this, inputs, outputs, true);
   if (!launch || launch->empty || !launch->held.empty()) return std::nullopt;
-  return PackedCall{launch->entry().kernel, std::move(launch->block), launch->grid, launch->random};
+  return PackedCall{launch->entry().kernel, std::move(launch->block), launch->grid, launch->random,
+                    launch->can_be_listed() ? launch->variant : nullptr};
 }
 
 void OperatorKernel::check_captured(c10::ArrayRef<c10::IValue> inputs,
@@ -436,6 +446,7 @@ runtime::TensorDesc describe(const at::Tensor& tensor, c10::IntArrayRef sizes,
 }
 
 OperatorKernel& register_operator_kernel(std::unique_ptr<OperatorKernel> made) {
+  register_list_operators();
   OperatorKernel& kernel = *made;
   const c10::OperatorName& op = kernel.handle.operator_name();
   // Where another library has a kernel the fallback stays withdrawn: put back it would win over it.

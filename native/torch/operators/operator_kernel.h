@@ -54,6 +54,10 @@ struct OperatorLaunch {
     const LastingKernel& usual = *variant;
     return dense ? *variant->dense : usual;
   }
+  // Whether its variant's list entry takes it.
+  bool can_be_listed() const {
+    return variant->list != nullptr && random < 0 && (dense || variant->kernel->values == nullptr);
+  }
 };
 
 // The kernel of one overload.

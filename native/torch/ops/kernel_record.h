@@ -22,12 +22,20 @@
 
 namespace bringup::torch_ext {
 
+struct Variant;
+
 // A call with its arguments packed: what starts it at any time, from addresses as they were.
 struct PackedCall {
   std::shared_ptr<const runtime::Kernel> kernel;
   runtime::LaunchBlock block;
   Grid grid;
   int32_t random = -1;  // of the block's arguments the one that put_random fills; -1 for none
+  const Variant* listed = nullptr;  // that has an entry for several such calls; null: none
+};
+
+// The entry of a pointwise kernel that makes several calls in one launch.
+struct ListEntry final : LastingKernel {
+  int32_t calls = 0;  // at most
 };
 
 // A binary for calls with one key. Published once and never freed, so that it can be read without a
@@ -39,6 +47,8 @@ struct Variant : LastingKernel {
   at::ScalarType computed = at::ScalarType::Undefined;
   // Of a pointwise kernel with plain values: the entry for operands that are dense. Null: none.
   std::unique_ptr<LastingKernel> dense;
+  // For calls whose arguments follow each other: of kernel.h's form, or plain values of dense ones.
+  std::unique_ptr<ListEntry> list;
 };
 
 // Lives until the process ends: calls, variants and graphs refer to it.

@@ -96,9 +96,31 @@ class OpenCLWriter(jit.Writer):
             elements=self.elements,
             threads=self.threads,
         )
-        source = self._source(element, text)
         strided, flat = (element.pointwise_values(self, dense=one) for one in (False, True))
-        return jit.Written(source, _folder_of(element), strided, ("bringup_dense", flat))
+        calls = self.calls(flat)
+        several = ("bringup_calls", calls) if calls > 1 else None
+        if several:
+            text += self._list([*dense.texts, "long n"], calls, element, body)
+        source = self._source(element, text)
+        folder = _folder_of(element)
+        return jit.Written(source, folder, strided, ("bringup_dense", flat), several)
+
+    def _list(self, given: Sequence[str], calls: int, element: jit.Element, constants: str) -> str:
+        names = [one.rpartition(" ")[2] for one in given]
+        return _LIST.format(
+            parameters=", ".join(f"{one}_{call}" for call in range(calls) for one in given),
+            first=" ".join(f"{one} = {name}_0;" for one, name in zip(given, names, strict=True)),
+            others="".join(
+                f"  blocks = (n + {self.elements - 1}) / {self.elements};\n"
+                "  behind = block >= blocks; block -= behind ? blocks : 0;\n"
+                f"  {' '.join(f'{one} = behind ? {one}_{call} : {one};' for one in names)}\n"
+                for call in range(1, calls)
+            ),
+            constants=constants,
+            elements=self.elements,
+            threads=self.threads,
+            stored=_stored(element, lambda name: "index"),
+        )
 
     def reduction(self, element: jit.Element, *, values: bool) -> jit.Written:
         """Return an entry in which `shared` threads of a block, a power of 2, make one result."""
@@ -345,6 +367,21 @@ kernel void bringup_dense({dense}) {{
   for (int k = 0; k < {elements}; k += {threads}) {{
     const long index = first + k;
     if (index < n) {{ {dense_stored} }}
+  }}
+}}
+"""
+# A block finds its call, whose elements it takes as one of bringup_dense does; without branches, so
+# that this is no part of the loops over threads.
+_LIST = """\
+kernel void bringup_calls({parameters}) {{
+  long block = get_group_id(0), blocks;
+  int behind;
+  {first}
+{others}{constants}  const long first = block * {elements} + get_local_id(0);
+#pragma unroll
+  for (int k = 0; k < {elements}; k += {threads}) {{
+    const long index = first + k;
+    if (index < n) {{ {stored} }}
   }}
 }}
 """

@@ -6,6 +6,7 @@ What their pieces mean is in include/bringup/element.h.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bringup.jit.source.c_loops import C_LOOPS, KEEPS_VECTORS
@@ -22,7 +23,8 @@ from bringup.jit.source.writer import (
     Written,
 )
 
-_VALUES, _DENSE = "bringup_values", "bringup_dense"
+_VALUES, _DENSE, _LIST = "bringup_values", "bringup_dense", "bringup_calls"
+_MOST_CALLS = 64  # of a list in kernel.h's form
 
 
 class CppWriter(Writer):
@@ -49,12 +51,18 @@ class CppWriter(Writer):
         tensors = [i for i, operand in enumerate(element.operands) if operand.form == "tensor"]
         text = _pointwise_body(element, tensors)
         if not values:
-            return _entry(element, text)
+            count = len(element.operands) + len(element.results)
+            made = _entry(element, text, _LIST_ENTRY.format(name=_LIST, count=count))
+            return replace(made, several=(_LIST, _MOST_CALLS))
         binding = element.pointwise_values(self, dense=False)
         dense = element.pointwise_values(self, dense=True)
+        calls = self.calls(dense)
         more = _values_entry(_VALUES, element, RANK) + _values_entry(_DENSE, element, 0)
-        made = _entry(element, text, more, _VALUES)
-        return Written(made.source, made.flags, binding, (_DENSE, dense))
+        if calls > 1:
+            more += _list_of_values(element, calls, self.elements)
+        made = _entry(element, text, more, _VALUES, values=True)
+        several = (_LIST, calls) if calls > 1 else None
+        return Written(made.source, made.flags, binding, (_DENSE, dense), several)
 
     def reduction(self, element: Element, *, values: bool) -> Written:
         """Return an entry that gives the elements behind each result to an object of the author's
@@ -63,7 +71,7 @@ class CppWriter(Writer):
         text = _reduction_body(element)
         if not values:
             return _entry(element, text)
-        made = _entry(element, text, _reduction_values(element), _VALUES)
+        made = _entry(element, text, _reduction_values(element), _VALUES, values=True)
         return Written(made.source, made.flags, element.reduction_values(self))
 
 
@@ -146,7 +154,9 @@ def _reduction_body(element: Element) -> str:
     )
 
 
-def _entry(element: Element, body: str, more: str = "", entry: str = ENTRY) -> Written:
+def _entry(
+    element: Element, body: str, more: str = "", entry: str = ENTRY, *, values: bool = False
+) -> Written:
     source = element.source
     types = f"using bringup_computed = {element.computed};\n" + "".join(
         f"using bringup_result_{r} = {c_type};\n" for r, c_type in enumerate(element.results)
@@ -166,7 +176,7 @@ def _entry(element: Element, body: str, more: str = "", entry: str = ENTRY) -> W
         text=text,
         name=f"{name.stem}.entry{name.suffix}",
         entry=entry,
-        abi="values" if more else "args",
+        abi="values" if values else "args",
         kind="device",
     )
     return Written(glued, (f"-iquote{source.directory}",) if source.path is not None else ())
@@ -219,11 +229,13 @@ class _Values:
         self._lines.append(f"{c_type} {name} = {value};")
         self._args.append(f"&{name}")
 
+    def parameters(self, sizes: Sequence[str], last: Sequence[str] = ()) -> list[str]:
+        return [*self._parameters, *(f"int64_t {one}" for one in (*sizes, *last))]
+
     def text(self, name: str, sizes: Sequence[str], last: Sequence[str] = ()) -> str:
-        parameters = [*self._parameters, *(f"int64_t {one}" for one in (*sizes, *last))]
         return _VALUES_ENTRY.format(
             name=name,
-            parameters=", ".join(parameters),
+            parameters=", ".join(self.parameters(sizes, last)),
             sizes=", ".join(sizes),
             lines="".join(f"  {line}\n" for line in self._lines),
             args=", ".join(self._args),
@@ -231,13 +243,38 @@ class _Values:
         )
 
 
-def _values_entry(name: str, element: Element, strides: int) -> str:
-    written, rank = _Values(element), strides or 1
+def _pointwise_values(element: Element, strides: int, rank: int) -> _Values:
+    written = _Values(element)
     for i in range(len(element.operands)):
         written.operand(i, strides, rank)
     for out in element.outs:
         written.tensor(out, strides, rank, "shape")
+    return written
+
+
+def _values_entry(name: str, element: Element, strides: int) -> str:
+    rank = strides or 1
+    written = _pointwise_values(element, strides, rank)
     return written.text(name, [f"z{d}" for d in range(rank)])
+
+
+def _list_of_values(element: Element, calls: int, elements: int) -> str:
+    parameters = _pointwise_values(element, 0, 1).parameters(["n"])
+    names = [one.rpartition(" ")[2] for one in parameters]
+    return _LIST_OF_VALUES.format(
+        name=_LIST,
+        parameters=", ".join(f"{one}_{call}" for call in range(calls) for one in parameters),
+        calls="".join(
+            _CALL_OF_LIST.format(
+                count=f"n_{call}",
+                less=elements - 1,
+                elements=elements,
+                dense=_DENSE,
+                given=", ".join(f"{one}_{call}" for one in names),
+            )
+            for call in range(calls)
+        ),
+    )
 
 
 def _reduction_values(element: Element) -> str:
@@ -327,6 +364,24 @@ BRINGUP_EXPORT void {name}(const bringup_position* at, {parameters}) {{
   ctx.block_index = at->block_idx.x;
   ctx.block_count = at->grid_dim.x;
   bringup_run(args, {count}, &ctx);
+}}
+"""
+_LIST_OF_VALUES = """
+BRINGUP_EXPORT void {name}(const bringup_position* at, {parameters}) {{
+  bringup_position here = *at;
+  uint32_t first = 0;
+{calls}}}
+"""
+_CALL_OF_LIST = """\
+  here.grid_dim.x = static_cast<uint32_t>(({count} + {less}) / {elements});
+  here.block_idx.x = at->block_idx.x - first;
+  if (here.block_idx.x < here.grid_dim.x) return {dense}(&here, {given});
+  first += here.grid_dim.x;
+"""
+_LIST_ENTRY = """
+BRINGUP_EXPORT int32_t {name}(void** args, int32_t n, const bringup_ctx* ctx) {{
+  for (int32_t i = 0; i < n; i += {count}) bringup_run(args + i, {count}, ctx);
+  return 0;
 }}
 """
 _TEXT = """\

@@ -23,6 +23,8 @@ from bringup.jit.source.source import Source
 RANK = 6  # of pointwise kernels with plain values; native/torch/operators/operator_kernel.h, too
 KEPT = 4  # of reductions: as many dimensions of the results, then as many that are reduced
 _MOST_BLOCKS = 1 << 16
+_MOST_VALUES = 64  # of a launch; native/grid/c_call.h, too
+_MOST_CALLS = 24
 
 Form = Literal["tensor", "integer", "float", "number", "none", "string", "random"]
 
@@ -148,6 +150,9 @@ class Written:
         binding: how the entry is called; None in kernel.h's form.
         dense: of a pointwise kernel with plain values, the entry for tensors whose elements lie
             one behind another, and how that one is called.
+        several: of a pointwise kernel, the entry for several calls at once, one behind another, and
+            how many there are at most. With plain values these are calls of `dense`, which each
+            have their own blocks, and null and 0 for those that are missing.
 
     Examples:
         >>> from bringup import jit
@@ -160,6 +165,7 @@ class Written:
     flags: tuple[str, ...] = ()
     binding: Binding | None = None
     dense: tuple[str, Binding] | None = None
+    several: tuple[str, int] | None = None
 
 
 class Writer(abc.ABC):
@@ -185,6 +191,10 @@ class Writer(abc.ABC):
     elements: int = 1 << 14
     lanes: int = 1
     number: str = "double"
+
+    def calls(self, dense: Binding) -> int:
+        """Return how many calls of a `dense` entry one launch can make; fewer than 2: no list."""
+        return min(_MOST_VALUES // len(dense.parameters), _MOST_CALLS)
 
     @property
     def loops(self) -> LoopLanguage | None:

@@ -27,8 +27,8 @@ from bringup.ops.operators.contract import is_number, refusal
 from bringup.ops.operators.family import Kind, Overload, functional_form
 
 # Dtypes of the results, number of the kernel, the dtype that chose it; of the kernel for operands
-# that are dense, or 0.
-Plan = tuple[tuple[torch.dtype, ...], int, torch.dtype, int]
+# that are dense, or 0; of the one for several calls, or 0, and how many these are at most.
+Plan = tuple[tuple[torch.dtype, ...], int, torch.dtype, int, int, int]
 
 _WIDENED = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
@@ -174,7 +174,7 @@ class Planner:
         if refused is not None:
             return refused
         kernels = self._compile(values, inputs, decided, written)
-        return None if kernels is None else (written, kernels[0], decided, kernels[1])
+        return None if kernels is None else (written, kernels[0], decided, *kernels[1:])
 
     def _properties(self, values: Sequence[Any]) -> Any:
         """Return the properties of a call's device: that of its first tensor there."""
@@ -321,10 +321,8 @@ class Planner:
         inputs: Sequence[Any],
         decided: torch.dtype,
         results: Sequence[torch.dtype],
-    ) -> tuple[int, int] | None:
-        """Return the numbers of the kernel and of the one for dense operands, which may be 0; None
-        where it takes no such call.
-        """
+    ) -> tuple[int, int, int, int] | None:
+        """Return what a plan has of kernels; None where it takes no such call."""
         name, properties = self._overload.qualified_name, self._properties(values)
         on_host = self._declaration.source is not None and self._declaration.source.kind == "host"
         target = "cpu" if on_host else jit.target_of_arch(properties.arch)
@@ -343,10 +341,11 @@ class Planner:
             with compiling_for(name):
                 binary = jit.compile(written.source, macros=macros, target=target, flags=flags)
                 kernel = replace(binary, binding=written.binding).kernel_id
-                if written.dense is None:
-                    return kernel, 0
-                entry, binding = written.dense
-                return kernel, replace(binary, entry=entry, binding=binding).kernel_id
+                entry, binding = written.dense or ("", None)
+                dense = replace(binary, entry=entry, binding=binding).kernel_id if entry else 0
+                entry, calls = written.several or ("", 0)
+                several = replace(binary, entry=entry, binding=binding).kernel_id if entry else 0
+                return kernel, dense, several, calls
         except MissingKernelError as error:
             raise MissingKernelError(
                 f"{name}: {error}", spec=error.spec, command=error.command
