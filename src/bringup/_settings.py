@@ -212,6 +212,11 @@ def inherited(*names: str) -> dict[str, str]:
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
+def torchrun_restarts() -> int:
+    """Return how often torchrun has started this process's group anew."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
 def without(*names: str) -> dict[str, str]:
     """Return the environment but for these variables, for a program that is started."""
     return {name: text for name, text in os.environ.items() if name not in names}

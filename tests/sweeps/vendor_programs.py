@@ -38,6 +38,8 @@ empty_quantized empty_strided fill_.Scalar fill_.Tensor is_set_to quantize_per_c
 quantize_per_tensor quantize_per_tensor.tensor_qparams quantize_per_tensor.tensors
 quantize_per_tensor_dynamic record_stream resize_ set_.source_Storage
 set_.source_Storage_storage_offset set_.source_Tensor view view.dtype zero_
+batch_norm_backward_elemt batch_norm_backward_reduce batch_norm_elemt batch_norm_gather_stats
+batch_norm_gather_stats_with_counts batch_norm_stats
 """
 OF_THE_KIT = frozenset(_OWN.split())
 

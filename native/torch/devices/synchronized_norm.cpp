@@ -2,11 +2,11 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/var_mean.h>
-#include <torch/library.h>
 
 #include <tuple>
 #include <vector>
 
+#include "torch/devices/registration.h"
 #include "torch/devices/state.h"
 
 namespace bringup::torch_ext {
@@ -108,8 +108,7 @@ Tensor backward_input(const Tensor& grad, const Tensor& input, const Tensor& mea
 }  // namespace
 
 void register_synchronized_norm() {
-  static auto* library = new torch::Library(torch::Library::IMPL, "aten",
-                                            c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  static auto* library = new KitLibrary("aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   library->impl("batch_norm_stats", TORCH_FN(stats));
   library->impl("batch_norm_gather_stats", TORCH_FN(gather_stats));
   library->impl("batch_norm_gather_stats_with_counts", TORCH_FN(gather_stats_with_counts));

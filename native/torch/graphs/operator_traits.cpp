@@ -73,9 +73,9 @@ OperatorTraits look_up(const c10::OperatorHandle& op,
   const KernelRecord* kernel = find_kernel(op);
   traits.has_kernel = kernel != nullptr && kernel->runs_on(c10::kCPU);
   traits.foreign = foreign_device_kernel(op);
-  traits.made_of_others = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
-                          (!op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1) ||
-                           is_list_operator(op));
+  traits.made_of_others =
+      op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
+      (!op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1) || is_list_operator(op));
   traits.may_draw =
       !traits.has_kernel && (traits.numbers.draws_inside() || traits.numbers.generator() >= 0);
   // An operator that is one for torch.compile by its tags has all of them.

@@ -17,6 +17,7 @@ from typing import Any
 
 from bringup import _native
 from bringup._after_import import after_import
+from bringup._settings import torchrun_restarts
 from bringup.errors import NativeLibraryError
 
 BACKEND = "bringup"
@@ -62,6 +63,9 @@ def _complete_defaults(c10d: Any, name: str) -> None:
         there = getattr(kwargs.get("device_id"), "type", "") == name
         if there and name not in c10d.BackendConfig(backend).get_device_backend_map():
             kwargs["device_id"] = None  # a group of gloo alone cannot have it
+        if restarts := torchrun_restarts():
+            # torchrun keeps its store, with the addresses of processes that have ended.
+            args = (c10d.PrefixStore(f"restart {restarts}", args[0]), *args[1:])
         group, store = made = make_group(size, rank, ranks, backend, *args, **kwargs)
         if store is not None and name in (device.type for device in group._device_types):
             group._set_default_backend(c10d.ProcessGroup.BackendType.CUSTOM)

@@ -22,8 +22,9 @@ from bringup._native import torch_library
 from bringup.errors import CaptureError
 from bringup.graphs._assumptions import Given
 from bringup.graphs._compiled_code import generated_code_refused
+from bringup.graphs._content import CapturedContent
 from bringup.graphs._dispatch_records import HandledCalls
-from bringup.graphs._graph import CapturedContent, CapturedGraph
+from bringup.graphs._graph import CapturedGraph
 from bringup.graphs._handlers import hooked_names, registered_names
 from bringup.graphs._inputs import declared_inputs
 from bringup.graphs._jagged import show_to_recorder

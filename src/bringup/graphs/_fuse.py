@@ -265,7 +265,7 @@ class Group:
     writes: set[Tensor] = field(default_factory=set)
 
     def takes(self, call: Call) -> bool:
-        """Whether the call may be one more."""
+        """Return whether the call may be one more."""
         if call.sizes != self.sizes or len(self.calls) == _MOST_NODES:
             return False
         reads = {one for one in call.tensors if isinstance(one, Tensor)}

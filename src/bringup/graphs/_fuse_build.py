@@ -46,7 +46,7 @@ class Fusing:
                 return
             del native  # while it compiles, nothing keeps the graph
             try:
-                functions = _compile([one.body for one in written])
+                functions = compile_bodies([one.body for one in written])
             except (BringupError, OSError) as error:
                 _warn(error)
                 if (native := self._native()) is not None:
@@ -99,7 +99,7 @@ def source_of(bodies: Sequence[str]) -> tuple[str, list[int]]:
     return "\n".join(lines), which
 
 
-def _compile(bodies: Sequence[str]) -> list[int]:
+def compile_bodies(bodies: Sequence[str]) -> list[int]:
     """Return the addresses of functions with these bodies."""
     text, which = source_of(bodies)
     source = jit.Source(text=text, name="replay.c", abi="function")
@@ -159,14 +159,14 @@ class _Worker:
                 self.pending.discard(fusing)
 
 
-_worker = _Worker()
-os.register_at_fork(after_in_child=_worker.reset)
-atexit.register(_worker.end)
+worker = _Worker()
+os.register_at_fork(after_in_child=worker.reset)
+atexit.register(worker.end)
 
 
 def _warn(error: Exception) -> None:
-    if not _worker.warned:
-        _worker.warned = True
+    if not worker.warned:
+        worker.warned = True
         _log.warning(
             "functions of captured graphs cannot be compiled, which stay at level 1: %s", error
         )
@@ -176,5 +176,5 @@ def fuse(native: Any) -> Fusing:
     """Let the graph run at level 2 as soon as its functions are there."""
     native.do_not_fuse(_PENDING)
     fusing = Fusing(native)
-    _worker.give(fusing)
+    worker.give(fusing)
     return fusing

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import bisect
-import functools
 import json
 import os
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 
 from bringup import settings
-from bringup._native import torch_library
 from bringup.errors import CaptureError, UpdateError
+from bringup.graphs._content import CapturedContent
 from bringup.graphs._describe import (
-    Access,
     GraphDiff,
     GraphMemory,
     chrome_trace,
@@ -33,12 +29,8 @@ from bringup.graphs._describe import (
 )
 from bringup.graphs._dispatch_records import (
     DispatchRecord,
-    HandledCall,
     HandledRecord,
-    handled_nodes,
 )
-from bringup.graphs._handlers import gives_all_arguments, handler_for
-from bringup.graphs._optimizers import GivenOptimizer
 from bringup.graphs._pool import GraphPool
 from bringup.graphs._run import RunUnit
 from bringup.graphs._slots import (
@@ -47,93 +39,10 @@ from bringup.graphs._slots import (
     NodeLevel,
     Record,
     Slot,
-    SlotPlace,
-    UpdatableCall,
     UpdateReport,
-    name_slots,
-    resolve,
 )
-from bringup.ops.registration.handle_lifetime import hold
 
-if TYPE_CHECKING:
-    from bringup.graphs._fuse_build import Fusing
-
-__all__ = ["CapturedContent", "CapturedGraph", "NodeLevel", "Slot", "UpdateReport"]
-
-
-class CapturedContent:
-    """What a capture made: the native graph and the names of its slots.
-
-    Names are half of the cost of capturing kernels, and made when first asked for: at once where
-    handlers have a say, so that their mistakes raise and a later registration changes nothing.
-    """
-
-    def __init__(
-        self,
-        native: Any,
-        watch: Any,
-        handled: Sequence[HandledCall],
-        kept: Sequence[Any],
-        pool: GraphPool,
-        optimizers: Sequence[GivenOptimizer] = (),
-    ) -> None:
-        self.native = native
-        self.pool = pool
-        self.optimizers = optimizers  # that stepped
-        self.kept = kept  # what nodes use
-        self.watch = watch  # also the graph's own; here the garbage collector finds it
-        operators = native.operators()
-        self._held = [hold(op) for op in operators]  # nodes have handles
-        self._handled = handled
-        self._naming = threading.Lock()
-        self.updating = threading.RLock()  # of records, which read what they write
-        self.fusing: Fusing | None = None  # at level 2
-        if handled or any(handler_for(op) or gives_all_arguments(op) for op in operators):
-            self._name_slots()
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in ("places", "records", "table"):
-            raise AttributeError(name)
-        self._name_slots()
-        return self.__dict__[name]
-
-    def _name_slots(self) -> None:
-        with self._naming:
-            if "table" in self.__dict__:
-                return
-            native = self.native
-            in_groups = {node for one in self.kept for node in getattr(one, "nodes", ())}
-            of_node = handled_nodes(self._handled, [row[1] for row in native.nodes()])
-            calls = [
-                UpdatableCall(
-                    node,
-                    op,
-                    scope,
-                    native.host_values(node),
-                    node in in_groups or native.is_kernel(node),
-                    of_node.get(node),
-                    functools.partial(_values_by_name, native, node),
-                )
-                for node, op, scope in native.updatable()
-            ]
-            self.places, self.records = name_slots(calls)  # in the order of nodes
-            names = [place.name for place in self.places]
-            table = torch_library("a captured graph").graphs.SlotTable(
-                native, lambda key: resolve(key, names), UpdateReport
-            )
-            for place in self.places:
-                table.add(place.node, place.argument, place.name, place.variable_length)
-            self.table = table
-
-    def places_of(self, node: int) -> list[SlotPlace]:
-        """Return the slots of one node."""
-        first = bisect.bisect_left(self.places, node, key=lambda place: place.node)
-        after = bisect.bisect_right(self.places, node, key=lambda place: place.node)
-        return self.places[first:after]
-
-    def accesses(self) -> list[list[Access]]:
-        """Return what every node reads and writes, in replay order."""
-        return [[Access(*row) for row in rows] for rows in self.native.accesses()]
+__all__ = ["CapturedGraph", "NodeLevel", "Slot", "UpdateReport"]
 
 
 class CapturedGraph:
@@ -614,10 +523,6 @@ def _by_record(
                 f"no record takes '{key}'; records: {_listed(records)}. Nothing was changed"
             )
     return pairs
-
-
-def _values_by_name(native: Any, node: int) -> dict[str, HostValue]:
-    return {name: value for _, name, _, value in native.host_values(node)}
 
 
 def _listed(records: Sequence[Record | HandledRecord]) -> str:

@@ -16,7 +16,8 @@ from typing import Any, TypeAlias
 import torch
 
 from bringup.errors import UpdateError
-from bringup.graphs._graph import CapturedContent, CapturedGraph
+from bringup.graphs._content import CapturedContent
+from bringup.graphs._graph import CapturedGraph
 from bringup.graphs._slots import HostValue
 
 _CONSTANTS = (bool, int, float, str, type(None))

@@ -136,7 +136,7 @@ def test_without_a_compiler_level_1_goes_on_and_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("BRINGUP_JIT_CXX", "/nowhere/cxx")
-    monkeypatch.setattr(_fuse_build._worker, "warned", False)
+    monkeypatch.setattr(_fuse_build.worker, "warned", False)
     x = X.clone()
     for number in (7, 8):
         graph, result = fused(lambda n=number: (x * n + n).relu() - n)
@@ -181,14 +181,14 @@ Held: TypeAlias = tuple[threading.Event, threading.Event]
 def held(monkeypatch: pytest.MonkeyPatch) -> Held:
     """Compiling sets the first event and waits for the second one."""
     written, go = threading.Event(), threading.Event()
-    compiled = _fuse_build._compile
+    compiled = _fuse_build.compile_bodies
 
     def wait(bodies: list[str]) -> list[int]:
         written.set()
         assert go.wait(60)
         return compiled(bodies)
 
-    monkeypatch.setattr(_fuse_build, "_compile", wait)
+    monkeypatch.setattr(_fuse_build, "compile_bodies", wait)
     return written, go
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from bringup import graphs
 from bringup.graphs import _fuse
-from bringup.graphs._fuse_build import _compile
+from bringup.graphs._fuse_build import compile_bodies
 
 HALVES = (torch.float16, torch.bfloat16)
 DTYPES = (torch.float32, torch.float64, *HALVES)
@@ -86,7 +86,7 @@ class Functions:
         written = [_fuse.Writer(group).write() for group in self.groups]
         address = ctypes.c_void_p
         type_ = ctypes.CFUNCTYPE(ctypes.c_int32, address, address, address)
-        self.functions = [type_(one) for one in _compile([one.body for one in written])]
+        self.functions = [type_(one) for one in compile_bodies([one.body for one in written])]
         self.tables = [
             (
                 (ctypes.c_uint64 * len(one.addresses))(*one.addresses),
