@@ -108,11 +108,13 @@ def memory_of_a_result_is_kept_until_it_is_there(me: Rank) -> None:
         dist.all_reduce(x, async_op=True)
         del x
         end = time.monotonic() + 10
+        held = []  # other blocks of that size, which would be given again and again
         again = torch.empty(70_000, device=me.device)
         while again.data_ptr() != address and time.monotonic() < end:
-            del again
-            time.sleep(0.001)
+            held.append(again)
+            time.sleep(0.01)
             again = torch.empty(70_000, device=me.device)
+    assert again.data_ptr() == address
     assert again.eq(me.size).all(), again
 
 

@@ -17,6 +17,9 @@ Tensors flat(const std::vector<Tensors>& lists) {
   return all;
 }
 
+std::vector<Tensors> lists(const Tensors& list) { return {list}; }
+const std::vector<Tensors>& lists(const std::vector<Tensors>& given) { return given; }
+
 void check(const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(tensor.device().type() == kDevice, "backend 'bringup' got a tensor of ",
                     tensor.device(), ": expected one of its device; init_process_group(\"cpu:gloo,",
@@ -44,12 +47,6 @@ Tensors in_rows(const Tensors& hosts) {
   Tensors rows;
   for (const auto& host : hosts) rows.push_back(in_one_row(host));
   return rows;
-}
-
-int64_t flat_numel(const Tensors& tensors) {
-  int64_t total = 0;
-  for (const auto& tensor : tensors) total += tensor.numel();
-  return total;
 }
 
 std::vector<int64_t> counts(const Tensors& tensors) {
@@ -116,6 +113,27 @@ WorkPtr DeviceBackend::start(OpType op, const std::vector<Tensors>& inputs, Tens
   return work;
 }
 
+template <class Inputs, class Outputs, class Call>
+WorkPtr DeviceBackend::exchange(OpType op, const Inputs& inputs, const Outputs& outputs,
+                                Call call) {
+  return start(op, lists(inputs), flat(lists(outputs)), [=](auto& gloo, Loan& loan) {
+    auto from = loan.lend(inputs, Use::kIn);
+    auto to = loan.lend(outputs, Use::kOut);
+    return call(gloo, to, from);
+  });
+}
+
+template <class Asked, class Call>
+WorkPtr DeviceBackend::reduced(OpType op, const Tensors& tensors, const Asked& options, Call call) {
+  const Reduction reduction(options.reduceOp, tensors.front().scalar_type(), getSize());
+  return start(op, {}, tensors, [=](auto& gloo, Loan& loan) {
+    auto chosen = options;
+    chosen.reduceOp = reduction.op;
+    auto hosts = loan.lend(tensors, Use::kInOut, &reduction);
+    return call(gloo, hosts, chosen);
+  });
+}
+
 void DeviceBackend::startCoalescing() {
   const std::lock_guard lock(coalescing_);
   coalesced_.emplace();
@@ -169,11 +187,8 @@ WorkPtr DeviceBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions&
 }
 
 WorkPtr DeviceBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
-  const Reduction reduction(options.reduceOp, only(tensors).scalar_type(), getSize());
-  return start(OpType::ALLREDUCE, {}, tensors, [=](auto& gloo, Loan& loan) {
-    auto chosen = options;
-    chosen.reduceOp = reduction.op;
-    auto hosts = loan.lend(tensors, Use::kInOut, &reduction);
+  only(tensors);
+  return reduced(OpType::ALLREDUCE, tensors, options, [](auto& gloo, auto& hosts, auto& chosen) {
     return gloo.allreduce(hosts, chosen);
   });
 }
@@ -181,30 +196,21 @@ WorkPtr DeviceBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions&
 WorkPtr DeviceBackend::allreduce_coalesced(Tensors& tensors,
                                            const c10d::AllreduceCoalescedOptions& options) {
   TORCH_CHECK_VALUE(!tensors.empty(), "expected at least one tensor");
-  const Reduction reduction(options.reduceOp, tensors.front().scalar_type(), getSize());
-  return start(OpType::ALLREDUCE_COALESCED, {}, tensors, [=](auto& gloo, Loan& loan) {
-    auto chosen = options;
-    chosen.reduceOp = reduction.op;
-    auto hosts = loan.lend(tensors, Use::kInOut, &reduction);
-    return gloo.allreduce_coalesced(hosts, chosen);
-  });
+  return reduced(OpType::ALLREDUCE_COALESCED, tensors, options,
+                 [](auto& gloo, auto& hosts, auto& chosen) {
+                   return gloo.allreduce_coalesced(hosts, chosen);
+                 });
 }
 
 WorkPtr DeviceBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
-  const Reduction reduction(options.reduceOp, only(tensors).scalar_type(), getSize());
-  return start(OpType::REDUCE, {}, tensors, [=](auto& gloo, Loan& loan) {
-    auto chosen = options;
-    chosen.reduceOp = reduction.op;
-    auto hosts = loan.lend(tensors, Use::kInOut, &reduction);
-    return gloo.reduce(hosts, chosen);
-  });
+  only(tensors);
+  return reduced(OpType::REDUCE, tensors, options,
+                 [](auto& gloo, auto& hosts, auto& chosen) { return gloo.reduce(hosts, chosen); });
 }
 
 WorkPtr DeviceBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                                  const c10d::AllgatherOptions& options) {
-  return start(OpType::ALLGATHER, {inputs}, flat(outputs), [=](auto& gloo, Loan& loan) {
-    auto from = loan.lend(inputs, Use::kIn);
-    auto to = loan.lend(outputs, Use::kOut);
+  return exchange(OpType::ALLGATHER, inputs, outputs, [options](auto& gloo, auto& to, auto& from) {
     return gloo.allgather(to, from, options);
   });
 }
@@ -221,11 +227,10 @@ WorkPtr DeviceBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
 
 WorkPtr DeviceBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                                            const c10d::AllgatherOptions& options) {
-  return start(OpType::ALLGATHER_COALESCED, {inputs}, flat(outputs), [=](auto& gloo, Loan& loan) {
-    auto from = loan.lend(inputs, Use::kIn);
-    auto to = loan.lend(outputs, Use::kOut);
-    return gloo.allgather_coalesced(to, from, options);
-  });
+  return exchange(OpType::ALLGATHER_COALESCED, inputs, outputs,
+                  [options](auto& gloo, auto& to, auto& from) {
+                    return gloo.allgather_coalesced(to, from, options);
+                  });
 }
 
 WorkPtr DeviceBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
@@ -239,18 +244,14 @@ WorkPtr DeviceBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors
 
 WorkPtr DeviceBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
                               const c10d::GatherOptions& options) {
-  return start(OpType::GATHER, {inputs}, flat(outputs), [=](auto& gloo, Loan& loan) {
-    auto from = loan.lend(inputs, Use::kIn);
-    auto to = loan.lend(outputs, Use::kOut);
+  return exchange(OpType::GATHER, inputs, outputs, [options](auto& gloo, auto& to, auto& from) {
     return gloo.gather(to, from, options);
   });
 }
 
 WorkPtr DeviceBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                const c10d::ScatterOptions& options) {
-  return start(OpType::SCATTER, inputs, outputs, [=](auto& gloo, Loan& loan) {
-    auto from = loan.lend(inputs, Use::kIn);
-    auto to = loan.lend(outputs, Use::kOut);
+  return exchange(OpType::SCATTER, inputs, outputs, [options](auto& gloo, auto& to, auto& from) {
     return gloo.scatter(to, from, options);
   });
 }
@@ -288,7 +289,7 @@ int64_t DeviceBackend::part_of_rank(const at::Tensor& output, const Tensors& inp
   TORCH_CHECK_VALUE(is_whole ? input[0].numel() == output.numel() * getSize()
                              : input.size() == size && input[rank].numel() == output.numel(),
                     "expected ", size, " parts of the output's ", output.numel(),
-                    " elements to reduce, got ", flat_numel(input), " elements in ", input.size(),
+                    " elements to reduce, got ", total_numel(input), " elements in ", input.size(),
                     " tensors");
   if (is_whole) return getRank() * output.numel();
   int64_t begin = 0;

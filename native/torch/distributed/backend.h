@@ -77,7 +77,11 @@ class DeviceBackend final : public c10d::Backend {
   // Gives gloo the loan's tensors.
   using Post = std::function<WorkPtr(c10d::Backend& gloo, Loan& loan)>;
   WorkPtr start(c10d::OpType op, const std::vector<Tensors>& inputs, Tensors outputs, Post post);
-
+  // What moves from inputs to outputs, and what is reduced in place.
+  template <class Inputs, class Outputs, class Call>
+  WorkPtr exchange(c10d::OpType op, const Inputs& inputs, const Outputs& outputs, Call call);
+  template <class Asked, class Call>
+  WorkPtr reduced(c10d::OpType op, const Tensors& tensors, const Asked& options, Call call);
   WorkPtr scatter_reduced(c10d::OpType op, const Tensors& outputs,
                           const std::vector<Tensors>& inputs,
                           const c10d::ReduceScatterOptions& options);

@@ -2,8 +2,6 @@
 
 #include <ATen/ATen.h>
 
-#include <tuple>
-
 namespace bringup::distributed {
 namespace {
 
@@ -67,7 +65,19 @@ c10::Stream copy_stream(c10::Device device) {
   return streams.emplace(device.index(), made).first->second;
 }
 
+void fetch(const at::Tensor& tensor, const at::Tensor& host) {
+  const CopyStream stream(tensor.device());
+  host.copy_(tensor, /*non_blocking=*/true);
+  device_guard().synchronizeStream(stream.get());
+}
+
 }  // namespace
+
+int64_t total_numel(const Tensors& tensors) {
+  int64_t total = 0;
+  for (const auto& tensor : tensors) total += tensor.numel();
+  return total;
+}
 
 at::Tensor movable(const at::Tensor& host) {
   return gloo_has(host.scalar_type()) ? host : host.unsqueeze(-1).view(at::kByte);
@@ -138,11 +148,7 @@ at::Tensor Loan::lend(const at::Tensor& tensor, Use use, const Reduction* reduct
 at::Tensor Loan::staged(const at::Tensor& tensor, at::ScalarType wire, Use use,
                         const Reduction* reduction) {
   at::Tensor host = pinned(tensor.sizes(), tensor.scalar_type());
-  if (use != Use::kOut) {
-    const CopyStream stream(tensor.device());
-    host.copy_(tensor, /*non_blocking=*/true);
-    device_guard().synchronizeStream(stream.get());
-  }
+  if (use != Use::kOut) fetch(tensor, host);
   if (wire != tensor.scalar_type()) host = host.to(wire);
   if (use != Use::kOut && reduction != nullptr && reduction->factor.defined()) {
     host.mul_(reduction->factor);
@@ -164,10 +170,7 @@ std::vector<Tensors> Loan::lend(const std::vector<Tensors>& lists, Use use) {
 }
 
 at::Tensor Loan::lend_flat(const Tensors& tensors, Use use) {
-  int64_t total = 0;
-  for (const auto& tensor : tensors) total += tensor.numel();
-  const auto type = tensors.front().scalar_type();
-  at::Tensor flat = pinned({total}, type);
+  at::Tensor flat = pinned({total_numel(tensors)}, tensors.front().scalar_type());
   int64_t begin = 0;
   for (const auto& tensor : tensors) {
     const at::Tensor part = flat.narrow(0, begin, tensor.numel()).view(tensor.sizes());
@@ -175,7 +178,7 @@ at::Tensor Loan::lend_flat(const Tensors& tensors, Use use) {
     if (use == Use::kOut) {
       written_.push_back({tensor, part});
     } else {
-      part.copy_(tensor);
+      fetch(tensor, part);
     }
   }
   return flat;

@@ -52,6 +52,8 @@ class CopyStream {
 
 enum class Use { kIn, kOut, kInOut };
 
+int64_t total_numel(const Tensors& tensors);
+
 // The tensor, or its bytes where gloo lacks the dtype.
 at::Tensor movable(const at::Tensor& host);
 

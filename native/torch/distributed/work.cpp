@@ -45,8 +45,6 @@ void DeviceWork::posted(WorkPtr inner) {
       });
 }
 
-void DeviceWork::failed(std::exception_ptr error) { end(std::move(error)); }
-
 void DeviceWork::complete() {
   try {
     loan_.give_back();

@@ -16,7 +16,7 @@ class DeviceWork final : public c10d::Work {
   Loan& loan() { return loan_; }
   // Once, when gloo has it, or cannot have it.
   void posted(WorkPtr inner);
-  void failed(std::exception_ptr error);
+  void failed(std::exception_ptr error) { end(std::move(error)); }
 
   bool isCompleted() override;
   int sourceRank() const override;
