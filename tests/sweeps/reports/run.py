@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -27,6 +28,10 @@ KINDS = {
     "compiled": rewritten_programs.PROGRAMS,
 }
 REPLAYS = 3
+# What a kernel of the device says when it is waited for, with the operator and the index.
+ASYNCHRONOUS_INDEX = re.compile(
+    r"operator 'aten::\S+' failed in stream .* index -?\d+ is outside dimension \d+ of size \d+"
+)
 
 
 def cases() -> list[str]:
@@ -81,6 +86,8 @@ def difference_on_device(program: Callable[[str], Any], device: str) -> str:
         outcome(lambda: program("cpu")),
         outcome(lambda: program(device)),
     )
+    if type(expected) is IndexError and ASYNCHRONOUS_INDEX.search(str(raised)):
+        return ""
     if type(expected) is not type(raised):
         return f"expected {expected!r}, got {raised!r}"
     return "" if expected is not None else difference(want, got)

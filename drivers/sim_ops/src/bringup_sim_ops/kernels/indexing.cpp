@@ -25,6 +25,7 @@ BRINGUP_EXPORT int32_t index_select(void** args, int32_t, const bringup_ctx* ctx
   const int64_t dim = wrapped(bringup::scalar<int64_t>(args[1]), self.ndim);
   const I* indices = elements<I>(args[2]);
   const int64_t n = bringup::numel(index), size = length(self, dim);
+  if (index.ndim > 1) return bringup::fail(ctx, "the index is no vector");  // Meta lets it by
   const int64_t index_stride = index.ndim > 0 ? index.strides[0] : 0;
   for (int64_t i = 0; i < n; ++i) {
     if (indices[i * index_stride] < 0 || indices[i * index_stride] >= size) {
