@@ -71,32 +71,28 @@ def results_are_there_for_the_stream_that_waits(me: Rank) -> None:
 
 
 def the_caller_does_not_wait_for_the_device(me: Rank) -> None:
-    with sim.faults(copy_latency_us=10 * SLOW):
-        x = torch.zeros(1000, device=me.device)
-        x.copy_(torch.ones(1000, device=me.device), non_blocking=True)
+    x = torch.ones(1000, device=me.device)
+    with sim.faults(lost_event=1):  # the device is not done while this lasts
         work = dist.all_reduce(x, async_op=True)
-        assert not torch.accelerator.current_stream().query()
-        work.wait()
+        assert not work.is_completed()
+    work.wait()
     assert x.eq(me.size).all()
 
 
 def a_group_does_not_wait_for_another(me: Rank) -> None:
     first, second = dist.new_group(), dist.new_group()
-    slow = torch.Stream(me.device)
-    x, y = torch.zeros(1000, device=me.device), torch.ones(10, device=me.device)
-    torch.accelerator.synchronize()
-    with sim.faults(copy_latency_us=20 * SLOW):
-        with slow:
-            x.copy_(torch.ones(1000, device=me.device), non_blocking=True)
-            behind = dist.all_reduce(x, group=first, async_op=True)
+    x, y = torch.ones(1000, device=me.device), torch.ones(10, device=me.device)
+    end = time.monotonic() + 30
+    with sim.faults(lost_event=1):  # that of the first
+        behind = dist.all_reduce(x, group=first, async_op=True)
         work = dist.all_reduce(y, group=second, async_op=True)
         while not work.is_completed():
+            assert time.monotonic() < end, "it waits for the other group"
             time.sleep(0.001)
         assert not behind.is_completed()
-        with slow:
-            behind.wait()
-            assert x.eq(me.size).all()
+    behind.wait()
     work.wait()
+    assert x.eq(me.size).all()
     assert y.eq(me.size).all()
 
 
@@ -141,9 +137,15 @@ def collectives_of_threads_keep_their_order(me: Rank) -> None:
 
 
 class _SlowBackward(torch.autograd.Function):
-    """Computes nothing, and in the backward a slow copy."""
+    """Computes nothing, and in the backward a slow copy.
+
+    Attributes:
+        ends: of the backward's copies.
+        reduced: for what the backward's last copy waits.
+    """
 
     ends: ClassVar[list[torch.Event]] = []
+    reduced: ClassVar[threading.Event] = threading.Event()
 
     @staticmethod
     def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
@@ -151,6 +153,8 @@ class _SlowBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(_: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        if len(_SlowBackward.ends) == 3:
+            assert _SlowBackward.reduced.wait(30), "nothing is reduced before the backward's end"
         into = torch.empty_like(grad).copy_(grad, non_blocking=True)
         _SlowBackward.ends.append(torch.accelerator.current_stream().record_event())
         return into
@@ -173,7 +177,8 @@ def gradients_are_reduced_while_others_are_computed(me: Rank) -> None:
 
     def hook(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         def reduced(future: Any) -> torch.Tensor:
-            overlapped.append(len(_SlowBackward.ends) < 4 or not _SlowBackward.ends[3].query())
+            overlapped.append(len(_SlowBackward.ends) < 4)
+            _SlowBackward.reduced.set()
             value: torch.Tensor = future.value()[0]
             return value
 
@@ -181,12 +186,14 @@ def gradients_are_reduced_while_others_are_computed(me: Rank) -> None:
 
     hook.__annotations__.clear()  # DDP compares them, and these are texts
     model.register_comm_hook(None, hook)
-    for _ in range(2):  # DDP makes its buckets anew after the first
+    _SlowBackward.reduced.set()
+    for _ in range(2):
         _SlowBackward.ends.clear()
         overlapped.clear()
         loss = model(torch.ones(2, 64, device=me.device)).sum()
-        with sim.faults(copy_latency_us=2 * SLOW):
+        with sim.faults(copy_latency_us=SLOW):
             loss.backward()
+        _SlowBackward.reduced.clear()  # DDP made its buckets anew, one for each layer
     assert any(overlapped), overlapped
     assert not all(overlapped), overlapped
 
