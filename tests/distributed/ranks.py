@@ -67,8 +67,8 @@ def run(
     only: Sequence[str] = (),
     environment: dict[str, str] | None = None,
 ) -> Outcome:
-    """Run `tests.distributed.<program>` in several processes; after `SECONDS` each prints its
-    stacks and ends.
+    """Run `tests.distributed.<program>` in several processes; one whose check takes more than
+    `SECONDS` prints its stacks and ends.
     """
     with tempfile.TemporaryDirectory() as folder:
         processes = []
@@ -128,6 +128,7 @@ def main(checks: Sequence[Check]) -> None:
     records.write_text("".join(json.dumps([check.__name__, None]) + "\n" for check in chosen))
     for check in chosen:
         error = ""
+        faulthandler.dump_traceback_later(SECONDS, exit=True)
         try:
             assert check(me) is not False, "a wrong value"
         except Exception:
