@@ -23,6 +23,7 @@ from bringup.compiler.inductor.torch_private import (
 )
 
 _MOST_BUFFERS = 40  # of one kernel: a call of a C function has room for some sixty words
+_LONGEST_NAME = 100  # of the operators in a kernel's name, which is a file's too
 
 
 class LoopScheduling(SIMDScheduling):  # type: ignore[misc]
@@ -75,7 +76,7 @@ class LoopScheduling(SIMDScheduling):  # type: ignore[misc]
         known = (src_code, kinds, tuple(kernel.faults), str(device))
         if known in wrapper.src_to_kernel:
             return str(wrapper.src_to_kernel[known])
-        fused = get_fused_kernel_name(node_schedule, "original_aten")
+        fused = get_fused_kernel_name(node_schedule, "original_aten")[:_LONGEST_NAME]
         name = f"{device.type}_{fused}_{wrapper.next_kernel_suffix()}"
         wrapper.src_to_kernel[known] = name
         origins, _ = get_kernel_metadata(node_schedule, wrapper)

@@ -69,8 +69,13 @@ class Source:
         self._check()
 
     def _check(self) -> None:
-        if self.text is not None and (os.path.basename(self.name) != self.name or '"' in self.name):
-            raise ValueError(f"jit.Source(name={self.name!r}): expected a plain file name")
+        if self.text is not None and (
+            os.path.basename(self.name) != self.name or '"' in self.name or len(self.name) > 200
+        ):
+            raise ValueError(
+                f"jit.Source(name={self.name!r}): expected a plain file name, of at most 200 "
+                "characters"
+            )
         if self.is_library:
             self._check_library()
         elif not language_of(self._suffix):

@@ -50,6 +50,20 @@ def test_compiled_functions_give_what_eager_operators_give(group: str) -> None:
     compare(_together(QUICK[group]), "npu")
 
 
+def test_a_kernel_of_many_operators_has_a_name_that_a_file_can_have() -> None:
+    unary = [f"{n}{end}" for n in ("sin", "cos", "tan") for end in ("", "h")]
+    unary += [f"a{name}" for name in unary] + ["exp", "erf", "expm1", "log1p", "rsqrt", "trunc"]
+    unary += ["reciprocal", "round", "frac", "sign", "floor", "ceil", "square", "sigmoid", "selu"]
+    unary += ["abs", "neg", "sqrt", "log", "digamma", "lgamma", "log2", "exp2", "erfc", "log10"]
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        for name in unary:
+            x = getattr(torch, name)(x)
+        return torch.nn.functional.hardswish(torch.nn.functional.leaky_relu(x))
+
+    compare(Row("", function, lambda: (torch.rand(8),)), "npu")
+
+
 def test_gradients_are_compiled_too() -> None:
     compare(ROWS["layer_norm"], "npu")
 

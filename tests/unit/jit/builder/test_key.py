@@ -315,6 +315,7 @@ def test_ordinary_flags_pass_and_include_directories_become_absolute() -> None:
         (lambda: jit.Source("k.py"), ValueError, r"expected a file ending in one of .*got '\.py'"),
         (lambda: jit.Source(text="", name="k"), ValueError, "got 'no suffix'"),
         (lambda: jit.Source(text="", name="a/k.c"), ValueError, "expected a plain file name"),
+        (lambda: jit.Source(text="", name="k" * 199 + ".c"), ValueError, "at most 200"),
         (lambda: jit.Source("k.c", entry="a b"), ValueError, "expected the name of a C function"),
         (lambda: jit.Source("k.c", entry=""), ValueError, "expected the name of a C function"),
         (lambda: jit.Source("k.c", abi="cuda"), ValueError, r"abi='cuda'.*'params', 'ascendc'"),
