@@ -235,6 +235,22 @@ EAGER = [
     Row("erfinv", lambda x: x.tanh().erfinv() + 1, _matrix),
     Row("bessel", lambda x: torch.special.bessel_j0(x) * 2, _matrix),
     Row("complex", lambda x: (torch.complex(x, x) * 2).abs() + 1, _matrix),
+    # Inductor copies what does not lie as its caller expects
+    Row(
+        "complex_copies",
+        lambda *given: [torch.view_as_complex(x.transpose(0, 1)) for x in given],
+        lambda: tuple(_x(19, 37, 2, dtype=d) for d in (torch.half, torch.float, torch.double)),
+    ),
+    Row(
+        "complex_of_expanded",
+        lambda x: torch.view_as_complex(x.expand(3, 4, 2)),
+        lambda: (_x(1, 4, 2),),
+    ),
+    Row(
+        "negative_bit",
+        lambda x: (x + 1, x.t() @ x, x.sum(0), x.t(), x.mul_(2)),
+        lambda: (torch.view_as_complex(_x(5, 6, 2)).conj().imag,),
+    ),
     Row("bucketize", lambda x, b: torch.bucketize(x, b), lambda: (_x(9), torch.arange(5.0))),
 ]
 ROWS = {row.name: row for row in (*POINTWISE, *DTYPES, *REDUCTIONS, *INDEXED, *EAGER)}

@@ -21,7 +21,7 @@ from bringup.conformance._operators import UNINITIALISED
 from bringup.conformance._opinfo import DRAWN, is_repeatable, operators
 from bringup.conformance._samples import Mover, described, gradients, is_strided, outcome, tensors
 
-DTYPES = ("float32", "float16", "bfloat16", "int64", "bool", "float64")
+DTYPES = ("float32", "float16", "bfloat16", "int64", "bool", "float64", "complex64")
 FORMS = ("as given", "noncontiguous", "channels_last", "expanded")
 """How tensors of a sample lie in memory."""
 
@@ -30,6 +30,7 @@ FORMS = ("as given", "noncontiguous", "channels_last", "expanded")
 TOLERANCES = {
     torch.float32: (1e-5, 1e-5),
     torch.float64: (1e-7, 1e-7),
+    torch.complex64: (1e-5, 1e-5),
     torch.float16: (5e-3, 5e-3),
     torch.bfloat16: (4e-2, 4e-2),
 }
@@ -98,13 +99,13 @@ def failures(
 
     Args:
         op: an OpInfo.
-        dtype: of the samples; float32 is compared backward, too.
+        dtype: of the samples; float32 and complex64 are compared backward, too.
         device: for which they are compiled.
         samples: how many, from all of the operator's.
         form: the place among `FORMS` of the first one's; the others have those that follow.
         counts: gets "samples" and "backwards".
     """
-    backward = dtype is torch.float32 and op.supports_autograd
+    backward = dtype in (torch.float32, torch.complex64) and op.supports_autograd
     backward = backward and dtype in op.supported_backward_dtypes("cpu")
     torch.manual_seed(0)
     given = list(op.sample_inputs("cpu", dtype, requires_grad=backward))
@@ -129,7 +130,8 @@ def _formed(sample: Any, form: str) -> Any:
             last = torch.channels_last if value.dim() == 4 else torch.channels_last_3d
             made = value.contiguous(memory_format=last)
         # equal indices would be written in any order
-        if form == "expanded" and value.dim() and value.is_floating_point():
+        floating = value.is_floating_point() or value.is_complex()
+        if form == "expanded" and value.dim() and floating:
             made = value[:1].expand_as(value)
         return made.detach().requires_grad_(value.requires_grad)
 

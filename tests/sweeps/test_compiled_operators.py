@@ -27,8 +27,6 @@ EXPECTED = {
     # on every device: into a copy with gaps, and the result is a copy without
     "as_strided_scatter": "noncontiguous, forward: .*not (close|equal)",
     "grid_sampler_2d": "up to 0.0",  # places in half precision, which eager operators round
-    # Inductor copies the result, and generated code has no complex numbers
-    "view_as_complex": "expanded, forward: .*KeyError: torch.complex",
     "tensor_split": "method tensor_split",  # torch takes indices on the CPU only, on every device
 }
 """Operators that differ, and a pattern of the words."""

@@ -49,6 +49,7 @@ class EagerNodes(CustomGraphModulePass):  # type: ignore[misc]
     def __call__(self, gm: Any) -> None:
         """Mark nodes of one graph."""
         _keep_what_is_overwritten(gm.graph)
+        _copy_negative_inputs(gm.graph, self._device_type)
         for node in gm.graph.nodes:
             if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
                 continue
@@ -58,19 +59,21 @@ class EagerNodes(CustomGraphModulePass):  # type: ignore[misc]
 
     def _reason(self, node: Any) -> str:
         from bringup.compiler.inductor.functions import BITCASTS, TYPES
+        from bringup.compiler.inductor.launch import dtypes_of
 
         dtypes = {value.dtype for value in _tensors(node)}
         is_view = node.target.is_view and node.target is not torch.ops.aten.view.dtype
         if not dtypes or is_view:
             return ""
-        module = torch.get_device_module(self._device_type)
-        has = module.get_device_properties(0).dtypes & TYPES.keys()
+        has = dtypes_of(torch.device(self._device_type, 0))
         if lacking := [dtype for dtype in dtypes if dtype not in has]:
             return f"there is no {', '.join(sorted(map(str, lacking)))} in generated code"
         if torch.float64 not in has and any(
             value.device.type == "cpu" and value.is_floating_point() for value in _tensors(node)
         ):
             return "numbers of the host are float64"
+        if any(map(_is_negative, node.all_input_nodes)):
+            return "its input has the negative bit"
         name = node.target._schema.name.split("::")[1]
         if _is_lowered_wrong(name, node):
             return "Inductor computes something else"
@@ -105,6 +108,25 @@ def _keep_what_is_overwritten(graph: Any) -> None:
             kept.meta["val"] = source.meta["val"]
             node.replace_input_with(source, kept)
         written.add(place)
+
+
+def _copy_negative_inputs(graph: Any, device_type: str) -> None:
+    """Let nodes read a copy of an input with the negative bit: generated code sees its memory."""
+    first = next(node for node in graph.nodes if node.op != "placeholder")
+    for node in filter(_is_negative, graph.find_nodes(op="placeholder")):
+        if (value := node.meta["val"]).device.type != device_type:
+            continue
+        with graph.inserting_before(first):
+            copied = graph.call_function(torch.ops.aten.clone.default, (node,))
+        copied.meta["val"] = value.clone()
+        written = graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+        kept = {copied, graph.output_node(), *(one for one in written if one.args[0] is node)}
+        node.replace_all_uses_with(copied, delete_user_cb=lambda user, kept=kept: user not in kept)
+
+
+def _is_negative(node: Any) -> bool:
+    value = node.meta.get("val")
+    return node.op == "placeholder" and isinstance(value, torch.Tensor) and value.is_neg()
 
 
 def _is_lowered_wrong(name: str, node: Any) -> bool:

@@ -37,7 +37,19 @@ TYPES: Mapping[torch.dtype, str] = MappingProxyType(
         torch.bfloat16: "bfloat16_t",
     }
 )
-"""The dtypes that generated code has."""
+"""The dtypes that generated code computes with."""
+COPIED: Mapping[torch.dtype, str] = MappingProxyType(
+    {
+        torch.bits8: "bits8_t",
+        torch.bits16: "bits16_t",
+        torch.complex32: "bits32_t",
+        torch.complex64: "bits64_t",
+        torch.complex128: "bits128_t",
+    }
+)
+"""Those that stand for others of their size, which generated code copies: Inductor makes copies
+that are no nodes.
+"""
 HALVES: Mapping[torch.dtype, str] = MappingProxyType(
     {torch.float16: "half", torch.bfloat16: "bfloat16"}
 )
@@ -65,7 +77,7 @@ def computed(dtype: torch.dtype) -> torch.dtype:
 
 def computed_type(dtype: torch.dtype) -> str:
     """Return the C type that numbers of `dtype` are computed with."""
-    return TYPES[computed(dtype)]
+    return COPIED.get(dtype) or TYPES[computed(dtype)]
 
 
 def literal(value: Any, dtype: torch.dtype) -> str:

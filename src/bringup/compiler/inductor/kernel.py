@@ -9,7 +9,14 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 import torch
 
-from bringup.compiler.inductor.functions import HALVES, TYPES, Functions, computed, computed_type
+from bringup.compiler.inductor.functions import (
+    COPIED,
+    HALVES,
+    TYPES,
+    Functions,
+    computed,
+    computed_type,
+)
 from bringup.compiler.inductor.indices import print_index
 from bringup.compiler.inductor.segments import (
     Across,
@@ -58,6 +65,7 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
 
     Attributes:
         language: what it is written in.
+        dtypes: what it computes with; others it copies.
         faults: what can go wrong in it, in words; a report has the number behind the place here.
     """
 
@@ -66,6 +74,7 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
     newvar_prefix = ""
     kexpr = sexpr = pexpr = staticmethod(print_index)
     language: LoopLanguage
+    dtypes: frozenset[torch.dtype]
     inside_reduction: bool
 
     def __init__(self, tiling: Any, **kwargs: Any) -> None:
@@ -124,9 +133,14 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
         buffer = V.graph.try_get_buffer(name)
         return buffer is not None and buffer.get_device().type == "cpu"
 
+    def _kept(self, dtype: torch.dtype) -> torch.dtype:
+        """Return what the elements of a buffer are taken for."""
+        alike = (one for one in COPIED if one.itemsize == dtype.itemsize)
+        return dtype if dtype in self.dtypes else next(alike)
+
     def load(self, name: str, index: Any) -> Any:
         """Read one element, widened to the type that it is computed with."""
-        pointer, dtype = self.args.input(name), V.graph.get_dtype(name)
+        pointer, dtype = self.args.input(name), self._kept(V.graph.get_dtype(name))
         place = self._place(index)
         if self.is_host_number(name):
             text = f"({computed_type(dtype)}){pointer}"
@@ -146,9 +160,11 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
         return str(self.index_to_str(prepared))
 
     def _stored(self, name: str, index: Any, value: Any) -> Any:
-        pointer, dtype = self.args.output(name), V.graph.get_dtype(name)
+        pointer, dtype = self.args.output(name), self._kept(V.graph.get_dtype(name))
         place = self._place(index)
-        if dtype in HALVES:
+        if dtype in COPIED:
+            text = f"{pointer}[{place}] = {value};"
+        elif dtype in HALVES:
             text = f"store_{HALVES[dtype]}({pointer}, {place}, {value});"
         elif dtype is torch.bool:
             text = f"{pointer}[{place}] = ({value}) != 0;"
@@ -383,7 +399,8 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
                 wide = "double" if argument.dtype.is_floating_point else "int64_t"
                 found.append((f"{wide} {argument.name}", call, "d" if wide == "double" else "l"))
             elif isinstance(argument, TensorArg):
-                stored = "uint8_t" if argument.dtype is torch.bool else TYPES[argument.dtype]
+                dtype = self._kept(argument.dtype)
+                stored = "uint8_t" if dtype is torch.bool else COPIED.get(dtype) or TYPES[dtype]
                 found.append(
                     (f"BRINGUP_GLOBAL {stored}* {argument.name}", call, self._access(argument.name))
                 )

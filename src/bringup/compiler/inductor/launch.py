@@ -57,6 +57,14 @@ def language_of(device: torch.device) -> jit.LoopLanguage:
     return language
 
 
+def dtypes_of(device: torch.device) -> frozenset[torch.dtype]:
+    """Return the dtypes that code for a device computes with."""
+    from bringup.compiler.inductor.functions import TYPES
+
+    found = torch.get_device_module(device.type).get_device_properties(device).dtypes
+    return frozenset(found & TYPES.keys())
+
+
 def generated_kernel(
     name: str,
     text: str,

@@ -18,8 +18,17 @@ def prelude(language: LoopLanguage, *, float64: bool) -> str:
         _OF_FLOATS.replace("T", c_type).replace("FMOD", f"fmod{'f' * (c_type == 'float')}")
         for c_type in floats
     ]
-    return "".join([*text, _PHILOX])
+    return "".join([*text, _COPIED, _PHILOX])
 
+
+# Structures: what computes with them is no program.
+_COPIED = """\
+typedef struct { uint8_t bits; } bits8_t;
+typedef struct { uint16_t bits; } bits16_t;
+typedef struct { uint32_t bits; } bits32_t;
+typedef struct { uint64_t bits; } bits64_t;
+typedef struct { uint64_t bits[2]; } bits128_t;
+"""
 
 # NaN wins, as in torch: one comparison with b decides for a, which is kept where that is false.
 _OF_NUMBERS = """\

@@ -8,9 +8,8 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 import torch
 
-from bringup import jit
 from bringup.compiler.inductor.kernel import LoopKernel
-from bringup.compiler.inductor.launch import language_of
+from bringup.compiler.inductor.launch import dtypes_of, language_of
 from bringup.compiler.inductor.torch_private import (
     OrderedSet,
     PythonWrapperCodegen,
@@ -65,7 +64,9 @@ class LoopScheduling(SIMDScheduling):  # type: ignore[misc]
         self, kernel_features: Any, kernel_args: Any, kernel_kwargs: Any
     ) -> list[LoopKernel]:
         """Return a kernel in the language of the graph's device."""
-        made = _kernel_class(language_of(V.graph.get_current_device_or_throw()))
+        device = V.graph.get_current_device_or_throw()
+        facts = {"language": language_of(device), "dtypes": dtypes_of(device)}
+        made: type[LoopKernel] = type("LoopKernel", (LoopKernel,), facts)
         return [made(*kernel_args, **kernel_kwargs)]
 
     def define_kernel(self, src_code: str, node_schedule: Any, kernel: LoopKernel) -> str:
@@ -99,10 +100,6 @@ def _lines(node_schedule: Any) -> list[str]:
     traces = [o.meta.get("stack_trace") or "" for node in nodes for o in node.get_origins()]
     found = [re.findall(r'File "([^"]+)", line (\d+)', trace)[-1:] for trace in traces]
     return sorted({f"{file}:{line}" for last in found for file, line in last})
-
-
-def _kernel_class(language: jit.LoopLanguage) -> type[LoopKernel]:
-    return type("LoopKernel", (LoopKernel,), {"language": language})
 
 
 class _OnOneDevice:

@@ -28,6 +28,7 @@ QUICK = {
     "reductions": REDUCTIONS[1:17:2],
     "indexed": INDEXED[:6:2] + INDEXED[8:16:3],
     "eager": EAGER[5:7],
+    "copied": [ROWS[name] for name in ("complex_copies", "complex_of_expanded", "negative_bit")],
 }
 
 
