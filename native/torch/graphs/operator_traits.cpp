@@ -25,10 +25,15 @@ bool carries_tensors(const c10::Argument& argument) {
   return type.find("Tensor") != std::string::npos;
 }
 
+// Lazy zeros have no memory either.
 bool is_empty_factory(std::string_view base_name) {
-  constexpr std::string_view kNames[] = {"aten::empty",         "aten::empty_like",
-                                         "aten::empty_strided", "aten::empty_permuted",
-                                         "aten::new_empty",     "aten::new_empty_strided"};
+  constexpr std::string_view kNames[] = {"aten::empty",
+                                         "aten::empty_like",
+                                         "aten::empty_strided",
+                                         "aten::empty_permuted",
+                                         "aten::new_empty",
+                                         "aten::new_empty_strided",
+                                         "aten::_efficientzerotensor"};
   return std::find(std::begin(kNames), std::end(kNames), base_name) != std::end(kNames);
 }
 

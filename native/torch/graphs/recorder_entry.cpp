@@ -5,6 +5,7 @@
 #include <c10/util/ScopeExit.h>
 #include <torch/library.h>
 
+#include "torch/common/written_arguments.h"
 #include "torch/devices/state.h"
 #include "torch/graphs/errors.h"
 #include "torch/graphs/recorder.h"
@@ -85,13 +86,34 @@ bool is_composite_here(const OperatorTraits& traits, const c10::OperatorHandle& 
   return !op.hasKernelForDispatchKey(dense);
 }
 
+bool is_zero(const at::Tensor& tensor) { return tensor._is_zerotensor(); }
+
+// Whether torch makes the call out of others because of lazy zeros, which have no memory. What does
+// not know them gets real ones, made by nodes of their own.
+bool is_made_of_zeros(const c10::OperatorHandle& op, DispatchKeySet& keys,
+                      std::vector<c10::IValue>* stack) {
+  const auto& arguments = op.schema().arguments();
+  const auto any = [&] { return any_tensor(torch::jit::last(*stack, arguments.size()), is_zero); };
+  if (!any()) return false;
+  if (op.hasKernelForDispatchKey(DispatchKey::ZeroTensor)) return true;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    c10::IValue& value = (*stack)[stack->size() - arguments.size() + i];
+    if (may_write(op.schema(), arguments[i])) continue;
+    value = map_tensors(value, [](const at::Tensor& t) { return is_zero(t) ? t.clone() : t; });
+  }
+  // One that is to be written is left, which torch refuses.
+  if (any()) return true;
+  keys = keys.remove(DispatchKey::ZeroTensor);
+  return false;
+}
+
 void on_operator(const c10::OperatorHandle& op, DispatchKeySet keys,
                  std::vector<c10::IValue>* stack) {
-  const DispatchKeySet below = keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, kRecorderKey);
+  DispatchKeySet below = keys & DispatchKeySet(DispatchKeySet::FULL_AFTER, kRecorderKey);
   Recorder* recorder = Recorder::current();
   if (recorder == nullptr || recorder->paused()) return op.redispatchBoxed(below, stack);
   const auto busy = recorder->busy_scope();
-  if (belongs_to_others(op, below, *stack)) {
+  if (belongs_to_others(op, below, *stack) || is_made_of_zeros(op, below, stack)) {
     return without_cast_cache([&] { op.redispatchBoxed(below, stack); });
   }
   if (is_autocast_here(op, below)) {
