@@ -176,10 +176,10 @@ typedef struct bringup_launch {
 #define BRINGUP_HAS_PROFILER (UINT64_C(1) << 10) /* profiler_start, _stop, _read */
 #define BRINGUP_HAS_NATIVE (UINT64_C(1) << 11)   /* native_handle */
 #define BRINGUP_HAS_STREAM_CAPTURE \
-  (UINT64_C(1) << 12) /* stream_capture_begin, _end, _abort, _query */
+  (UINT64_C(1) << 12)                       /* stream_capture_begin, _end, _abort, _query */
+#define BRINGUP_HAS_IPC (UINT64_C(1) << 14) /* ipc_export, ipc_open, ipc_close */
 /* Reserved for groups to come: a driver leaves these 0. */
 #define BRINGUP_HAS_COLLECTIVES (UINT64_C(1) << 13)
-#define BRINGUP_HAS_IPC (UINT64_C(1) << 14)
 #define BRINGUP_HAS_CONDITIONAL (UINT64_C(1) << 15)
 
 /* What failed last on the calling thread, beyond the words of last_error(). */
@@ -283,6 +283,12 @@ typedef struct bringup_record {
   uint64_t bytes; /* of a copy or a fill */
   char name[128]; /* of the launch, or "" */
 } bringup_record;
+
+/* What another process of this machine needs to open an allocation: plain bytes, which the driver
+ * alone reads. */
+typedef struct bringup_ipc_handle {
+  uint8_t bytes[128];
+} bringup_ipc_handle;
 
 typedef struct bringup_driver {
   uint32_t struct_size;
@@ -486,6 +492,19 @@ typedef struct bringup_driver {
   int32_t (*stream_capture_abort)(int32_t device, bringup_stream stream);
   /* `state`: a bringup_capture_state. */
   int32_t (*stream_capture_query)(int32_t device, bringup_stream stream, int32_t* state);
+
+  /* --- since 1.4. IPC. Memory of one process in others that have loaded this driver. ipc_export
+   * describes the allocation that begins at `address`, as often as it is asked; another process
+   * opens the handle as often as it likes, one time after the other. ipc_open maps the allocation:
+   * from `*address` on it is memory of `device`, the number of the exporter's, for every function
+   * but mem_free and ipc_export, until ipc_close. A handle that is none, or whose exporter has
+   * ended, fails. What was done in one process before another begins a piece of work is seen there.
+   * The kit frees what it exported when no process has it open, and closes what no pending work
+   * touches; what a process has open when it ends counts as closed. Where the exporter ends first,
+   * what is open stays what it is, or work that touches it fails. */
+  int32_t (*ipc_export)(int32_t device, void* address, bringup_ipc_handle* handle);
+  int32_t (*ipc_open)(int32_t device, const bringup_ipc_handle* handle, void** address);
+  int32_t (*ipc_close)(int32_t device, void* address);
 } bringup_driver;
 
 typedef const bringup_driver* (*bringup_driver_get_fn)(uint32_t abi_version);

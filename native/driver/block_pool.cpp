@@ -213,12 +213,12 @@ std::unique_ptr<Segment> BlockPool::remove_segment(Segment* segment) {
   return std::move(segments_.extract(segment->address).mapped());
 }
 
-bool BlockPool::holds(const void* address) const {
+const std::byte* BlockPool::segment_of(const void* address) const {
   const auto* byte = static_cast<const std::byte*>(address);
   auto segment = segments_.upper_bound(byte);
-  if (segment == segments_.begin()) return false;
+  if (segment == segments_.begin()) return nullptr;
   --segment;
-  return byte < segment->first + segment->second->bytes;
+  return byte < segment->first + segment->second->bytes ? segment->first : nullptr;
 }
 
 void BlockPool::link(Block* block) {

@@ -102,7 +102,8 @@ class BlockPool {
 
   // By address.
   const std::map<const std::byte*, std::unique_ptr<Segment>>& segments() const { return segments_; }
-  bool holds(const void* address) const;
+  // Where the segment that holds an address begins; null: none does.
+  const std::byte* segment_of(const void* address) const;
 
  private:
   StreamBlocks& blocks_of(int64_t stream);

@@ -275,6 +275,29 @@ int32_t stream_capture_query(int32_t device, bringup_stream stream, int32_t* cap
                 "gave the state " + std::to_string(*capture) + ", which there is not");
 }
 
+// --- IPC
+
+BRINGUP_STATUS_ONLY(ipc_export)
+
+// How much there is only the exporter knows.
+int32_t ipc_open(int32_t device, const bringup_ipc_handle* handle, void** address) {
+  const Call call("ipc_open", device);
+  *address = nullptr;
+  const int32_t status = known("ipc_open", real().ipc_open(device, handle, address));
+  if (status != BRINGUP_OK) return status;
+  if (const auto why = state().segments.add(device, *address, 1)) return broken("ipc_open", *why);
+  return status;
+}
+
+int32_t ipc_close(int32_t device, void* address) {
+  const Call call("ipc_close", device);
+  // Before the call, as in mem_free.
+  const size_t bytes = state().segments.remove(device, address);
+  const int32_t status = known("ipc_close", real().ipc_close(device, address));
+  if (status != BRINGUP_OK) state().segments.restore(device, address, bytes);
+  return status;
+}
+
 }  // namespace
 
 void check_groups(const bringup_driver& driver, bringup_driver& table) {

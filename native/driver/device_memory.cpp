@@ -429,9 +429,9 @@ std::vector<SegmentSnapshot> DeviceMemory::snapshot() const {
   return segments;
 }
 
-bool DeviceMemory::holds(const void* address) const {
+const std::byte* DeviceMemory::segment_of(const void* address) const {
   const std::lock_guard lock(mutex_);
-  return pool_.holds(address);
+  return pool_.segment_of(address);
 }
 
 }  // namespace bringup::driver

@@ -103,7 +103,8 @@ class DeviceMemory {
   size_t largest() const { return largest_; }
   size_t largest_free_block() const;
   std::vector<SegmentSnapshot> snapshot() const;
-  bool holds(const void* address) const;
+  // Where the driver's allocation that holds an address begins; null: none does.
+  const std::byte* segment_of(const void* address) const;
 
  private:
   // A block that waits for the end of what a stream had to do when it was freed. Without an event

@@ -69,7 +69,10 @@
   V(STREAM_CAPTURE, stream_capture_begin) \
   V(STREAM_CAPTURE, stream_capture_end)   \
   V(STREAM_CAPTURE, stream_capture_abort) \
-  V(STREAM_CAPTURE, stream_capture_query)
+  V(STREAM_CAPTURE, stream_capture_query) \
+  V(IPC, ipc_export)                      \
+  V(IPC, ipc_open)                        \
+  V(IPC, ipc_close)
 
 #define BRINGUP_DRIVER_GROUPS(V) \
   V(LIFECYCLE)                   \
@@ -84,7 +87,8 @@
   V(LAUNCH_VALUES)               \
   V(PROFILER)                    \
   V(NATIVE)                      \
-  V(STREAM_CAPTURE)
+  V(STREAM_CAPTURE)              \
+  V(IPC)
 
 #define BRINGUP_DRIVER_SECOND(group, function, V) V(function)
 

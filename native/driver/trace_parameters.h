@@ -67,6 +67,9 @@ BRINGUP_PARAMETERS(stream_capture_begin, "device stream")
 BRINGUP_PARAMETERS(stream_capture_end, "device stream graph")
 BRINGUP_PARAMETERS(stream_capture_abort, "device stream")
 BRINGUP_PARAMETERS(stream_capture_query, "device stream state")
+BRINGUP_PARAMETERS(ipc_export, "device address handle")
+BRINGUP_PARAMETERS(ipc_open, "device handle address")
+BRINGUP_PARAMETERS(ipc_close, "device address")
 
 #undef BRINGUP_PARAMETERS
 

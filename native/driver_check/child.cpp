@@ -170,7 +170,7 @@ int run_checks(SharedMemory& memory, const std::string& library, const Kernels& 
     Journal& journal = memory.journals[i];
     set_current_journal(&journal);
     journal.begin(nullptr);
-    Context context(tables.checked, tables.raw, journal, kernels);
+    Context context(tables.checked, tables.raw, journal, kernels, library);
     make(check, context);
     ++memory.progress;
     failed = journal.has_failure();

@@ -64,12 +64,13 @@ class Context {
   // `table`: behind the kit's checks, with its substitutes for what the driver has not; `raw`: the
   // driver's own.
   Context(const bringup_driver& table, const bringup_driver& raw, Journal& journal,
-          const Kernels& kernels)
-      : table_(table), raw_(raw), journal_(journal), kernels_(kernels) {}
+          const Kernels& kernels, const std::string& library = "")
+      : table_(table), raw_(raw), journal_(journal), kernels_(kernels), library_(library) {}
 
   const bringup_driver& table() const { return table_; }
   const bringup_driver& raw() const { return raw_; }
   Journal& journal() { return journal_; }
+  const std::string& library() const { return library_; }  // the driver's file
   // The file of kernels for the driver's device code; "" when there is none.
   const char* kernels();
 
@@ -160,6 +161,7 @@ class Context {
   const bringup_driver& raw_;
   Journal& journal_;
   const Kernels& kernels_;
+  const std::string library_;
 };
 
 // What a check holds of the driver, which goes back by itself.

@@ -20,6 +20,7 @@
 
 #include "driver/trace_line.h"
 #include "driver_check/child.h"
+#include "driver_check/other_process.h"
 #include "driver_check/parent.h"
 #include "driver_check/suite.h"
 
@@ -261,6 +262,9 @@ int run(int count, char** words) {
 
 int main(int count, char** words) {
   try {
+    if (count == 3 && std::string(words[1]) == "--open-ipc") {
+      return bringup::driver_check::open_for_other_process(words[2]);
+    }
     return bringup::driver_check::run(count, words);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "bringup-driver-check: %s\n", error.what());

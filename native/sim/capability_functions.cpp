@@ -187,4 +187,18 @@ void stream_capture_query(int32_t device, bringup_stream stream, int32_t* state)
   *state = Simulator::instance().stream(device, stream)->capture_state();
 }
 
+// --- IPC
+
+void ipc_export(int32_t device, void* address, bringup_ipc_handle* handle) {
+  *handle = Simulator::instance().memory(device).describe(address);
+}
+
+void ipc_open(int32_t device, const bringup_ipc_handle* handle, void** address) {
+  *address = Simulator::instance().memory(device).open(*handle);
+}
+
+void ipc_close(int32_t device, void* address) {
+  Simulator::instance().memory(device).close(address);
+}
+
 }  // namespace bringup::sim

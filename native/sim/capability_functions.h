@@ -24,5 +24,8 @@ void stream_capture_begin(int32_t device, bringup_stream stream);
 void stream_capture_end(int32_t device, bringup_stream stream, bringup_graph graph);
 void stream_capture_abort(int32_t device, bringup_stream stream);
 void stream_capture_query(int32_t device, bringup_stream stream, int32_t* state);
+void ipc_export(int32_t device, void* address, bringup_ipc_handle* handle);
+void ipc_open(int32_t device, const bringup_ipc_handle* handle, void** address);
+void ipc_close(int32_t device, void* address);
 
 }  // namespace bringup::sim

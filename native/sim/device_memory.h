@@ -6,7 +6,10 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
+
+#include "bringup/driver.h"
 
 namespace bringup::sim {
 
@@ -36,6 +39,12 @@ class DeviceMemory {
   // True when the whole range lies in one live allocation.
   bool covers(const void* address, size_t bytes) const;
 
+  // What another process needs to open the allocation that begins at `address`.
+  bringup_ipc_handle describe(const void* address) const;
+  // Maps such an allocation, also of this process: where it is memory of this device.
+  void* open(const bringup_ipc_handle& handle);
+  void close(void* address);
+
   // Where a worker finds the memory behind a device address of this device.
   void* worker_address(const void* address) const noexcept {
     return worker_base_ + (static_cast<const std::byte*>(address) - device_base_);
@@ -50,8 +59,17 @@ class DeviceMemory {
     return static_cast<size_t>(static_cast<const std::byte*>(address) - device_base_);
   }
   void give_pages_back(size_t begin, size_t end);
+  void map_over(size_t begin, size_t bytes, int file, size_t file_offset);
+
+  struct Opened {
+    size_t range;  // that is reserved for it
+    size_t range_bytes;
+    size_t first;  // of the mapped pages
+    size_t mapped_bytes;
+  };
 
   const size_t capacity_;
+  std::string name_;  // of its file: no two have the same
   int file_ = -1;
   std::byte* worker_base_ = nullptr;
   std::byte* device_base_ = nullptr;
@@ -59,6 +77,7 @@ class DeviceMemory {
   mutable std::mutex mutex_;
   std::map<size_t, size_t> free_;  // offset -> bytes; neighbours are always merged
   std::map<size_t, size_t> live_;
+  std::map<size_t, Opened> opened_;  // of live_, what other processes own
   size_t free_bytes_;
 };
 

@@ -13,7 +13,8 @@
   X(host_free)                  \
   X(host_unregister)            \
   X(module_unload)              \
-  X(graph_destroy)
+  X(graph_destroy)              \
+  X(ipc_close)
 
 // All others that take effect on a device. Not here: device_count, device_props, device_reset, and
 // what only tells of errors.
@@ -61,7 +62,9 @@
   X(stream_capture_begin)    \
   X(stream_capture_end)      \
   X(stream_capture_abort)    \
-  X(stream_capture_query)
+  X(stream_capture_query)    \
+  X(ipc_export)              \
+  X(ipc_open)
 
 namespace bringup::sim {
 

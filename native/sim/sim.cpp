@@ -432,7 +432,7 @@ const bringup_driver kDriver = {
                     BRINGUP_HAS_RESET | BRINGUP_HAS_HOST_MEMORY | BRINGUP_HAS_POINTERS |
                     BRINGUP_HAS_COPY_2D | BRINGUP_HAS_WIDE_FILL | BRINGUP_HAS_MODULE_DATA |
                     BRINGUP_HAS_LAUNCH_VALUES | BRINGUP_HAS_PROFILER | BRINGUP_HAS_NATIVE |
-                    BRINGUP_HAS_STREAM_CAPTURE,
+                    BRINGUP_HAS_STREAM_CAPTURE | BRINGUP_HAS_IPC,
     .init = guarded_call<init>,
     .shutdown = guarded_call<shutdown>,
     .error_detail = error_detail,
@@ -456,6 +456,9 @@ const bringup_driver kDriver = {
     .stream_capture_end = guarded_call<stream_capture_end>,
     .stream_capture_abort = guarded_call<stream_capture_abort>,
     .stream_capture_query = guarded_call<stream_capture_query>,
+    .ipc_export = guarded_call<ipc_export>,
+    .ipc_open = guarded_call<ipc_open>,
+    .ipc_close = guarded_call<ipc_close>,
 };
 
 }  // namespace

@@ -219,8 +219,8 @@ TEST(an_address_inside_a_segment_is_found) {
   BlockPool pool(0, 512);
   Addresses addresses;
   const Block* block = take(pool, addresses, 512).block;
-  CHECK(pool.holds(block->address + 5));
-  CHECK(pool.holds(block->address + BlockPool::kSmallSegment - 1));
-  CHECK(!pool.holds(block->address + BlockPool::kSmallSegment));
-  CHECK(!pool.holds(block->address - 1));
+  CHECK(pool.segment_of(block->address + 5) == block->address);
+  CHECK(pool.segment_of(block->address + BlockPool::kSmallSegment - 1) == block->address);
+  CHECK(pool.segment_of(block->address + BlockPool::kSmallSegment) == nullptr);
+  CHECK(pool.segment_of(block->address - 1) == nullptr);
 }

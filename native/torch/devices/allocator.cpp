@@ -247,9 +247,13 @@ at::DataPtr allocate_intercepted(size_t bytes, c10::DeviceIndex device) {
   return interceptor->allocate(bytes, c10::Device(kDriverDevice, device), direct_allocator());
 }
 
+const std::byte* segment_of_address(c10::DeviceIndex device, const void* address) {
+  return memory_of(device).segment_of(address);
+}
+
 c10::DeviceIndex device_of_address(const void* address) {
   for (int32_t device = 0; device < driver_facts().device_count; ++device) {
-    if (memory_of(static_cast<c10::DeviceIndex>(device)).holds(address)) {
+    if (segment_of_address(static_cast<c10::DeviceIndex>(device), address) != nullptr) {
       return static_cast<c10::DeviceIndex>(device);
     }
   }

@@ -27,6 +27,9 @@ at::DataPtr allocate_intercepted(size_t bytes, c10::DeviceIndex device);
 // from memory that the host may not see.
 void grow(const c10::Storage& storage, size_t bytes);
 
+// Where the driver's allocation that holds an address begins; null where none of this device does.
+const std::byte* segment_of_address(c10::DeviceIndex device, const void* address);
+
 // The device that holds an address; raises when none does.
 c10::DeviceIndex device_of_address(const void* address);
 

@@ -6,6 +6,7 @@
 #include <torch/csrc/Generator.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "driver/time_limits.h"
 #include "driver/traced.h"
@@ -19,6 +20,7 @@
 #include "torch/devices/host_allocator.h"
 #include "torch/devices/metadata.h"
 #include "torch/devices/registration.h"
+#include "torch/devices/shared_memory.h"
 #include "torch/devices/state.h"
 #include "torch/devices/stream_observer.h"
 #include "torch/module.h"
@@ -83,6 +85,19 @@ std::pair<int32_t, std::string> reset_with_text(c10::DeviceIndex device) {
   if (StreamObserver* observer = stream_observer()) observer->on_host_wait("reset_device()");
   const nb::gil_scoped_release no_gil;
   return with_text(reset_device(device));
+}
+
+// The driver's handle and where in its allocation the tensor's storage begins.
+nb::tuple exported_memory(const at::Tensor& tensor) {
+  const auto [handle, offset] = export_memory(tensor);
+  return nb::make_tuple(nb::bytes(reinterpret_cast<const char*>(handle.bytes), sizeof handle.bytes),
+                        offset);
+}
+
+uintptr_t opened_memory(c10::DeviceIndex device, const nb::bytes& given) {
+  bringup_ipc_handle handle{};
+  std::memcpy(handle.bytes, given.c_str(), std::min(given.size(), sizeof handle.bytes));
+  return reinterpret_cast<uintptr_t>(open_memory(device, handle));
 }
 
 // Kind, device, base, bytes; None where the driver cannot say.
@@ -216,6 +231,23 @@ void bind_devices(nb::module_& module) {
       "unregister_host_memory",
       [](uintptr_t address) { unregister_host_memory(reinterpret_cast<void*>(address)); },
       nb::arg("address"));
+  module.def("shares_memory", [] { return active_driver()->ipc_export != nullptr; });
+  module.def("export_memory", &exported_memory, nb::arg("tensor"));
+  module.def("open_memory", &opened_memory, nb::arg("device"), nb::arg("handle"));
+  module.def("wait_to_close", &wait_to_close, nb::arg("device"), Release());
+  module.def(
+      "close_memory",
+      [](c10::DeviceIndex device, uintptr_t address) {
+        return close_memory(device, reinterpret_cast<void*>(address));
+      },
+      nb::arg("device"), nb::arg("address"), Release());
+  module.def(
+      "tensor_in_opened",
+      [](uintptr_t address, size_t bytes, c10::DeviceIndex device, uint64_t number) {
+        return tensor_in_opened(reinterpret_cast<void*>(address), bytes, device, number);
+      },
+      nb::arg("address"), nb::arg("bytes"), nb::arg("device"), nb::arg("number"));
+  module.def("next_ended_memory", &next_ended_memory, Release());
   module.def("metadata_of", &metadata_of, nb::arg("tensor"));
   module.def("set_metadata", &set_metadata, nb::arg("tensor"), nb::arg("json"));
   module.def(

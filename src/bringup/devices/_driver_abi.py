@@ -182,6 +182,12 @@ class Record(c.Structure):
     )
 
 
+class IpcHandle(c.Structure):
+    """bringup_ipc_handle."""
+
+    _fields_ = (("bytes", _u8 * 128),)
+
+
 _launch, _values = c.POINTER(Launch), c.POINTER(LaunchValues)
 _out_pointer, _out_i32, _out_u64, _out_size = map(c.POINTER, (_pointer, _i32, _u64, _size))
 
@@ -262,6 +268,9 @@ FUNCTIONS: dict[str, dict[str, Any]] = {
     "stream_capture_end": _takes(device=_i32, stream=_pointer, graph=_pointer),
     "stream_capture_abort": _takes(device=_i32, stream=_pointer),
     "stream_capture_query": _takes(device=_i32, stream=_pointer, state=_out_i32),
+    "ipc_export": _takes(device=_i32, address=_pointer, handle=c.POINTER(IpcHandle)),
+    "ipc_open": _takes(device=_i32, handle=c.POINTER(IpcHandle), address=_out_pointer),
+    "ipc_close": _takes(device=_i32, address=_pointer),
 }  # fmt: skip
 
 # The bit behind which each of these functions is used.
@@ -281,6 +290,8 @@ CAPABILITIES: dict[str, int] = {
         ("profiler_start", "profiler_stop", "profiler_read"),
         ("native_handle",),
         tuple(f"stream_capture_{what}" for what in ("begin", "end", "abort", "query")),
+        (),
+        ("ipc_export", "ipc_open", "ipc_close"),
     ))
     for function in functions
 }  # fmt: skip

@@ -120,7 +120,7 @@ def load_driver(
         native.set_driver_trace(str(asked.file), asked.payload, asked.limit or 0)
     info = _open(native, source, name, policy)
     native.set_float64_policy(getattr(native.Float64Policy, policy))
-    _install(native, info.device_name)
+    _install(native, info)
     _loaded, _source = info, source
     _dispatch_trace.trace_process(trace_to)
     return info
@@ -225,7 +225,16 @@ def _checked_name(name: str, path: Path) -> str:
     return name
 
 
-def _install(native: ModuleType, name: str) -> None:
+def _receive(path: str, name: str, *ticket: Any) -> Any:
+    """Return a storage that another process sent, whose driver this is."""
+    load_driver(path, name)
+    from bringup.devices import _shared_memory
+
+    return _shared_memory.open_storage(name, *ticket)
+
+
+def _install(native: ModuleType, info: DriverInfo) -> None:
+    name = info.device_name
     torch = importlib.import_module("torch")
     try:
         late: bool = native.install_driver()
@@ -251,7 +260,7 @@ def _install(native: ModuleType, name: str) -> None:
     torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
     _name_dlpack_device(torch, name)
     _print_without_float64(torch, name, module)
-    _tensor_sharing.refuse_handing_over(name)
+    _tensor_sharing.hand_over(name, functools.partial(_receive, str(info.path), name))
     _torch_patches.complete(name)
     distributed.register(name)
     atexit.register(_drain, native, name)

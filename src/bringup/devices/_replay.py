@@ -168,10 +168,12 @@ class Replay:
                 self._settle(done)
 
     def _reason_to_leave_out(self, call: Call) -> str | None:
-        if call.function == "host_view":  # what the host does there is in no trace
+        if call.function in {"host_view", "ipc_export"}:  # what others do there is in no trace
             if (found := self._memory.find(call.arguments["address"])) is not None:
                 found.is_shared = True
-            return "host_view"
+            return call.function
+        if call.function in {"ipc_open", "ipc_close"}:
+            return f"{call.function}, of another process's memory"
         if call.function == "native_handle":
             return "native_handle, whose objects are the runtime's own"
         if call.status in _UNFINISHED:

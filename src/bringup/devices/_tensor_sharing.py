@@ -1,5 +1,5 @@
-"""Tensors of the device and other processes, which cannot reach their memory: handing one over is
-refused. torch itself would let the receiver wait for ever.
+"""Tensors of the device in queues, pipes and arguments of other processes: handed over where the
+driver shares memory, refused where it does not. torch itself would let the receiver wait for ever.
 """
 
 from __future__ import annotations
@@ -14,26 +14,45 @@ from typing import Any, NoReturn
 
 import torch
 
+from bringup.devices import _shared_memory
+
 _MOST_LEAVES = 1000  # of an object that a queue is given; what lies behind fails at the receiver
 
 
-def refuse_handing_over(name: str) -> None:
-    """Refuse to share tensors of the device of this name, in queues, pipes and arguments."""
+def hand_over(name: str, receive: Callable[..., Any]) -> None:
+    """Share tensors of the device of this name, or refuse to.
+
+    Args:
+        name: of the device.
+        receive: loads the driver and calls `_shared_memory.open_storage`; it is pickled.
+    """
     reducers: Any = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+    shares = _shared_memory.native().shares_memory()
     for kind in (torch.Tensor, torch.nn.Parameter, torch.UntypedStorage):
-        ForkingPickler.register(kind, _reducer(name, reducers[kind]))
+        original: Callable[[Any], Any] = _refuse
+        if shares:
+            is_storage = kind is torch.UntypedStorage
+            share_one = functools.partial(_shared_memory.share, receive)
+            original = share_one if is_storage else reducers[kind]
+        ForkingPickler.register(kind, _reducer(name, reducers[kind], original))
     queues: Any = (multiprocessing.queues.Queue, multiprocessing.queues.JoinableQueue)
     for queue in queues:
-        queue.put = _put(name, queue.put)
+        queue.put = _put(name, queue.put, _settle if shares else _refuse)
     storage: Any = torch.UntypedStorage
-    storage.is_shared = _unless_there(name, storage.is_shared, lambda _: False)
-    storage.share_memory_ = _unless_there(name, storage.share_memory_, _refuse)
+    storage.is_shared = _unless_there(name, storage.is_shared, lambda _: shares)
+    share = (lambda self: self) if shares else _refuse
+    storage.share_memory_ = _unless_there(name, storage.share_memory_, share)
+
+
+def _settle(tensor: Any) -> None:
+    _shared_memory.settle(tensor.device)
 
 
 def _refusal(device: torch.device) -> str:
     return (
         f"a tensor of device '{device}' cannot be shared with another process: its memory is this "
-        "process's own. Hand over tensor.cpu() and move that to the device there"
+        "process's own, as the driver has no ipc_export (BRINGUP_HAS_IPC of bringup/driver.h). "
+        "Hand over tensor.cpu() and move that to the device there"
     )
 
 
@@ -56,25 +75,32 @@ def _unless_there(
     return wrapped
 
 
-def _reducer(name: str, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _reducer(
+    name: str, original: Callable[[Any], Any], there: Callable[[Any], Any]
+) -> Callable[[Any], Any]:
     @functools.wraps(original)
     def reduce(value: Any) -> Any:
         if value.device.type != name:
             return original(value)
         # A queue pickles in a thread of its own, where an error has no caller.
-        if threading.current_thread().name == "QueueFeederThread":
-            return _raise, (_refusal(value.device),)
-        _refuse(value)
+        if threading.current_thread().name != "QueueFeederThread":
+            return there(value)
+        try:
+            return there(value)
+        except Exception as error:
+            return _raise, (str(error),)
 
     return reduce
 
 
-def _put(name: str, original: Callable[..., None]) -> Callable[..., None]:
+def _put(
+    name: str, original: Callable[..., None], there: Callable[[Any], None]
+) -> Callable[..., None]:
     @functools.wraps(original)
     def put(self: Any, obj: Any, *args: Any, **kwargs: Any) -> None:
         for tensor in itertools.islice(_tensors(obj), _MOST_LEAVES):
             if tensor is not None and tensor.device.type == name:
-                _refuse(tensor)
+                there(tensor)
         original(self, obj, *args, **kwargs)
 
     return put

@@ -106,6 +106,8 @@ def test_the_driver_that_new_writes_keeps_every_rule(
         ("LIE_VALUES_SURPLUS", "values.work_items", "launch_values with 37 x 1 x 1 work items"),
         ("LIE_VALUES_STALE", "values.graphs", "graph_update_values between two launches"),
         ("LIE_VALUES_LIMITS", "values.limits", "launch_values returned BRINGUP_OK"),
+        ("LIE_IPC_COPY", "ipc.both_ways", "memory that another process wrote: "),
+        ("LIE_IPC_ANY", "ipc.unknown", "ipc_open returned BRINGUP_OK for bytes that are no handle"),
         ("LIE_FILL_SHORT", "fills", "fill_async of 1 bytes at offset 0"),
         ("LIE_ALLOC_OVERLAP", "memory.addresses", "which overlap the"),
         ("LIE_LEAK", "memory.leaks", "mem_free gives nothing back: after 20 times"),

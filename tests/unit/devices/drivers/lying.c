@@ -51,6 +51,22 @@ static int32_t mem_alloc(int32_t device, size_t bytes, void** address) {
 }
 #endif
 
+#if defined(LIE_IPC_COPY) || defined(LIE_IPC_ANY)
+#define LIE_ipc_open
+static int32_t ipc_open(int32_t device, const bringup_ipc_handle* handle, void** address) {
+  void* shared;
+  const int32_t status = sim.ipc_open(device, handle, &shared);
+#if defined(LIE_IPC_ANY)
+  return status == BRINGUP_OK ? (*address = shared, status) : sim.mem_alloc(device, 64, address);
+#else
+  if (status != BRINGUP_OK) return status;
+  sim.mem_alloc(device, 100000, address);
+  sim.copy_async(BRINGUP_DEVICE_TO_DEVICE, device, *address, device, shared, 100000, NULL);
+  return sim.stream_synchronize(device, NULL);
+#endif
+}
+#endif
+
 #if defined(LIE_COPY_NOTHING) || defined(LIE_COPY_HALF) || defined(LIE_COPY_SHIFTED) ||  \
     defined(LIE_COPY_LONG) || defined(LIE_COPY_BACKWARDS) || defined(LIE_COPY_STATUS) || \
     defined(LIE_COPY_REFUSES) || defined(LIE_COPY_CRASHES) || defined(LIE_COPY_HANGS) || \
@@ -413,6 +429,9 @@ const bringup_driver* bringup_driver_get(uint32_t abi_version) {
 #endif
 #if defined(LIE_init)
   mine.init = init;
+#endif
+#if defined(LIE_ipc_open)
+  mine.ipc_open = ipc_open;
 #endif
 #if defined(LIE_last_error)
   mine.last_error = last_error;
