@@ -68,6 +68,10 @@ def test_calls_of_reduced_overhead_give_what_compiled_calls_give(name: str) -> N
         for mine, its in zip(mine_all, its_all, strict=True):
             assert mine.stride() == its.stride()
             assert torch.equal(_bits(mine), _bits(its))
+    for seed in (0, 1) if ROWS[name].gradient else ():
+        got, expected = (gradients_of(f, _inputs(ROWS[name], seed)) for f in (fast, plain))
+        for mine, its in zip(got, expected, strict=True):
+            assert torch.equal(_bits(mine), _bits(its))
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

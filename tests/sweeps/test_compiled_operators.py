@@ -27,9 +27,17 @@ EXPECTED = {
     # on every device: into a copy with gaps, and the result is a copy without
     "as_strided_scatter": "noncontiguous, forward: .*not (close|equal)",
     "grid_sampler_2d": "up to 0.0",  # places in half precision, which eager operators round
+    # of complex numbers, and with every backend of AOTAutograd
+    "linalg.pinv": "forward: Tensor-likes are not close",
+    "pinverse": "forward: Tensor-likes are not close",
+    "view_copy": "expanded, .*Cannot view a tensor",  # on every device
     "tensor_split": "method tensor_split",  # torch takes indices on the CPU only, on every device
 }
 """Operators that differ, and a pattern of the words."""
+COMPLEX = r"to view Float as ComplexFloat|Error in op: torch\.ops\.aten\.linalg_solve_triangular"
+"""What torch says on every device: its sum of complex numbers takes their bits for real ones, and
+its fake of a solver has other strides.
+"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -44,11 +52,11 @@ def test_compiled_operators_give_the_cpus_results_and_are_generated(
 ) -> None:
     found: list[str] = []
     with comparable(), counted_nodes("npu") as nodes:
-        for number, dtype in enumerate(DTYPES[: sized(5, 6)]):
+        for number, dtype in enumerate(DTYPES[: sized(5, 7)]):
             for place, op in enumerate(part_of(dtype, first, PARTS), number):
                 kind, form = getattr(torch, dtype), sized(0, place)
                 words = failures(op, kind, "npu", sized(1, 2), form, sweep_counts)
-                known = EXPECTED.get(op.full_name)
+                known = EXPECTED.get(op.full_name) or (COMPLEX if kind.is_complex else None)
                 told = [one for one in words if known is None or not re.search(known, one)]
                 found += [f"{dtype} {op.full_name} {one}" for one in told]
     sweep_counts["generated nodes"] += nodes["generated"]

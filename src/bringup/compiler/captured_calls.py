@@ -17,7 +17,7 @@ from bringup._native import torch_library
 from bringup.compiler.inner_compiler import BoxedFunction
 from bringup.compiler.update_plan import Updates
 from bringup.errors import CaptureError, UpdateError
-from bringup.graphs._copies import copied
+from bringup.graphs._copies import copied, storage_address
 from bringup.graphs._inputs import Placeholders
 
 _LOG = settings.logger("compiler")
@@ -273,13 +273,13 @@ class _Captured:
         inputs = Placeholders(slots.values())
         with torch.no_grad(), graphs.capture(self._graph, inputs=inputs):
             results = tuple(run(list(given)))  # it may empty its list
-            # inputs that were written where they lie are given back as they are
-            self._results = [_position(result, given, static) for result in results]
+            # inputs and their views are given back as they are: what was written, what is kept
+            self._results = [_alias(result, given) for result in results]
             pairs = zip(results, self._results, strict=True)
-            fresh = tuple(result for result, place in pairs if place is None)
-            kept = [item for item in self._kept if isinstance(item, torch.Tensor)]
-            # run() gives something: without results the least of what is written, as of a step
-            self._graph.outputs = fresh or tuple(sorted(kept, key=lambda item: item.nbytes)[:1])
+            fresh = tuple(result for result, alias in pairs if alias is None)
+            tensors = [item for item in given if isinstance(item, torch.Tensor)]
+            # run() gives something: without results the least of what is there, as of a step
+            self._graph.outputs = fresh or tuple(sorted(tensors, key=lambda item: item.nbytes)[:1])
 
         self._plan = None if updates is None else updates.bind(self._graph, arguments)
         self._slots = tuple(slots.values())
@@ -294,11 +294,13 @@ class _Captured:
         slots = None if self._plan is None else self._plan.slots(arguments)
         if torch.is_grad_enabled():
             with torch.no_grad():
-                computed = iter(self._replay(*given, slots=slots))
-        else:
-            computed = iter(self._replay(*given, slots=slots))
+                return self._results_of(arguments, self._replay(*given, slots=slots))
+        return self._results_of(arguments, self._replay(*given, slots=slots))
+
+    def _results_of(self, arguments: Sequence[Any], fresh: Sequence[Any]) -> tuple[Any, ...]:
+        computed = iter(fresh)
         return tuple(
-            next(computed) if place is None else arguments[place] for place in self._results
+            next(computed) if alias is None else alias.of(arguments) for alias in self._results
         )
 
     def _run_in_place(self, *given: Any, slots: Mapping[str, Any] | None) -> Any:
@@ -314,6 +316,33 @@ def _megabytes(count: int) -> str:
     return f"{count / 1e6:.1f} MB"
 
 
-def _position(result: Any, given: Sequence[Any], static: frozenset[int]) -> int | None:
-    """Return which of the arguments at positions `static` a result is."""
-    return next((index for index in static if given[index] is result), None)
+@dataclass(frozen=True)
+class _Alias:
+    """A result that is one of the arguments, or with `view` (sizes, strides, distance from where
+    the argument begins) a view of one.
+    """
+
+    place: int
+    view: tuple[Sequence[int], Sequence[int], int] | None
+
+    def of(self, arguments: Sequence[Any]) -> Any:
+        """Return it for a call's arguments."""
+        argument = arguments[self.place]
+        if self.view is None:
+            return argument
+        sizes, strides, distance = self.view
+        return argument.as_strided(sizes, strides, argument.storage_offset() + distance)
+
+
+def _alias(result: Any, given: Sequence[Any]) -> _Alias | None:
+    if not isinstance(result, torch.Tensor):
+        return None
+    tensors = [(i, item) for i, item in enumerate(given) if isinstance(item, torch.Tensor)]
+    for place, item in tensors:
+        if item is result:
+            return _Alias(place, None)
+    for place, item in tensors:
+        if item.dtype is result.dtype and storage_address(item) == storage_address(result) != 0:
+            distance = result.storage_offset() - item.storage_offset()
+            return _Alias(place, (result.size(), result.stride(), distance))
+    return None

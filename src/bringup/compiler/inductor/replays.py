@@ -5,6 +5,9 @@ graphs, one for each shape.
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
 
 from bringup import graphs, settings
 from bringup.compiler.captured_calls import captured
@@ -13,6 +16,9 @@ from bringup.graphs._compiled_code import is_recorded
 
 _MOST = 8
 """Kinds of calls of one graph that are kept."""
+
+_KEPT: WeakValueDictionary[int, torch.Tensor] = WeakValueDictionary()
+"""What keeps its address in some graph, by its storage."""
 
 _LOG = settings.logger("compiler")
 
@@ -25,36 +31,60 @@ def replayed(code: Any, run: BoxedFunction) -> BoxedFunction:
     to the caller.
     """
     name = f"Inductor's graph {code.fx_kwargs.get('graph_id')}"
-    if not settings.capture() or code.fx_kwargs.get("is_backward"):
+    if not settings.capture():
         return run
-    if reason := _obstacle(code):
+    static = _static(code)
+    if reason := _obstacle(code, static or frozenset()):
         _LOG.warning("%s is not captured: %s", name, reason)
         return run
-    replay = captured(run, name, _static(code), _MOST, is_required=False)
+    replay: BoxedFunction | None = None
 
     def call(arguments: list[Any]) -> Any:
-        # A capture around this one has its kernels.
-        return run(arguments) if graphs.is_current_stream_capturing() else replay(arguments)
+        nonlocal replay
+        if graphs.is_current_stream_capturing():  # a capture around this one has its kernels
+            return run(arguments)
+        if replay is None:
+            kept = _kept(arguments) if static is None else static
+            _KEPT.update((_memory(arguments[i]), arguments[i]) for i in kept)
+            replay = captured(run, name, kept, _MOST, is_required=False)
+        return replay(arguments)
 
     call._boxed_call = True  # type: ignore[attr-defined]
     return call
 
 
-def _static(code: Any) -> frozenset[int]:
+def _static(code: Any) -> frozenset[int] | None:
+    """Return which inputs keep their address; None for a backward graph, of which Inductor says
+    that what its forward kept does: here those are results of a replay.
+    """
+    if code.fx_kwargs.get("is_backward"):
+        return None
     return frozenset(code.fx_kwargs.get("static_input_idxs") or ())
 
 
-def _obstacle(code: Any) -> str:
-    if not code.fx_kwargs.get("is_inference"):
-        return (
-            "its backward would get copies of what it keeps. Capture the whole step of training "
-            "with graphs.capture(graph, gradients=True), or call it under torch.no_grad()"
-        )
-    if written := sorted(set(code.mutated_input_idxs) - _static(code)):
+def _kept(arguments: list[Any]) -> frozenset[int]:
+    """Return which arguments of a backward graph are weights, or views of them."""
+    weights = {i: _KEPT.get(_memory(item)) for i, item in enumerate(arguments)}
+    return frozenset(
+        i
+        for i, weight in weights.items()
+        if weight is not None and _memory(weight) == _memory(arguments[i])
+    )
+
+
+def _memory(item: Any) -> int:
+    """Return which storage an argument has; 0 for what is no tensor."""
+    return int(item.untyped_storage()._cdata) if isinstance(item, torch.Tensor) else 0
+
+
+def _obstacle(code: Any, static: frozenset[int]) -> str:
+    if written := sorted(set(code.mutated_input_idxs) - static):
         return (
             f"it writes its inputs {written}, and a captured graph has copies of them. Keep what is"
             " written in buffers of the module, or torch._dynamo.mark_static_address(tensor)"
         )
     if not is_recorded(code):
         return "it has kernels for the cpu, which a capture cannot see"
+    if "torch.ops.higher_order." in code.source_code:
+        return "it has operators that run as Python, and may do another thing at every call"
     return ""
