@@ -10,6 +10,7 @@ other interpreters have none: that library is built into the user's cache there.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import re
@@ -20,6 +21,7 @@ import tempfile
 import time
 import zipfile
 from pathlib import Path
+from typing import Any
 
 _ROOT = Path(__file__).parents[1]
 _WORK = _ROOT / "build" / "wheels"
@@ -179,7 +181,7 @@ def checked(manifest: Path) -> list[dict[str, object]]:
 
 def bill_of_materials(wheel: Path, nanobind: str) -> None:
     """A CycloneDX file of what a wheel brings, from an environment that has nothing else, and of
-    nanobind, which is compiled in and which no environment shows.
+    what is compiled in, which no environment shows.
     """
     tag = wheel.name.split("-")[2]
     python = environment(interpreters()[tag], "materials", fresh=True)
@@ -190,22 +192,39 @@ def bill_of_materials(wheel: Path, nanobind: str) -> None:
     options += ["--output-reproducible", "--of", "JSON", "-o", target]
     run(tool("cyclonedx-py"), "environment", *options, python)
     record = json.loads(target.read_text())
-    reference = f"nanobind=={nanobind}"
-    compiled_in = {
+    add_compiled_in(record, "nanobind", nanobind, "_core and _torch")
+    add_compiled_in(record, "pybind11", pybind11_of_torch(), "_distributed, from torch's headers")
+    target.write_text(json.dumps(record, indent=2) + "\n")
+
+
+def add_compiled_in(record: dict[str, Any], name: str, version: str, where: str) -> None:
+    """Name a library of headers in a CycloneDX record, as one that the package depends on."""
+    reference = f"{name}=={version}"
+    record["components"].append({
         "type": "library",
         "bom-ref": reference,
-        "name": "nanobind",
-        "version": nanobind,
-        "description": "compiled into bringup/_native/_core and _torch",
+        "name": name,
+        "version": version,
+        "description": f"compiled into bringup/_native: {where}",
         "licenses": [{"license": {"id": "BSD-3-Clause"}}],
-        "purl": f"pkg:pypi/nanobind@{nanobind}",
-    }
-    record["components"].append(compiled_in)
+        "purl": f"pkg:pypi/{name}@{version}",
+    })  # fmt: skip
     root = record["metadata"]["component"]["bom-ref"]
     (of_root,) = (part for part in record["dependencies"] if part["ref"] == root)
     of_root["dependsOn"] = sorted([*of_root.get("dependsOn", []), reference])
     record["dependencies"].append({"ref": reference})
-    target.write_text(json.dumps(record, indent=2) + "\n")
+
+
+def pybind11_of_torch() -> str:
+    """The version that torch's headers have in them."""
+    torch = importlib.util.find_spec("torch")
+    assert torch is not None
+    assert torch.origin is not None
+    header = Path(torch.origin).parent / "include" / "pybind11" / "detail" / "common.h"
+    parts = re.findall(r"#define PYBIND11_VERSION_(?:MAJOR|MINOR|MICRO) +(\d+)", header.read_text())
+    if len(parts) != 3:
+        sys.exit(f"{header} does not say which pybind11 it is")
+    return ".".join(parts)
 
 
 def sha256(path: Path) -> str:

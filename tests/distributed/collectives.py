@@ -282,6 +282,21 @@ def coalesced(me: Rank) -> None:
     assert all(_is(out, me.size * (i + 1)) for i, out in enumerate(outs))
 
 
+def coalesced_in_several_dtypes(me: Rank) -> None:
+    dtypes = (torch.float32, torch.int16, torch.bfloat16, torch.float32, torch.bool)
+    sums = [_there(me, me.rank + 1, dtype=dtype) for dtype in dtypes]
+    summed = functional.all_reduce_coalesced(sums, "sum", dist.group.WORLD)
+    assert all(_is(one, _total(me)) for one in summed), summed
+    parts = [_there(me, me.rank, dtype=dtype) for dtype in dtypes[:4]]
+    for whole in functional.all_gather_into_tensor_coalesced(parts, dist.group.WORLD):
+        assert all(_is(part, rank) for rank, part in enumerate(whole.chunk(me.size))), whole
+    wholes = [_there(me, i + 1, 5 * me.size, dtype=dtype) for i, dtype in enumerate(dtypes[:4])]
+    scattered = functional.reduce_scatter_tensor_coalesced(wholes, "sum", [0] * 4, dist.group.WORLD)
+    for i, part in enumerate(scattered):
+        assert part.dtype == dtypes[i]
+        assert _is(part, me.size * (i + 1)), part
+
+
 def futures(me: Rank) -> None:
     x = _there(me, me.rank + 1)
     doubled = dist.all_reduce(x, async_op=True).get_future().then(lambda f: f.value()[0] * 2)
@@ -367,6 +382,7 @@ CHECKS: tuple[Check, ...] = (
     received_from_anybody,
     objects,
     coalesced,
+    coalesced_in_several_dtypes,
     futures,
     works_that_nobody_waits_for,
     groups_of_some_ranks,

@@ -4,6 +4,9 @@
 #include <Python.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <map>
+#include <memory>
 #include <set>
 
 namespace bringup::distributed {
@@ -40,6 +43,25 @@ const at::Tensor& only(const Tensors& tensors) {
   return tensors.front();
 }
 
+// Where tensors of a coalesced collective have several dtypes: a collective for each, over the
+// numbers of its tensors. Null: they have one.
+template <class Call>
+WorkPtr for_each_dtype(const Tensors& tensors, Call call) {
+  std::map<at::ScalarType, std::vector<size_t>> numbers;
+  for (size_t i = 0; i < tensors.size(); ++i) numbers[tensors[i].scalar_type()].push_back(i);
+  if (numbers.size() < 2) return {};
+  std::vector<WorkPtr> works;
+  for (const auto& [type, chosen] : numbers) works.push_back(call(chosen));
+  return c10::make_intrusive<GroupWork>(std::move(works));
+}
+
+template <class T>
+std::vector<T> chosen_of(const std::vector<T>& all, const std::vector<size_t>& numbers) {
+  std::vector<T> chosen;
+  for (const size_t number : numbers) chosen.push_back(all.at(number));
+  return chosen;
+}
+
 // gloo cuts the first dimension into parts; the memory is meant.
 at::Tensor in_one_row(const at::Tensor& host) { return host.view(-1); }
 
@@ -63,6 +85,11 @@ DeviceBackend::DeviceBackend(const c10::intrusive_ptr<c10d::Store>& store, int r
       options_(options),
       make_gloo_(std::move(make_gloo)),
       gloo_(make_gloo_(store, rank, size, options->timeout)),
+      poster_(std::make_unique<Poster>([] {
+        return std::make_exception_ptr(
+            c10::DistBackendError({__func__, __FILE__, __LINE__},
+                                  "the process group was destroyed before this collective began"));
+      })),
       process_(getpid()) {}
 
 DeviceBackend::~DeviceBackend() {
@@ -92,11 +119,19 @@ WorkPtr DeviceBackend::start(OpType op, const std::vector<Tensors>& inputs, Tens
     devices.insert(tensor.device().index());
   }
   if (op == OpType::BARRIER) devices.insert(device_guard().getDevice().index());
-  Job job;
+  const auto before = std::make_shared<std::vector<c10::Event>>();  // what is queued now
   for (const auto index : devices) {
-    job.before.emplace_back(kDevice);
-    job.before.back().record(device_guard().getStream(c10::Device(kDevice, index)));
+    before->emplace_back(kDevice);
+    before->back().record(device_guard().getStream(c10::Device(kDevice, index)));
   }
+  Job job;
+  job.is_ready = [before] {
+    return std::all_of(before->begin(), before->end(),
+                       [](const c10::Event& event) { return event.query(); });
+  };
+  job.wait = [before] {
+    for (const c10::Event& event : *before) event.synchronize();
+  };
   auto work = c10::make_intrusive<DeviceWork>(op, std::move(outputs));
   job.fail = [work](std::exception_ptr error) { work->failed(std::move(error)); };
   job.post = [work, gloo = gloo_, post = std::move(post)] {
@@ -196,6 +231,12 @@ WorkPtr DeviceBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions&
 WorkPtr DeviceBackend::allreduce_coalesced(Tensors& tensors,
                                            const c10d::AllreduceCoalescedOptions& options) {
   TORCH_CHECK_VALUE(!tensors.empty(), "expected at least one tensor");
+  if (auto works = for_each_dtype(tensors, [&](auto& numbers) {
+        auto chosen = chosen_of(tensors, numbers);
+        return allreduce_coalesced(chosen, options);
+      })) {
+    return works;
+  }
   return reduced(OpType::ALLREDUCE_COALESCED, tensors, options,
                  [](auto& gloo, auto& hosts, auto& chosen) {
                    return gloo.allreduce_coalesced(hosts, chosen);
@@ -235,6 +276,13 @@ WorkPtr DeviceBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensor
 
 WorkPtr DeviceBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                        const c10d::AllgatherOptions& options) {
+  if (auto works = for_each_dtype(inputs, [&](auto& numbers) {
+        auto from = chosen_of(inputs, numbers);
+        auto to = chosen_of(outputs, numbers);
+        return allgather_into_tensor_coalesced(to, from, options);
+      })) {
+    return works;
+  }
   return start(OpType::ALLGATHER_COALESCED, {inputs}, outputs, [=](auto& gloo, Loan& loan) {
     auto from = in_rows(loan.lend(inputs, Use::kIn));
     auto to = in_rows(loan.lend(outputs, Use::kOut));
@@ -309,6 +357,13 @@ WorkPtr DeviceBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& inpu
 
 WorkPtr DeviceBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                        const c10d::ReduceScatterOptions& options) {
+  if (auto works = for_each_dtype(inputs, [&](auto& numbers) {
+        auto from = chosen_of(inputs, numbers);
+        auto to = chosen_of(outputs, numbers);
+        return reduce_scatter_tensor_coalesced(to, from, options);
+      })) {
+    return works;
+  }
   std::vector<Tensors> wholes;
   for (const at::Tensor& input : inputs) wholes.push_back({input});
   return scatter_reduced(OpType::REDUCE_SCATTER_TENSOR_COALESCED, outputs, wholes, options);

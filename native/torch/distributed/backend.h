@@ -90,7 +90,7 @@ class DeviceBackend final : public c10d::Backend {
   const c10::intrusive_ptr<Options> options_;
   const MakeGloo make_gloo_;
   BackendPtr gloo_;
-  std::unique_ptr<Poster> poster_ = std::make_unique<Poster>();
+  std::unique_ptr<Poster> poster_;
   std::mutex coalescing_;
   std::optional<std::vector<WorkPtr>> coalesced_;
   const int process_;

@@ -1,26 +1,14 @@
 #include "torch/distributed/poster.h"
 
-#include <c10/util/Exception.h>
-#include <c10/util/thread_name.h>
+#include <pthread.h>
 
-#include <algorithm>
+#include <utility>
 
 namespace bringup::distributed {
-namespace {
-
-std::exception_ptr destroyed() {
-  return std::make_exception_ptr(c10::DistBackendError({__func__, __FILE__, __LINE__},
-                                                       "the process group was destroyed before "
-                                                       "this collective began"));
-}
-
-}  // namespace
 
 void Poster::submit(Job job) {
   std::unique_lock lock(mutex_);
-  if (!stopped_ && jobs_.empty() && !busy_ &&
-      std::all_of(job.before.begin(), job.before.end(),
-                  [](const c10::Event& event) { return event.query(); })) {
+  if (!stopped_ && jobs_.empty() && !busy_ && job.is_ready()) {
     busy_ = true;
     lock.unlock();
     carry_out(job);
@@ -31,7 +19,7 @@ void Poster::submit(Job job) {
   }
   if (stopped_) {
     lock.unlock();
-    job.fail(destroyed());
+    job.fail(destroyed_());
     return;
   }
   jobs_.push_back(std::move(job));
@@ -49,11 +37,11 @@ void Poster::stop() {
     changed_.wait(lock, [this] { return !busy_; });
   }
   if (thread_.joinable()) thread_.join();
-  for (Job& job : left) job.fail(destroyed());
+  for (Job& job : left) job.fail(destroyed_());
 }
 
 void Poster::run() {
-  c10::setThreadName("bringup_c10d");
+  pthread_setname_np(pthread_self(), "bringup_c10d");
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return stopped_ || (!jobs_.empty() && !busy_); });
@@ -73,7 +61,7 @@ void Poster::run() {
 
 void Poster::carry_out(Job& job) {
   try {
-    for (const c10::Event& event : job.before) event.synchronize();
+    job.wait();
   } catch (...) {  // what failed in the stream
     job.fail(std::current_exception());
     return;

@@ -1,27 +1,28 @@
 // Hands the collectives of one group to gloo, in the order of the calls, each when what was queued
-// before it is done. It never waits for gloo.
+// before it is done. It never waits for gloo. No torch: the order is tested without it.
 #pragma once
-
-#include <c10/core/Event.h>
 
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <thread>
-#include <vector>
 
 namespace bringup::distributed {
 
 struct Job {
-  std::vector<c10::Event> before;  // what was queued when it was asked for
+  std::function<bool()> is_ready;  // what was queued before it is done
+  std::function<void()> wait;      // until it is; raises what failed there
   std::function<void()> post;      // raises nothing
   std::function<void(std::exception_ptr)> fail;
 };
 
 class Poster {
  public:
-  Poster() = default;
+  // `destroyed`: the error of jobs that come too late.
+  explicit Poster(std::function<std::exception_ptr()> destroyed)
+      : destroyed_(std::move(destroyed)) {}
   Poster(const Poster&) = delete;
   Poster& operator=(const Poster&) = delete;
   ~Poster() { stop(); }
@@ -35,6 +36,7 @@ class Poster {
   void run();
   static void carry_out(Job& job);
 
+  const std::function<std::exception_ptr()> destroyed_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Job> jobs_;
