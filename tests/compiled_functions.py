@@ -5,6 +5,7 @@ A row is what a model does in a line or two; the inputs are made on the cpu and 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -67,6 +68,11 @@ POINTWISE = [
         "transposed_batches",
         lambda x, y, z, w: (x.mT + y, z.mT + w),
         lambda: (_x(3, 32, 40), _x(3, 40, 32), _x(3, 20, 40), _x(3, 40, 20)),
+    ),
+    Row(
+        "sizes_as_numbers",
+        lambda x: x / x.size(0) + x * x.size(1) ** -0.5 + 1 / x.size(0) - x.size(1) // 3,
+        lambda: (_x(6, 10),),
     ),
     Row("permuted", lambda x: x.permute(2, 0, 1).contiguous() + 1, lambda: (_x(3, 5, 7),)),
     Row("expanded", lambda x: x.expand(4, 5) * 2, lambda: (_x(1, 5),)),
@@ -256,10 +262,12 @@ EAGER = [
 ROWS = {row.name: row for row in (*POINTWISE, *DTYPES, *REDUCTIONS, *INDEXED, *EAGER)}
 
 
-def compare(row: Row, device: str) -> None:
-    """Compile a row for a device and compare with what eager operators of the cpu give: results,
-    what is written to inputs, which of them share memory, and gradients.
+def compare(row: Row, device: str, *, dynamic: bool | None = None) -> None:
+    """Compile a row for a device, with `dynamic` shapes or not, and compare with what eager
+    operators of the cpu give: results, what is written to inputs, which of them share memory, and
+    gradients.
     """
+    compiled = functools.partial(torch.compile, fullgraph=True, dynamic=dynamic)
     torch.manual_seed(0)
     torch._dynamo.reset()
     here = row.inputs()
@@ -267,10 +275,10 @@ def compare(row: Row, device: str) -> None:
     how = {} if row.tolerance is None else {"rtol": row.tolerance, "atol": row.tolerance}
     if row.gradient:
         wanted = gradients_of(row.function, here)
-        found = gradients_of(torch.compile(row.function, fullgraph=True), Mover(device)(here))
+        found = gradients_of(compiled(row.function), Mover(device)(here))
         torch.testing.assert_close(_moved(found, device), wanted, equal_nan=True, **how)
         torch._dynamo.reset()
-    expected, got = row.function(*here), torch.compile(row.function, fullgraph=True)(*there)
+    expected, got = row.function(*here), compiled(row.function)(*there)
     torch.testing.assert_close(_moved(got, device), expected, equal_nan=True, **how)
     torch.testing.assert_close(_moved(there, device), here, equal_nan=True, **how)
     assert shared(there, got) == shared(here, expected)

@@ -181,11 +181,12 @@ class Functions(OpOverrides):  # type: ignore[misc]
     @staticmethod
     def index_expr(expr: Any, dtype: torch.dtype) -> Any:
         text = V.kernel.index_to_str(V.kernel.prepare_indexing(expr))
+        given = torch.int64 if expr.is_integer or expr.is_Boolean else torch.float64
         index = V.kernel.cse.generate(
             V.kernel.compute,
-            f"(int64_t)({text})",
+            f"({TYPES[given]})({text})",
             bounds=get_bounds_index_expr(expr),
-            dtype=torch.int64,
+            dtype=given,
         )
         return ops.to_dtype(index, dtype)
 

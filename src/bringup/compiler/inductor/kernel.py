@@ -343,7 +343,8 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
         others = [e for e in entries if e is not inner[0] and e.divisor != 1]
         if all(known(e.divisor, length) for e in others):
             constant = frozenset(e.name for e in others)
-            return Row(print_index(self.rename_indexing(length)), inner[0].name, constant)
+            text = f"({print_index(self.rename_indexing(length))})"
+            return Row(text, inner[0].name, constant)
         return None
 
     def _is_across(self) -> bool:
