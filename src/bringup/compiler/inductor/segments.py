@@ -307,69 +307,79 @@ class Nest:
 
     def tiles(self) -> list[str]:
         """Return elements in squares of rows, for what lies in memory along the other side: a line
-        of its cache is read once for all rows of a square, and its neighbour for the next square.
+        of its cache is read once for all rows of a square.
         """
         row, side = self.row or Row(self.count, "", frozenset()), self.SIDE
-        band = 2 * side
-        length, name = row.length, row.name
-        outer, along = self._split(row)
-        lines = [
-            f"const int64_t x_rows = {self.count} / {length};",
-            f"const int64_t x_bands = (x_rows + {band - 1}) / {band};",
-            f"const int64_t row_last = min_int64_t(BRINGUP_LAST(x_bands) * {band}, x_rows);",
-            f"int64_t band_at = BRINGUP_FIRST(x_bands) * {band};",
-            f"for (; band_at < row_last; band_at += {band}) {{",
-            f"const int64_t band_end = min_int64_t(band_at + {band}, row_last);",
-            f"for (int64_t x_at = 0; x_at < {length}; x_at += {side}) {{",
-            f"const int64_t x_end = min_int64_t(x_at + {side}, {length});",
-            f"for (int64_t row_at = band_at; row_at < band_end; row_at += {side}) {{",
-            f"const int64_t row_end = min_int64_t(row_at + {side}, band_end);",
+        return [
+            f"const int64_t x_rows = {self.count} / {row.length};",
+            f"const int64_t x_bands = (x_rows + {side - 1}) / {side};",
+            f"const int64_t row_last = min_int64_t(BRINGUP_LAST(x_bands) * {side}, x_rows);",
+            f"int64_t row_at = BRINGUP_FIRST(x_bands) * {side};",
+            f"for (; row_at < row_last; row_at += {side}) {{",
+            f"const int64_t rows = min_int64_t({side}, row_last - row_at);",
+            f"for (int64_t x_at = 0; x_at < {row.length}; x_at += {side}) {{",
+            f"const int64_t lanes = min_int64_t({side}, {row.length} - x_at);",
+            f"if (rows == {side} && lanes == {side}) {{",
+            *self._tile(row, (str(side), str(side))),
+            "} else {",
+            *self._tile(row, ("rows", "lanes")),
+            *["}"] * 3,
         ]
+
+    def _tile(self, row: Row, size: tuple[str, str]) -> list[str]:
+        """Return lines for one square: a compiler unrolls loops of a number that it knows."""
+        outer, along = self._split(row)
+        lines = []
         for number, one in enumerate(self.across):
-            lines += self._square(f"square{number}", one, [*outer, *along], row)
+            lines += self._square(f"square{number}", one, [*outer, *along], row, size)
         lines += [
-            "for (int64_t row = row_at; row < row_end; ++row) {",
-            f"const int64_t xindex = row * {length};",
+            f"for (int64_t line = 0; line < {size[0]}; ++line) {{",
+            "const int64_t row = row_at + line;",
+            f"const int64_t xindex = row * {row.length};",
             "(void)xindex;",
             *outer,
             *self._pragma,
-            f"for (int64_t {name} = x_at; {name} < x_end; ++{name}) {{",
-            f"const int64_t xindex = row * {length} + {name};",
+            f"for (int64_t lane = 0; lane < {size[1]}; ++lane) {{",
+            f"const int64_t {row.name} = x_at + lane;",
+            f"const int64_t xindex = row * {row.length} + {row.name};",
             "(void)xindex;",
             *along,
         ]
         for segment in self.segments:
             code = _between(segment)
             for number, one in enumerate(self.across):
-                element = f"square{number}[row - row_at][{name} - x_at]"
+                element = f"square{number}[line][lane]"
                 code = [line.replace(f" = {one.text};", f" = {element};") for line in code]
             lines += code
-        return [*lines, "}", "}", "}", "}", "}"]
+        return [*lines, "}", "}"]
 
-    def _square(self, to: str, read: Across, indices: list[str], row: Row) -> list[str]:
+    def _square(
+        self, to: str, read: Across, indices: list[str], row: Row, size: tuple[str, str]
+    ) -> list[str]:
         """Return lines that copy a square of what is read, as it lies, into one of rows."""
         side, name = self.SIDE, row.name
+        declared = f"{read.c_type} {to}[{side}][{side}];"
         index = [f"const int64_t xindex = row * {row.length} + {name};", "(void)xindex;", *indices]
-        lines = [
-            f"for (int64_t {name} = x_at; {name} < x_end; ++{name}) {{",
-            "for (int64_t row = row_at; row < row_end; ++row) {",
-            *index,
-            f"{to}[row - row_at][{name} - x_at] = {read.text};",
-            "}",
-            "}",
-        ]
-        if read.source:
+        if read.source and size == (str(side), str(side)):
             address, step = read.source
-            lines = [
-                f"if (row_end - row_at == {side} && x_end - x_at == {side}) {{",
+            return [
+                declared,
+                "{",
                 f"const int64_t row = row_at, {name} = x_at;",
                 *index,
                 f"transpose_square(&{to}[0][0], {address}, {step});",
-                "} else {",
-                *lines,
                 "}",
             ]
-        return [f"{read.c_type} {to}[{side}][{side}];", *lines]
+        return [
+            declared,
+            f"for (int64_t lane = 0; lane < {size[1]}; ++lane) {{",
+            f"for (int64_t line = 0; line < {size[0]}; ++line) {{",
+            f"const int64_t row = row_at + line, {name} = x_at + lane;",
+            *index,
+            f"{to}[line][lane] = {read.text};",
+            "}",
+            "}",
+        ]
 
     def inner(self) -> list[str]:
         """Return lanes of what is reduced, for elements of a result that lie side by side."""

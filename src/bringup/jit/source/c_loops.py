@@ -93,6 +93,40 @@ static inline void transpose_eight(uint32_t* to, const uint32_t* from, int64_t s
   }
 }
 #endif
+#if defined BRINGUP_SHUFFLES && defined __AVX512F__
+typedef uint32_t bringup_sixteen __attribute__((vector_size(64), aligned(4), may_alias));
+#define BRINGUP_PAIRED(a, b, i, j, k, l)                                                         \\
+  __builtin_shufflevector(a, b, i, j, k, l, i + 4, j + 4, k + 4, l + 4, i + 8, j + 8, k + 8,      \\
+                          l + 8, i + 12, j + 12, k + 12, l + 12)
+#define BRINGUP_QUARTERS(a, b, i)                                                                 \\
+  __builtin_shufflevector(a, b, i, i + 1, i + 2, i + 3, i + 8, i + 9, i + 10, i + 11, i + 16,     \\
+                          i + 17, i + 18, i + 19, i + 24, i + 25, i + 26, i + 27)
+static inline void transpose_square(void* to, const void* from, int64_t step) {
+  bringup_sixteen a[16], b[16];
+  for (int i = 0; i < 16; ++i) a[i] = *(const bringup_sixteen*)((const uint32_t*)from + i * step);
+  for (int i = 0; i < 16; i += 2) {
+    b[i] = BRINGUP_PAIRED(a[i], a[i + 1], 0, 16, 1, 17);
+    b[i + 1] = BRINGUP_PAIRED(a[i], a[i + 1], 2, 18, 3, 19);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    for (int k = 0; k < 2; ++k) {
+      a[i + 2 * k] = BRINGUP_PAIRED(b[i + k], b[i + k + 2], 0, 1, 16, 17);
+      a[i + 2 * k + 1] = BRINGUP_PAIRED(b[i + k], b[i + k + 2], 2, 3, 18, 19);
+    }
+  }
+  for (int i = 0; i < 16; i += 8) {
+    for (int k = 0; k < 4; ++k) {
+      b[i + k] = BRINGUP_QUARTERS(a[i + k], a[i + k + 4], 0);
+      b[i + k + 4] = BRINGUP_QUARTERS(a[i + k], a[i + k + 4], 4);
+    }
+  }
+  bringup_sixteen* const rows = (bringup_sixteen*)to;
+  for (int k = 0; k < 8; ++k) {
+    rows[k] = BRINGUP_QUARTERS(b[k], b[k + 8], 0);
+    rows[k + 8] = BRINGUP_QUARTERS(b[k], b[k + 8], 4);
+  }
+}
+#else
 static inline void transpose_square(void* to, const void* from, int64_t step) {
   uint32_t* const rows = (uint32_t*)to;
   const uint32_t* const lines = (const uint32_t*)from;
@@ -110,6 +144,7 @@ static inline void transpose_square(void* to, const void* from, int64_t step) {
     }
   }
 }
+#endif
 static inline void report_fault(int32_t* fault, int32_t number, int64_t value) {
   int32_t none = 0;
   if (__atomic_compare_exchange_n(fault + 1, &none, 1, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
