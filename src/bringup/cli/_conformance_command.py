@@ -12,6 +12,7 @@ from bringup import report, settings
 from bringup.cli._compare_command import print_lines
 from bringup.cli._exit_codes import ExitCode
 from bringup.cli._requirements import (
+    ExecutorAddress,
     HtmlFile,
     JsonFile,
     console_for,
@@ -42,7 +43,12 @@ def conformance(
     operators: Operators = True,
     level: Annotated[
         int,
-        typer.Option(min=0, max=2, help="0: driver; 1: and runtime; 2: and operators and models."),
+        typer.Option(
+            min=0,
+            max=4,
+            help="0: driver; 1: and runtime; 2: and operators and modules; 3: and compile, AMP, "
+            "graphs, DDP, FSDP2; 4: and models that train.",
+        ),
     ] = 2,
     pattern: Annotated[
         str, typer.Option("--filter", help="Cases by name, as in a shell: 'op/*conv*/float32'.")
@@ -53,8 +59,9 @@ def conformance(
     ] = 10,
     seconds: Annotated[
         float, typer.Option(min=0.1, help="What one case may take; then its process is ended.")
-    ] = 120.0,
+    ] = 60.0,
     workers: Annotated[int, typer.Option(min=1, help="Processes at a time.")] = 1,
+    executor: ExecutorAddress = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Take over the cases of the last run.")
     ] = False,
@@ -65,8 +72,9 @@ def conformance(
     json_file: JsonFile = None,
     html_file: HtmlFile = None,
 ) -> None:
-    """Test a device: its driver, the runtime, and torch's own operator, module and optimizer
-    samples against the CPU. Each case runs in a process that may crash.
+    """Test a device: its driver, the runtime, torch's own operator, module and optimizer samples
+    against the CPU, and what is done with it as a whole. Each case runs in a process that may
+    crash.
 
     The headline is what the device does itself; what falls back to the host counts beside it. A
     refusal is no pass.
@@ -99,6 +107,7 @@ def conformance(
         samples=samples,
         seconds=seconds,
         workers=workers,
+        executor=executor,
         resume=resume,
         baseline=known,
         on_result=show,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bringup.cli._exit_codes import ExitCode
-from bringup.cli._requirements import JsonFile, console_for, say, write_results
+from bringup.cli._requirements import ExecutorAddress, JsonFile, console_for, say, write_results
 
 
 def prebuild(
@@ -23,6 +23,7 @@ def prebuild(
         list[str] | None,
         typer.Option("--target", help="Build for this instead of the specs' own; repeatable."),
     ] = None,
+    executor: ExecutorAddress = None,
     json_file: JsonFile = None,
 ) -> None:
     """Build every kernel of the files that the cache does not have. Exit code 0: all are there,
@@ -30,7 +31,8 @@ def prebuild(
     """
     from bringup import jit
 
-    done = jit.prebuild(jit.load_specs(*files), workers=workers, targets=target or None)
+    specs = jit.load_specs(*files)
+    done = jit.prebuild(specs, workers=workers, targets=target or None, executor=executor)
     say(json_file, str(done))
     outcomes = [
         {

@@ -52,6 +52,15 @@ JsonFile = Annotated[
     ),
 ]
 
+ExecutorAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--executor",
+        metavar="ADDRESS",
+        help="Workers of an engine do it: dask://HOST:PORT or ray://HOST:PORT.",
+    ),
+]
+
 
 def _html_place(path: Path | None) -> Path | None:
     if path == _STDOUT:

@@ -8,22 +8,20 @@ import contextlib
 import dataclasses
 import fnmatch
 import hashlib
-import importlib.util
 import json
-import queue
-import threading
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bringup import devices, settings
+from bringup._executors import completed, opened
 from bringup._version import __version__
 from bringup.conformance._cases import CaseResult, case_ids
-from bringup.conformance._worker_pool import Worker
-from bringup.errors import ModelError
-
-# From worst to best; a refusal is better than a wrong number, and no pass.
-_ORDER = ("crashed", "timeout", "failed", "refused", "pass", "native")
+from bringup.conformance._jobs import Setup, chosen_settings, end_workers, identity, run_job
+from bringup.conformance._samples import described
+from bringup.conformance._worker_pool import ORDER
+from bringup.errors import BringupError, ModelError
 
 
 @dataclass(frozen=True)
@@ -70,7 +68,7 @@ class Conformance:
         """Return the cases of a kind that were not skipped.
 
         Args:
-            kind: "driver", "runtime", "op", "module" or "optimizer".
+            kind: "driver", "runtime", "op", "module", "ddp" or another first part of a name.
         """
         return [one for one in self.results if one.kind == kind and one.outcome != "skipped"]
 
@@ -120,8 +118,9 @@ def run_conformance(
     pattern: str = "*",
     every: int = 1,
     samples: int = 10,
-    seconds: float = 120.0,
+    seconds: float = 60.0,
     workers: int = 1,
+    executor: Executor | str | None = None,
     resume: bool = False,
     baseline: dict[str, str] | None = None,
     on_result: Callable[[CaseResult, int, int], object] = lambda result, done, of: None,
@@ -135,12 +134,16 @@ def run_conformance(
             each process, once the driver is loaded. The module has to be importable there
             (installed, or on PYTHONPATH).
         level: 0, the functions of the driver; 1, the runtime too; 2, operators, modules and
-            optimizers too.
+            optimizers too; 3, compiling, mixed precision, captured graphs, DDP and FSDP2 too; 4,
+            a GPT and a CNN that train to the CPU's losses, too.
         pattern: cases whose names match, as in a shell.
         every: of these, each so-and-so-manieth.
         samples: of an operator, at most so many.
         seconds: what one case may take.
-        workers: how many processes run at a time.
+        workers: how many processes run at a time on this machine.
+        executor: who runs the cases instead: an executor of concurrent.futures, or the address of
+            an engine, "dask://HOST:PORT" or "ray://HOST:PORT". Its workers need the same driver,
+            torch and package of kernels. A worker that is lost costs its case.
         resume: whether the cases of the last run on the same driver and torch are taken over.
         baseline: what `read_baseline` gives: outcomes of an earlier run, for regressions.
         on_result: called with each result, how many there are, and of how many.
@@ -148,9 +151,11 @@ def run_conformance(
     Raises:
         DriverError: the driver cannot be found or loaded.
         ModelError: there is no such level, no such module, or no case has such a name.
+        TypeError, ValueError: `executor` is no executor and no address.
+        ConnectionError: nothing answers at the address.
     """
-    if level not in (0, 1, 2):
-        raise ModelError(f"level {level}: expected 0, 1 or 2")
+    if level not in range(5):
+        raise ModelError(f"level {level}: expected 0 to 4")
     library = devices.driver_library(driver)
     found = Conformance({"driver": str(library), "bringup": __version__})
     cases = [f"driver/{check.name}" for check in devices.list_checks()]
@@ -161,13 +166,18 @@ def run_conformance(
         raise ModelError(f"no case matches {pattern!r}: expected a name like 'op/add/float32'")
     if load:
         found.facts["kernels"] = load
-    journal = _Journal(library, samples, load)
+    place = driver if library != Path(driver).expanduser().resolve() else str(library)
+    setup = Setup(place, samples, seconds, load, chosen_settings(), identity(library, load))
+    journal = _Journal(setup)
     known = journal.results(resume)
     found.resumed = sum(case in known for case in wanted)
     run = _Run(found, journal, wanted, known, on_result)
     try:
-        run.driver(library, pattern)
-        run.others(lambda: Worker(str(library), samples, seconds, load), workers)
+        if executor is None:
+            run.here(setup, workers)
+        else:
+            with opened(executor) as elsewhere:
+                run.by(elsewhere, setup)
     except KeyboardInterrupt:
         found.is_interrupted = True
     found.results = [run.known[case] for case in wanted if case in run.known]
@@ -210,7 +220,7 @@ def regressions(
     for one in results:
         now = "native" if one.native else one.outcome
         then = baseline.get(one.id, "skipped")
-        if then in _ORDER and (now not in _ORDER or _ORDER.index(now) < _ORDER.index(then)):
+        if then in ORDER and (now not in ORDER or ORDER.index(now) < ORDER.index(then)):
             worse.append((one.id, then, now))
     return worse
 
@@ -224,72 +234,43 @@ class _Run:
     wanted: Sequence[str]
     known: dict[str, CaseResult]
     on_result: Callable[[CaseResult, int, int], object]
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    stopped: threading.Event = field(default_factory=threading.Event)
 
-    def driver(self, library: Path, pattern: str) -> None:
-        """Run the checks of the driver's functions at once."""
-        missing = [case for case in self._missing() if case.startswith("driver/")]
-        if not missing:
-            return
-        only = [case.partition("/")[2] for case in missing]
-        checked = devices.check_driver(library, only=only)
-        results = {f"driver/{one.name}": one for one in checked.results}
-        for case in missing:
-            if case not in results:
-                outcome = "failed" if checked.failure else "skipped"
-                self._keep(CaseResult(case, outcome, reason=checked.failure or "not run"))
-                continue
-            one = results[case]
-            outcome = {"pass": "pass", "fail": "failed"}.get(one.outcome, "skipped")
-            native = outcome == "pass"
-            self._keep(CaseResult(case, outcome, native, one.reason, 1, seconds=one.seconds))
-
-    def others(self, make: Callable[[], Worker], workers: int) -> None:
-        """Run everything else, in workers."""
-        cases: queue.SimpleQueue[str] = queue.SimpleQueue()
-        missing = [case for case in self._missing() if not case.startswith("driver/")]
-        for case in missing:
-            cases.put(case)
-        made = [make() for _ in range(min(workers, len(missing)))]
-        if made:
-            self.found.facts |= {name: str(value) for name, value in made[0].facts().items()}
-        errors: list[Exception] = []
-        threads = [threading.Thread(target=self._work, args=(w, cases, errors)) for w in made]
+    def here(self, setup: Setup, workers: int) -> None:
+        """Run what is missing on this machine: the driver's functions at once, first."""
+        missing = self._missing()
+        of_driver = tuple(case for case in missing if case.startswith("driver/"))
+        pool = ThreadPoolExecutor(workers, "bringup-conformance")
         try:
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            if of_driver:
+                self._keep(*run_job(setup, of_driver))
+            self.by(pool, setup)
         finally:
-            self.stopped.set()
-            for worker in made:
-                worker.close()
-        if errors:
-            raise errors[0]
+            end_workers(setup)  # so that no thread waits for a case
+            pool.shutdown(cancel_futures=True)
 
-    def _work(self, worker: Worker, cases: queue.SimpleQueue[str], errors: list[Exception]) -> None:
-        while not self.stopped.is_set():
-            try:
-                self._keep(worker.run(cases.get_nowait()))
-            except queue.Empty:
-                return
-            except Exception as error:
-                if not self.stopped.is_set():  # then the process was ended under it
-                    errors.append(error)
-                return
+    def by(self, executor: Executor, setup: Setup) -> None:
+        """Run what is missing as jobs of an executor. A case whose worker is lost has crashed."""
+        jobs = {case: (setup, (case,)) for case in self._missing()}
+        with contextlib.closing(completed(executor, run_job, jobs)) as ended:
+            for case, future in ended:
+                try:
+                    self._keep(*future.result())
+                except BringupError:  # it holds for every case
+                    raise
+                except Exception as error:
+                    reason = f"no result came back: {described(error)}"
+                    self._keep([CaseResult(case, "crashed", reason=reason)], {})
 
     def _missing(self) -> list[str]:
         return [case for case in self.wanted if case not in self.known]
 
-    def _keep(self, result: CaseResult) -> None:
-        if self.stopped.is_set():
-            return
-        with self.lock:
+    def _keep(self, results: list[CaseResult], facts: dict[str, object]) -> None:
+        self.found.facts |= {name: str(value) for name, value in facts.items()}
+        for result in results:
             self.known[result.id] = result
             self.journal.add(result)
             done = sum(case in self.known for case in self.wanted)
-        self.on_result(result, done, len(self.wanted))
+            self.on_result(result, done, len(self.wanted))
 
 
 class _Journal:
@@ -297,16 +278,10 @@ class _Journal:
     and of the package with kernels, torch, the number of samples, and settings.
     """
 
-    def __init__(self, library: Path, samples: int, load: str) -> None:
-        import torch
-
-        content = hashlib.sha256(library.read_bytes())
-        chosen = {row["variable"]: row["now"] for row in settings.table() if row["now"]}
-        chosen.pop("BRINGUP_CACHE_DIR", None)  # where this file is
-        content.update(f"{torch.__version__} {__version__} {samples} {chosen} {load}".encode())
-        if load:
-            _add_package(content, load)
-        self.path = settings.cache_dir() / "conformance" / f"{content.hexdigest()[:24]}.jsonl"
+    def __init__(self, setup: Setup) -> None:
+        text = f"{setup.identity} {setup.samples} {setup.settings}"
+        name = hashlib.sha256(text.encode()).hexdigest()[:24]
+        self.path = settings.cache_dir() / "conformance" / f"{name}.jsonl"
 
     def results(self, resume: bool) -> dict[str, CaseResult]:
         """Return what an earlier run kept; without `resume` nothing, and it is forgotten."""
@@ -327,24 +302,6 @@ class _Journal:
         """Keep a result."""
         with self.path.open("a") as file:
             file.write(json.dumps(dataclasses.asdict(result)) + "\n")
-
-
-def _add_package(content: hashlib._Hash, load: str) -> None:
-    """Add the files of a package to a digest: sources of kernels as well as Python."""
-    module, colon, function = load.partition(":")
-    if not (module and colon and function):
-        raise ModelError(f"{load!r}: expected MODULE:FUNCTION, such as 'bringup_sim_ops:load'")
-    package = module.partition(".")[0]
-    spec = importlib.util.find_spec(package)
-    if spec is None:
-        raise ModelError(f"{load}: there is no module {package!r}: install it, or set PYTHONPATH")
-    folders = spec.submodule_search_locations
-    files = [Path(spec.origin)] if spec.origin and not folders else []
-    for folder in folders or []:
-        files += [file for file in Path(folder).rglob("*") if file.suffix != ".pyc"]
-    for file in sorted(files):
-        if file.is_file():
-            content.update(str(file).encode() + b"\0" + file.read_bytes())
 
 
 def families(results: Iterable[CaseResult]) -> dict[str, list[CaseResult]]:

@@ -1,7 +1,8 @@
 """A process that runs cases: a line on its input is a case, a line on its output the result.
 
-`python -m bringup.conformance._worker DRIVER SAMPLES [MODULE:FUNCTION]`: when the driver is loaded
-the function is called. What a case prints goes to standard error.
+`python -m bringup.conformance._worker JSON`: DRIVER, SAMPLES, MODULE:FUNCTION or "", and null or a
+rank's number and the folder of its group. When the driver is loaded the function is called. What a
+case prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 
 def main() -> None:
     """Run the cases that its input names."""
-    driver, samples, *load = sys.argv[1:]
+    driver, samples, load, rank = json.loads(sys.argv[1])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     import torch
@@ -24,8 +25,8 @@ def main() -> None:
     from bringup.conformance._cases import run_case
 
     info = devices.load_driver(driver)
-    for name in load:
-        _load(name)
+    if load:
+        _load(load)
     facts = {
         "device": info.device_name,
         "description": info.description,
@@ -33,7 +34,7 @@ def main() -> None:
     }
     print(json.dumps({**facts, "host_visible": info.host_visible}), file=answers, flush=True)
     for line in sys.stdin:
-        result = run_case(line.strip(), info.device_name, int(samples))
+        result = run_case(line.strip(), info.device_name, samples, rank)
         print(json.dumps(dataclasses.asdict(result)), file=answers, flush=True)
 
 

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import select
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import IO, Any
 
 from bringup._processes import ending, started
 from bringup.conformance._cases import CaseResult
+from bringup.conformance._use_cases import RANKED, RANKS
 from bringup.errors import DriverError
 
 PROGRAM = (sys.executable, "-W", "ignore", "-m", "bringup.conformance._worker")
+# From worst to best; a refusal is better than a wrong number, and no pass.
+ORDER = ("crashed", "timeout", "failed", "refused", "pass", "native")
 _START_SECONDS = 120.0
 _KEPT = 2000  # characters of what a worker printed
 
@@ -31,14 +36,17 @@ class _Process:
 
 
 class Worker:
-    """Runs cases one after the other in another process, which is started anew after a crash.
+    """Runs cases one after the other in another process, which is started anew after a crash; what
+    needs several ranks in as many, which end with their case.
 
     Args:
         driver: of the device, as for `devices.load_driver`.
         samples: of an operator, at most so many.
         seconds: what one case may take.
         load: MODULE:FUNCTION, called once the driver is loaded; "": nothing is.
+        environment: the variables of its processes; None for ours.
         program: the worker's command; None for `PROGRAM`.
+        rank: of a group of `RANKS`, and the folder of its store.
     """
 
     def __init__(
@@ -47,11 +55,20 @@ class Worker:
         samples: int,
         seconds: float,
         load: str = "",
+        environment: Mapping[str, str] | None = None,
         program: Sequence[str] | None = None,
+        rank: tuple[int, str] | None = None,
     ) -> None:
-        self._command = [*(program or PROGRAM), driver, str(samples), *([load] if load else [])]
+        asked = json.dumps([driver, samples, load, rank])
+        self._is_rank = rank is not None
+        self._make_rank = functools.partial(
+            Worker, driver, samples, seconds, load, environment, program
+        )
+        self._command = [*(program or PROGRAM), asked]
+        self._environment = environment
         self._seconds = seconds
         self._running: _Process | None = None
+        self._ranks: list[Worker] = []
 
     def facts(self) -> dict[str, Any]:
         """Return what the process says of the device; `DriverError` if it does not load."""
@@ -63,6 +80,8 @@ class Worker:
         Args:
             case: its name.
         """
+        if case.startswith(RANKED) and not self._is_rank:
+            return self._run_ranks(case)
         running = self._started()
         assert running.process.stdin is not None
         start = time.perf_counter()
@@ -81,8 +100,30 @@ class Worker:
         self.close()
         return CaseResult(case, "crashed", reason=reason, seconds=took)
 
+    def _run_ranks(self, case: str) -> CaseResult:
+        """Return the worst of the ranks' results."""
+        with (
+            tempfile.TemporaryDirectory(prefix="bringup-ranks-") as folder,
+            ThreadPoolExecutor(RANKS) as threads,
+        ):
+            self._ranks = [self._make_rank(rank=(number, folder)) for number in range(RANKS)]
+            try:
+                list(threads.map(Worker.facts, self._ranks))  # all are there before one begins
+                found = list(threads.map(Worker.run, self._ranks, [case] * RANKS))
+            finally:
+                for rank in self._ranks:
+                    rank.close()
+        worst = min(found, key=lambda one: ORDER.index(one.outcome))
+        return replace(
+            worst,
+            native=all(one.native for one in found),
+            seconds=max(one.seconds for one in found),
+        )
+
     def close(self) -> None:
-        """End the process."""
+        """End the processes."""
+        for rank in self._ranks:
+            rank.close()
         if self._running is not None:
             self._running.open.close()
             self._running = None
@@ -92,7 +133,12 @@ class Worker:
             with contextlib.ExitStack() as stack:
                 printed = stack.enter_context(tempfile.TemporaryFile())
                 process = stack.enter_context(
-                    started(self._command, takes_input=True, errors=printed)
+                    started(
+                        self._command,
+                        environment=self._environment,
+                        takes_input=True,
+                        errors=printed,
+                    )
                 )
                 self._running = _Process(process, printed, {}, stack.pop_all())
             line = self._line(self._running, _START_SECONDS)

@@ -18,6 +18,12 @@ _KINDS = {
     "op": "operators (OpInfo)",
     "module": "modules (ModuleInfo)",
     "optimizer": "optimizers (OptimizerInfo)",
+    "compile": "torch.compile",
+    "amp": "mixed precision",
+    "graph": "captured graphs",
+    "ddp": "DDP, two ranks",
+    "fsdp2": "FSDP2, two ranks",
+    "train": "models that train",
 }
 
 

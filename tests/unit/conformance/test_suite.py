@@ -299,8 +299,8 @@ def test_a_baseline_that_is_none_is_refused(text: str, tmp_path: Path) -> None:
 def test_a_pattern_without_cases_a_level_and_a_driver_that_there_are_not_are_refused() -> None:
     with pytest.raises(ModelError, match="no case matches 'nothing/"):
         conformance.run_conformance("sim", pattern="nothing/*")
-    with pytest.raises(ModelError, match="level 3"):
-        conformance.run_conformance("sim", level=3)
+    with pytest.raises(ModelError, match="level 5"):
+        conformance.run_conformance("sim", level=5)
     with pytest.raises(DriverError, match="there is no driver named 'none'"):
         conformance.run_conformance("none")
 

@@ -10,11 +10,12 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from bringup._executors import completed, opened
 from bringup.errors import CompileError, MissingCompilerError, first_line
 from bringup.jit.ahead_of_time.entry_transfer import Shipment, pack, unpack
 from bringup.jit.builder.request import Request
@@ -221,25 +222,11 @@ def _wanted(specs: Iterable[Spec | Source | Params], targets: Sequence[str] | No
     return list(wanted)
 
 
-def _run(jobs: Sequence[_Job], executor: Executor) -> Generator[tuple[Spec, Outcome], None, None]:
-    futures: dict[Future[tuple[Outcome, Shipment | None]], Spec] = {}
-    try:
-        for job in jobs:
-            try:
-                futures[executor.submit(_work, job)] = job.spec
-            except Exception as error:  # a pool whose workers died takes nothing more
-                yield job.spec, Outcome(job.spec, "failed", error=error)
-        for future in as_completed(futures):
-            yield futures[future], _result(futures[future], future)
-    finally:  # interrupted: what has not begun need not
-        for future in futures:
-            future.cancel()
-
-
 @contextlib.contextmanager
-def _executor(given: Executor | None, workers: int | None, jobs: int) -> Iterator[Executor]:
+def _executor(given: Executor | str | None, workers: int | None, jobs: int) -> Iterator[Executor]:
     if given is not None:
-        yield given
+        with opened(given) as executor:
+            yield executor
         return
     # A compiler is a process of its own: threads are enough to wait for it.
     count = workers or len(os.sched_getaffinity(0))
@@ -252,7 +239,7 @@ def prebuild(
     *,
     workers: int | None = None,
     targets: Sequence[str] | None = None,
-    executor: Executor | None = None,
+    executor: Executor | str | None = None,
 ) -> PrebuildReport:
     """Build every kernel that the cache does not have, and say what became of each. One that fails
     does not stop the others.
@@ -263,35 +250,32 @@ def prebuild(
         workers: how many compilers run at a time here; as many as there are processors by default.
         targets: build each spec for each of these, instead of the spec's own target.
         executor: who builds: any `concurrent.futures` executor, also of processes or of another
-            machine. Its workers need this version of bringup, the same compiler and processor, and
-            source files at the same paths.
+            machine, or the address of an engine, "dask://HOST:PORT" or "ray://HOST:PORT". Its
+            workers need this version of bringup, the same compiler and processor, and source files
+            at the same paths.
 
     Returns:
         A report with an outcome for each spec; `report.check()` raises if one failed.
 
     Raises:
         TypeError: a spec is none, or `executor` is no executor.
-        ValueError: `workers` is not positive, or given with `executor`.
+        ValueError: `workers` is not positive, or given with `executor`, or that is no address.
+        ConnectionError: nothing answers at the address.
     """
-    if executor is not None and not callable(getattr(executor, "submit", None)):
-        raise TypeError(
-            "jit.prebuild(executor=): expected an executor of concurrent.futures, got "
-            f"{type(executor).__name__} ({executor!r})"
-        )
     if executor is not None and workers is not None:
         raise ValueError("jit.prebuild: workers= is for its own threads; executor= brings its own")
     if workers is not None and workers < 1:
         raise ValueError(f"jit.prebuild(workers={workers}): expected a positive number")
     plans = {spec: _plan(spec) for spec in _wanted(specs, targets)}
-    jobs = [plan for plan in plans.values() if isinstance(plan, _Job)]
+    jobs = {spec: (plan,) for spec, plan in plans.items() if isinstance(plan, _Job)}
     found = {spec: plan for spec, plan in plans.items() if isinstance(plan, Outcome)}
-    if jobs:
+    if jobs or executor is not None:  # what is no executor is refused, whether needed or not
         with (
             _executor(executor, workers, len(jobs)) as pool,
             progress.batch(len(jobs)) as report_outcome,
-            contextlib.closing(_run(jobs, pool)) as outcomes,
+            contextlib.closing(completed(pool, _work, jobs)) as ended,
         ):
-            for spec, outcome in outcomes:
-                found[spec] = outcome
-                report_outcome(first_line(outcome))
+            for spec, future in ended:
+                found[spec] = _result(spec, future)
+                report_outcome(first_line(found[spec]))
     return PrebuildReport(tuple(found[spec] for spec in plans))

@@ -128,7 +128,9 @@ def test_nothing_to_build_is_an_empty_report() -> None:
     [
         ({"specs": [3]}, TypeError, r"jit\.Spec, jit\.Source or jit\.Params, got int \(3\)"),
         ({"targets": "cpu"}, TypeError, r"targets='cpu'\): expected a list of targets"),
-        ({"executor": 3}, TypeError, r"executor=\): expected an executor of .*, got int \(3\)"),
+        ({"executor": 3}, TypeError, r"executor=: expected an executor of .*, got int \(3\)"),
+        ({"executor": "dask:/x"}, ValueError, r"'dask:/x': expected dask://HOST:PORT or ray://"),
+        ({"executor": "mpi://a:1"}, ValueError, r"expected dask://HOST:PORT or ray://HOST:PORT"),
         ({"workers": 0}, ValueError, r"workers=0\): expected a positive number"),
         (
             {"workers": 2, "executor": Elsewhere(Path())},
