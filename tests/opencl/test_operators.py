@@ -28,6 +28,9 @@ a, b = torch.randn(37, 50), torch.randn(50, 33)
 compare(torch.mm, a, b)
 compare(lambda a, b: a.t() @ b.t(), torch.randn(50, 37), torch.randn(33, 50))
 compare(lambda a, b: torch.mm(a[1:, ::2], b[:25]), a, b)
+for left in (torch.randn(130, 35), torch.randn(35, 130).t(), torch.randn(130, 70)[:, ::2]):
+    for right in (torch.randn(35, 71), torch.randn(71, 35).t(), torch.randn(71, 70)[:, ::2].t()):
+        compare(torch.mm, left, right)  # several tiles, none full
 compare(torch.mm, torch.randn(3, 0), torch.randn(0, 2))
 compare(torch.mm, torch.randn(0, 3), torch.randn(3, 2))
 compare(lambda a, b: torch.mm(a, b, out=torch.zeros(33, 37, device=a.device).t()), a, b)
@@ -66,8 +69,11 @@ for dim, values in ((-1, x.detach()), (0, x.detach()), (1, torch.randn(70, 100))
         for one in (got, backward(grad, here, dim, torch.float32)):
             assert ((one - wanted).abs() <= 6 * 2.0**-24 * added).all()
 compare(lambda x: torch.softmax(x, 0), torch.tensor(3.0))
-infinite = torch.tensor([[1.0, float("inf")], [float("nan"), 1.0]])
+infinite = torch.randn(9, 31)
+for row, number in enumerate((float("inf"), float("nan"), -float("inf"))):
+    infinite[row, :1], infinite[3 + row, 29:], infinite[6 + row] = number, number, number
 compare(lambda x: torch.softmax(x, -1), infinite)
+compare(lambda x: torch.log_softmax(x, -1), infinite)
 compare(lambda x: torch.softmax(x, -1), torch.randn(3, 1)[:, ::1])
 compare(lambda x: torch.softmax(x, -1), torch.empty(3, 0))
 def out(x):
@@ -133,6 +139,7 @@ compare(lambda x, i: F.embedding(i.reshape(2, 2), x), x, rows)
 def gradient(x, i):
     return torch.autograd.grad(F.embedding(i, x.requires_grad_(), padding_idx=0).square().sum(), x)
 compare(gradient, x, rows)
+compare(gradient, torch.randn(10, 70), torch.randint(10, (150,)))
 a, b, c = torch.randn(2, 3, 4), torch.randn(2, 5, 4), torch.empty(2, 0, 4)
 compare(lambda *all: torch.cat(all, 1), a, b, c)
 compare(lambda a, b: torch.cat((a.transpose(0, 1), b.transpose(0, 1))), a, b)

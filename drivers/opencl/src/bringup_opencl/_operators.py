@@ -23,7 +23,7 @@ def _matrix(name: str, rank: int) -> str:
 def _tiles(batches: str, only: str = "1") -> tuple[str, str, str]:
     """Return a block for each tile of the result; where not `only`, the operator falls back."""
     columns = f"((size(out, -1) + 63) // 64) * ({batches} > 0) * (size(out, -2) > 0)"
-    return f"({columns} + 1) * ({only}) - 1", "(size(out, -2) + 31) // 32", batches
+    return f"({columns} + 1) * ({only}) - 1", "(size(out, -2) + 63) // 64", batches
 
 
 def _product(name: str, rank: int) -> Operator:

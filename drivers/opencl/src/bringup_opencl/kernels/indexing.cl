@@ -102,14 +102,34 @@ kernel void scatter_add(global const T* x, global const I* index, long n, long x
 
 // A block for each row of the weight: what is added to one element comes in the indices' order. As
 // on the CPU, an index that names no row adds nothing: the forward pass has refused it.
-kernel void embedding_backward(global const T* grad, global const I* indices, global T* out,
-                               long count, long width, long padding) {
+#define THREADS 64
+
+kernel __attribute__((reqd_work_group_size(THREADS, 1, 1)))
+void embedding_backward(global const T* grad, global const I* indices, global T* out, long count,
+                        long width, long padding) {
+  local int hits[THREADS], found[THREADS + 1];  // last how many there are
   const long row = get_group_id(0);
-  for (long column = get_local_id(0); column < width; column += get_local_size(0)) {
+  const int thread = get_local_id(0);
+  for (long first = 0; first < width; first += THREADS) {
+    const long column = first + thread;
     T sum = 0;
-    for (long i = 0; row != padding && i < count; ++i) {
-      if (indices[i] == row) sum += grad[i * width + column];
+    for (long begin = 0; begin < count; begin += THREADS) {
+      const long i = begin + thread;
+      hits[thread] = i < count && row != padding && indices[i] == row;
+      barrier(CLK_LOCAL_MEM_FENCE);
+      if (thread == 0) {
+        int many = 0;
+        for (int k = 0; k < THREADS; ++k) {
+          found[many] = k;
+          many += hits[k];
+        }
+        found[THREADS] = many;
+      }
+      barrier(CLK_LOCAL_MEM_FENCE);
+      for (int k = 0; column < width && k < found[THREADS]; ++k) {
+        sum += grad[(begin + found[k]) * width + column];
+      }
     }
-    out[row * width + column] = sum;
+    if (column < width) out[row * width + column] = sum;
   }
 }

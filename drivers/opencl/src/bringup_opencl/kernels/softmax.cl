@@ -1,5 +1,10 @@
-// `lanes` threads go along one row, whose elements are `inner` apart.
+// `lanes` threads go along one row, whose elements are `inner` apart; each takes several together,
+// of which functions are computed at once.
+#include "bringup/functions.h"
 #include "rows.h"
+
+#define EACH 4
+#define TS VECTOR(T, EACH)
 
 long first_of_row(long row, long n, long inner) { return row / inner * inner * n + row % inner; }
 
@@ -9,40 +14,64 @@ long first_of_row(long row, long n, long inner) { return row / inner * inner * n
   const long n = row < rows ? size : 0, first = first_of_row(row, size, inner); \
   const int lane = get_local_id(0) % lanes
 
+#define ALONG_ROW(i) for (long i = lane * EACH; i < n; i += lanes * EACH)
+
+// EACH elements, `none` behind the first `count`.
+TS read(global const T* from, long inner, long count, T none) {
+  if (inner == 1 && count >= EACH) return vload4(0, from);
+  return (TS)(from[0], count > 1 ? from[inner] : none, count > 2 ? from[2 * inner] : none,
+              count > 3 ? from[3 * inner] : none);
+}
+
+void write(TS values, global T* to, long inner, long count) {
+  if (inner == 1 && count >= EACH) {
+    vstore4(values, 0, to);
+    return;
+  }
+  to[0] = values.s0;
+  if (count > 1) to[inner] = values.s1;
+  if (count > 2) to[2 * inner] = values.s2;
+  if (count > 3) to[3 * inner] = values.s3;
+}
+
 // The largest element of a row, NaN where there is one, for all threads.
 T largest_of(global const T* x, long n, long inner, local T* part, int lanes) {
-  T most = -INFINITY;
-  for (long i = get_local_id(0) % lanes; i < n; i += lanes) {
-    const T value = x[i * inner];
-    most = value != value || value > most ? value : most;
+  const int lane = get_local_id(0) % lanes;
+  TS most = -INFINITY;
+  ALONG_ROW(i) {
+    const TS value = read(x + i * inner, inner, n - i, -INFINITY);
+    most = shared_max_4(value, most);
   }
-  return shared_max(most, part, lanes);
+  return shared_max(shared_max_of_4(most), part, lanes);
 }
 
 kernel void softmax(global const T* x, global T* out, long size, long step, long rows, int lanes) {
   local T part[LANES];
   ROW_OF_THREAD;
-  const T largest = largest_of(x + first, n, inner, part, lanes);
-  T sum = 0;
-  for (long i = lane; i < n; i += lanes) {
-    const T value = exp(x[first + i * inner] - largest);
-    out[first + i * inner] = value;
+  x += first, out += first;
+  const T largest = largest_of(x, n, inner, part, lanes);
+  TS sum = 0;
+  ALONG_ROW(i) {
+    const TS value = exp(read(x + i * inner, inner, n - i, -INFINITY) - largest);
+    write(value, out + i * inner, inner, n - i);
     sum += value;
   }
-  sum = shared_sum(sum, part, lanes);
-  for (long i = lane; i < n; i += lanes) out[first + i * inner] /= sum;
+  const T all = shared_sum(shared_sum_of_4(sum), part, lanes);
+  ALONG_ROW(i) write(read(out + i * inner, inner, n - i, 0) / all, out + i * inner, inner, n - i);
 }
 
 kernel void log_softmax(global const T* x, global T* out, long size, long step, long rows,
                         int lanes) {
   local T part[LANES];
   ROW_OF_THREAD;
-  const T largest = largest_of(x + first, n, inner, part, lanes);
-  T sum = 0;
-  for (long i = lane; i < n; i += lanes) sum += exp(x[first + i * inner] - largest);
-  const T offset = log(shared_sum(sum, part, lanes));
-  for (long i = lane; i < n; i += lanes) {
-    out[first + i * inner] = x[first + i * inner] - largest - offset;
+  x += first, out += first;
+  const T largest = largest_of(x, n, inner, part, lanes);
+  TS sum = 0;
+  ALONG_ROW(i) sum += exp(read(x + i * inner, inner, n - i, -INFINITY) - largest);
+  const T offset = bringup_logf(shared_sum(shared_sum_of_4(sum), part, lanes));
+  ALONG_ROW(i) {
+    const TS value = read(x + i * inner, inner, n - i, 0);
+    write(value - largest - offset, out + i * inner, inner, n - i);
   }
 }
 
@@ -50,13 +79,16 @@ kernel void softmax_backward(global const T* grad, global const T* y, global T* 
                              long step, long rows, int lanes) {
   local T part[LANES];
   ROW_OF_THREAD;
-  T sum = 0;
-  for (long i = lane; i < n; i += lanes) {
-    sum += grad[first + i * inner] * y[first + i * inner];
+  grad += first, y += first, out += first;
+  TS sum = 0;
+  ALONG_ROW(i) {
+    sum += read(grad + i * inner, inner, n - i, 0) * read(y + i * inner, inner, n - i, 0);
   }
-  sum = shared_sum(sum, part, lanes);
-  for (long i = lane; i < n; i += lanes) {
-    out[first + i * inner] = (grad[first + i * inner] - sum) * y[first + i * inner];
+  const T all = shared_sum(shared_sum_of_4(sum), part, lanes);
+  ALONG_ROW(i) {
+    const TS given = read(grad + i * inner, inner, n - i, 0);
+    const TS made = read(y + i * inner, inner, n - i, 0);
+    write((given - all) * made, out + i * inner, inner, n - i);
   }
 }
 
@@ -64,10 +96,13 @@ kernel void log_softmax_backward(global const T* grad, global const T* y, global
                                  long step, long rows, int lanes) {
   local T part[LANES];
   ROW_OF_THREAD;
-  T sum = 0;
-  for (long i = lane; i < n; i += lanes) sum += grad[first + i * inner];
-  sum = shared_sum(sum, part, lanes);
-  for (long i = lane; i < n; i += lanes) {
-    out[first + i * inner] = grad[first + i * inner] - exp(y[first + i * inner]) * sum;
+  grad += first, y += first, out += first;
+  TS sum = 0;
+  ALONG_ROW(i) sum += read(grad + i * inner, inner, n - i, 0);
+  const T all = shared_sum(shared_sum_of_4(sum), part, lanes);
+  ALONG_ROW(i) {
+    const TS given = read(grad + i * inner, inner, n - i, 0);
+    const TS made = exp(read(y + i * inner, inner, n - i, 0));
+    write(given - made * all, out + i * inner, inner, n - i);
   }
 }
