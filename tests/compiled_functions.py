@@ -213,6 +213,11 @@ INDEXED = [
     Row("adaptive_pool", lambda x: F.adaptive_avg_pool2d(x, (2, 3)), _image, True),
     Row("interpolate", lambda x: F.interpolate(x, scale_factor=2.0, mode="bilinear"), _image, True),
     Row("nearest", lambda x: F.interpolate(x, size=(5, 20)), _image, True),
+    Row(  # by several blocks
+        "index_add_of_many",
+        lambda x, i, y: x.index_add(0, i, y),
+        lambda: (_i(5, 50, 100).float(), _i(50, 9000), _i(5, 9000, 100).float()),
+    ),
 ]
 EAGER = [
     Row("mm", lambda x, y: (x @ y.t()).relu() + 1, _two, True),

@@ -44,6 +44,7 @@ from bringup.jit import LoopLanguage
 
 ENTRY = "bringup_nest"
 _FAR = 16  # elements: another line of a cache
+_ALONE = 8  # elements that one worker adds while several of them agree on one
 _FEW = 128  # elements that one thread reduces in no time
 
 
@@ -449,7 +450,9 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
         first, *others = sizes
         if self._is_grouped:
             others = [str(self.language.elements)]
-        return " * ".join([f"({first})", *(f"max(1, {size})" for size in others)])
+        work = " * ".join([f"({first})", *(f"max(1, {size})" for size in others)])
+        alone = bool(self._added_to) and self._has_lanes
+        return f"-(-{work} // {_ALONE})" if alone else work
 
     def call_kernel(self, name: str, node: Any = None, deallocate_ws: bool = True) -> None:
         """Write the line of the wrapper that starts it."""

@@ -49,7 +49,7 @@ static inline float load_bfloat16(const bfloat16_t* p, int64_t i) { return widen
 static inline void store_bfloat16(bfloat16_t* p, int64_t i, float v) { p[i] = narrow_bfloat16(v); }
 static inline float round_bfloat16(float v) { return widen_bfloat16(narrow_bfloat16(v)); }
 #define BRINGUP_ATOMIC_ADD(type)                                                                  \\
-  static inline void atomic_add_##type(type* p, type v) {                                         \\
+  static inline void locked_add_##type(type* p, type v) {                                         \\
     type expected, sum;                                                                           \\
     __atomic_load(p, &expected, __ATOMIC_RELAXED);                                                \\
     do {                                                                                          \\
@@ -64,6 +64,16 @@ BRINGUP_ATOMIC_ADD(int32_t)
 BRINGUP_ATOMIC_ADD(int16_t)
 BRINGUP_ATOMIC_ADD(int8_t)
 BRINGUP_ATOMIC_ADD(uint8_t)
+/* The one block of a launch adds without waiting for others. */
+#define BRINGUP_ADD(type, p, v) \\
+  (at->grid_dim.x == 1 ? (void)(*(p) = (type)(*(p) + (v))) : locked_add_##type(p, v))
+#define atomic_add_float(p, v) BRINGUP_ADD(float, p, v)
+#define atomic_add_double(p, v) BRINGUP_ADD(double, p, v)
+#define atomic_add_int64_t(p, v) BRINGUP_ADD(int64_t, p, v)
+#define atomic_add_int32_t(p, v) BRINGUP_ADD(int32_t, p, v)
+#define atomic_add_int16_t(p, v) BRINGUP_ADD(int16_t, p, v)
+#define atomic_add_int8_t(p, v) BRINGUP_ADD(int8_t, p, v)
+#define atomic_add_uint8_t(p, v) BRINGUP_ADD(uint8_t, p, v)
 #if defined __has_builtin
 #if __has_builtin(__builtin_shufflevector)
 #define BRINGUP_SHUFFLES

@@ -15,8 +15,8 @@ class LoopLanguage:
 
     The prelude declares, where the language itself does not:
 
-    * the types `int8_t` to `int64_t`, `uint8_t`, `uint32_t`, `uint64_t`, `half_t` and `bfloat16_t`
-      (as they lie in memory), and `BRINGUP_GLOBAL`, the address space of tensors;
+    * the types `int8_t` to `int64_t`, `uint8_t` to `uint64_t`, `half_t` and `bfloat16_t` (as they
+      lie in memory), and `BRINGUP_GLOBAL`, the address space of tensors;
     * `BRINGUP_FIRST(n)`, `BRINGUP_LAST(n)` and `BRINGUP_STEP`: which of `n` items a worker takes;
     * `load_half(p, i)`, `store_half(p, i, v)`, `round_half(v)` and the same with `bfloat16`, for
       numbers computed with as float;
@@ -26,7 +26,7 @@ class LoopLanguage:
       declared at the beginning of a kernel, `BRINGUP_BLOCK`, `BRINGUP_THREAD` (of a block) and
       `BRINGUP_BARRIER()`: every thread of the block is there, and sees what the others wrote;
     * C's functions of math.h by their names, for float with the suffix `f`; `INFINITY` and `NAN`;
-    * `atomic_add_T(p, v)` for each type of `atomics`;
+    * `atomic_add_T(p, v)` for each type of `atomics`, in the body of a kernel;
     * with lanes, `transpose_square(to, from, step)`: 16 x 16 elements of 4 bytes, of which those of
       a row are `step` elements apart in memory, and rows lie side by side, to rows one after the
       other;

@@ -26,7 +26,7 @@ QUICK = {
     "pointwise": [row for row in POINTWISE if not row.gradient],
     "dtypes": DTYPES[:11],
     "reductions": REDUCTIONS[1:17:2],
-    "indexed": INDEXED[:6:2] + INDEXED[8:16:3],
+    "indexed": INDEXED[:6:2] + INDEXED[8:16:3] + INDEXED[-1:],
     "eager": EAGER[5:7],
     "copied": [ROWS[name] for name in ("complex_copies", "complex_of_expanded", "negative_bit")],
 }
