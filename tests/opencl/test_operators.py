@@ -74,6 +74,8 @@ for row, number in enumerate((float("inf"), float("nan"), -float("inf"))):
     infinite[row, :1], infinite[3 + row, 29:], infinite[6 + row] = number, number, number
 compare(lambda x: torch.softmax(x, -1), infinite)
 compare(lambda x: torch.log_softmax(x, -1), infinite)
+compare(lambda x: torch._safe_softmax(x, -1), infinite)
+compare(lambda x: gradient(torch._safe_softmax(x.requires_grad_(), 1), x), infinite[:3, 1:])
 compare(lambda x: torch.softmax(x, -1), torch.randn(3, 1)[:, ::1])
 compare(lambda x: torch.softmax(x, -1), torch.empty(3, 0))
 def out(x):

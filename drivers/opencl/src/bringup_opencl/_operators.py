@@ -46,14 +46,16 @@ def _added(name: str, first: str, second: str, rank: int) -> Operator:
     return raw(name, "matmul.cl:added", args, grid, block=(8, 8), strided=f"{first} {second}")
 
 
-def _row(name: str, entry: str, argument: str) -> Operator:
+def _row(name: str, entry: str, argument: str, more: str = "", only: str = "1") -> Operator:
+    """Return what goes along `dim`; where not `only`, the operator falls back."""
     second = ", ptr(output)" if "backward" in entry else ""
     n = f"size({argument}, dim)"
     rows = f"(numel(out) // ({n} + ({n} == 0)))"
     args = f"ptr({argument}){second}, ptr(out), {n}, stride({argument}, dim), {rows}"
     shared = lanes(n, rows)
     blocks = f"({rows} * {shared} + 63) // 64"
-    return raw(name, f"softmax.cl:{entry}", f"{args}, i32({shared})", blocks)
+    grid = f"({blocks} + 1) * ({only}) - 1"
+    return raw(name, f"softmax.cl:{entry}", f"{args}, i32({shared}){more}", grid)
 
 
 _LINES = "ptr(self), ptr(index), size(self, dim), stride(self, dim), size(index, dim)"
@@ -137,7 +139,9 @@ OPERATORS: tuple[Operator, ...] = (
     _product("bmm", 3),
     _added("addmm", "mat1", "mat2", 2),
     _added("baddbmm", "batch1", "batch2", 3),
-    _row("_softmax", "softmax", "self"),
+    _row("_softmax", "softmax", "self", ", i32(0)"),
+    # Attention's, which torch would make of five operators.
+    _row("_safe_softmax", "softmax", "self", ", i32(1)", "1 - has(dtype)"),
     _row("_log_softmax", "log_softmax", "self"),
     _row("_softmax_backward_data", "softmax_backward", "grad_output"),
     _row("_log_softmax_backward_data", "log_softmax_backward", "grad_output"),

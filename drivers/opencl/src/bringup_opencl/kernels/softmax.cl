@@ -45,18 +45,22 @@ T largest_of(global const T* x, long n, long inner, local T* part, int lanes) {
   return shared_max(shared_max_of_4(most), part, lanes);
 }
 
-kernel void softmax(global const T* x, global T* out, long size, long step, long rows, int lanes) {
+// `safe`: of a row that is -infinity everywhere, as where all is masked, the result is 0, not NaN.
+kernel void softmax(global const T* x, global T* out, long size, long step, long rows, int lanes,
+                    int safe) {
   local T part[LANES];
   ROW_OF_THREAD;
   x += first, out += first;
   const T largest = largest_of(x, n, inner, part, lanes);
+  const bool zeros = safe && largest == -INFINITY;
   TS sum = 0;
   ALONG_ROW(i) {
-    const TS value = exp(read(x + i * inner, inner, n - i, -INFINITY) - largest);
+    const TS from = read(x + i * inner, inner, n - i, -INFINITY);
+    const TS value = exp(from - (zeros ? (T)0 : largest));
     write(value, out + i * inner, inner, n - i);
     sum += value;
   }
-  const T all = shared_sum(shared_sum_of_4(sum), part, lanes);
+  const T all = shared_sum(shared_sum_of_4(sum), part, lanes) + (zeros ? (T)1 : (T)0);
   ALONG_ROW(i) write(read(out + i * inner, inner, n - i, 0) / all, out + i * inner, inner, n - i);
 }
 
