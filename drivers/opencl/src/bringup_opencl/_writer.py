@@ -144,7 +144,8 @@ class OpenCLWriter(jit.Writer):
             constants=_constants(self, element),
             given="".join(f", {one}" for one in given),
             offsets=_offsets("ulong", ["a0", *outs], _KEPT),
-            inner=_offsets("ulong", ["a0"], _KEPT, first=_KEPT, prefix="in"),
+            inner=_offsets("ulong", ["a0"], _KEPT, first=_KEPT, prefix="in", declared=""),
+            last=2 * _KEPT - 1,
             element=_loaded("a0", operands[0], "at_a0 + in_a0", element.computed),
             declared="".join(
                 f"      {'T' if r == 0 else self.c_type(c)} value_{r};\n"
@@ -224,12 +225,17 @@ def _constants(writer: jit.Writer, element: jit.Element) -> str:
 
 
 def _offsets(
-    number: str, tensors: Sequence[str], rank: int, first: int = 0, prefix: str = "at"
+    number: str,
+    tensors: Sequence[str],
+    rank: int,
+    first: int = 0,
+    prefix: str = "at",
+    declared: str = "long ",
 ) -> str:
     """Return lines that take `index` apart, the last dimension first; those of size 1 cost a
     comparison.
     """
-    lines = "".join(f"long {prefix}_{one} = 0; " for one in tensors)
+    lines = "".join(f"{declared}{prefix}_{one} = 0; " for one in tensors)
     lines += f"{{ {number} rest = ({number})index; {number} here; "
     for d in reversed(range(rank)):
         size = f"({number})z{first + d}"
@@ -398,8 +404,8 @@ kernel void bringup_run({parameters}, long shared) {{
     ulong index = result;
     {offsets}
     for (long i = lane; result < kept && i < count; i += shared) {{
-      index = i;
-      {inner}
+      long in_a0 = i * a0_{last};
+      if (count != z{last}) {{ index = i; {inner} }}
       {name}_add(&state, {element}, i);
     }}
     states[thread] = state;
