@@ -67,6 +67,7 @@ typedef enum bringup_copy_kind {
 typedef struct bringup_stream_s* bringup_stream;
 typedef struct bringup_event_s* bringup_event;
 typedef struct bringup_graph_s* bringup_graph;
+typedef struct bringup_comm_s* bringup_comm;
 
 typedef struct bringup_device_props {
   uint32_t struct_size; /* set by the caller; write no further */
@@ -176,10 +177,10 @@ typedef struct bringup_launch {
 #define BRINGUP_HAS_PROFILER (UINT64_C(1) << 10) /* profiler_start, _stop, _read */
 #define BRINGUP_HAS_NATIVE (UINT64_C(1) << 11)   /* native_handle */
 #define BRINGUP_HAS_STREAM_CAPTURE \
-  (UINT64_C(1) << 12)                       /* stream_capture_begin, _end, _abort, _query */
-#define BRINGUP_HAS_IPC (UINT64_C(1) << 14) /* ipc_export, ipc_open, ipc_close */
-/* Reserved for groups to come: a driver leaves these 0. */
-#define BRINGUP_HAS_COLLECTIVES (UINT64_C(1) << 13)
+  (UINT64_C(1) << 12)                               /* stream_capture_begin, _end, _abort, _query */
+#define BRINGUP_HAS_COLLECTIVES (UINT64_C(1) << 13) /* comm_id to all_to_all */
+#define BRINGUP_HAS_IPC (UINT64_C(1) << 14)         /* ipc_export, ipc_open, ipc_close */
+/* Reserved for a group to come: a driver leaves this 0. */
 #define BRINGUP_HAS_CONDITIONAL (UINT64_C(1) << 15)
 
 /* What failed last on the calling thread, beyond the words of last_error(). */
@@ -289,6 +290,22 @@ typedef struct bringup_record {
 typedef struct bringup_ipc_handle {
   uint8_t bytes[128];
 } bringup_ipc_handle;
+
+/* Names a communicator to all who shall be in it, also in other processes and on other machines. */
+typedef struct bringup_comm_id {
+  uint8_t bytes[128];
+} bringup_comm_id;
+
+/* How numbers of several ranks become one. */
+typedef enum bringup_reduction {
+  BRINGUP_REDUCE_SUM = 0, /* of integers: wraps */
+  BRINGUP_REDUCE_PRODUCT = 1,
+  BRINGUP_REDUCE_MIN = 2,
+  BRINGUP_REDUCE_MAX = 3,
+  BRINGUP_REDUCE_BAND = 4, /* of the bits of integers */
+  BRINGUP_REDUCE_BOR = 5,
+  BRINGUP_REDUCE_BXOR = 6
+} bringup_reduction;
 
 typedef struct bringup_driver {
   uint32_t struct_size;
@@ -505,6 +522,55 @@ typedef struct bringup_driver {
   int32_t (*ipc_export)(int32_t device, void* address, bringup_ipc_handle* handle);
   int32_t (*ipc_open)(int32_t device, const bringup_ipc_handle* handle, void** address);
   int32_t (*ipc_close)(int32_t device, void* address);
+
+  /* --- COLLECTIVES. A communicator joins ranks 0 to size - 1, each a device of some
+   * process; several may be of one process, and of one device. comm_id makes a new id on one of
+   * them, which the kit carries to the others; each calls comm_create with it. That may wait for
+   * the others, for `nanoseconds` at most: ranks of one process are made by several threads.
+   * comm_abort may be called while others use the communicator: what is pending in it fails, here
+   * and at its peers. comm_query returns BRINGUP_OK, or the failure after which nothing works. What
+   * is destroyed has no pending work, and its peers may still have.
+   *
+   * Operations are work of a stream of the communicator's device, in its order. All ranks give a
+   * communicator the same operations with the same sizes in the same order; two of them do not
+   * overlap on a rank: whoever gives them to several streams orders these. An operation waits for
+   * its peers at most for `nanoseconds` of comm_create. That time over, a peer that ended, and
+   * peers that do not fit together are failures of the stream like that of a kernel
+   * (BRINGUP_KERNEL_FAILED), never a wait without end. What an operation should have written is
+   * undefined then, and later ones of the communicator fail too.
+   *
+   * One that the driver has not is BRINGUP_UNSUPPORTED for every rank, in words: that depends on
+   * the function, size of the communicator, dtype and reduction alone, so that all ranks go another
+   * way. In a captured stream that a driver cannot capture them in, they break the capture, else
+   * they become part of the node, which every rank launches as often.
+   *
+   * `dtype`: one BRINGUP_DTYPE_* bit; counts are of elements, the others of bytes. `src` and `dst`
+   * are aligned to the dtype, may be equal in all_reduce, and otherwise do not overlap, but that
+   * `src` of all_gather may be the rank's part of `dst`, and `dst` of reduce_scatter that of `src`.
+   * All ranks get the same bits. all_gather: `bytes` of each rank, to `dst` in their order.
+   * reduce_scatter: `count` elements of the result, of size * count of each rank. all_to_all: what
+   * lies one behind the other in src, src_bytes[peer] each, goes to the peers; so it comes to dst.
+   * The arrays, of a number for each rank, are read before the call returns. A send may wait until
+   * its peer receives. */
+  int32_t (*comm_id)(bringup_comm_id* id);
+  int32_t (*comm_create)(int32_t device, const bringup_comm_id* id, int32_t rank, int32_t size,
+                         int64_t nanoseconds, bringup_comm* comm);
+  int32_t (*comm_destroy)(bringup_comm comm);
+  int32_t (*comm_abort)(bringup_comm comm);
+  int32_t (*comm_query)(bringup_comm comm);
+  int32_t (*all_reduce)(bringup_comm comm, const void* src, void* dst, size_t count, uint64_t dtype,
+                        int32_t reduction, bringup_stream stream);
+  int32_t (*reduce_scatter)(bringup_comm comm, const void* src, void* dst, size_t count,
+                            uint64_t dtype, int32_t reduction, bringup_stream stream);
+  int32_t (*all_gather)(bringup_comm comm, const void* src, void* dst, size_t bytes,
+                        bringup_stream stream);
+  int32_t (*broadcast)(bringup_comm comm, void* address, size_t bytes, int32_t root,
+                       bringup_stream stream);
+  int32_t (*send)(bringup_comm comm, const void* src, size_t bytes, int32_t peer,
+                  bringup_stream stream);
+  int32_t (*recv)(bringup_comm comm, void* dst, size_t bytes, int32_t peer, bringup_stream stream);
+  int32_t (*all_to_all)(bringup_comm comm, const void* src, const size_t* src_bytes, void* dst,
+                        const size_t* dst_bytes, bringup_stream stream);
 } bringup_driver;
 
 typedef const bringup_driver* (*bringup_driver_get_fn)(uint32_t abi_version);

@@ -30,6 +30,7 @@ struct State {
   Handles streams;
   Handles events;
   Handles graphs;
+  Handles comms;
   Modules modules;
   WorkNumbers work;
   Faults faults;

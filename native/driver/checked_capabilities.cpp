@@ -1,5 +1,6 @@
 // Checks of the functions behind capability bits.
 #include <cstring>
+#include <tuple>
 
 #include "driver/call.h"
 #include "driver/functions.h"
@@ -297,6 +298,48 @@ int32_t ipc_close(int32_t device, void* address) {
   if (status != BRINGUP_OK) state().segments.restore(device, address, bytes);
   return status;
 }
+
+// --- COLLECTIVES
+
+BRINGUP_STATUS_ONLY(comm_id)
+BRINGUP_STATUS_ONLY(comm_abort)
+BRINGUP_STATUS_ONLY(comm_query)
+
+int32_t comm_create(int32_t device, const bringup_comm_id* id, int32_t rank, int32_t size,
+                    int64_t nanoseconds, bringup_comm* comm) {
+  const Call call("comm_create", device);
+  *comm = nullptr;
+  const int32_t status =
+      known("comm_create", real().comm_create(device, id, rank, size, nanoseconds, comm));
+  if (status != BRINGUP_OK) return status;
+  if (*comm == nullptr) return broken("comm_create", "returned BRINGUP_OK and no communicator");
+  if (state().comms.add(*comm, device)) return status;
+  return broken("comm_create", "gave a communicator that is live already");
+}
+
+int32_t comm_destroy(bringup_comm comm) {
+  const Call call("comm_destroy");
+  state().comms.remove(comm);
+  return known("comm_destroy", real().comm_destroy(comm));
+}
+
+// The last argument is the stream.
+#define BRINGUP_COLLECTIVE(name)                                                                \
+  constexpr auto name = [](bringup_comm comm, auto... arguments) -> int32_t {                   \
+    const bringup_stream stream = std::get<sizeof...(arguments) - 1>(std::tuple(arguments...)); \
+    const int32_t device = state().comms.device_of(comm).value_or(-1);                          \
+    const Call call(#name, device, stream, #name);                                              \
+    gave(device, stream);                                                                       \
+    return known(#name, real().name(comm, arguments...));                                       \
+  };
+BRINGUP_COLLECTIVE(all_reduce)
+BRINGUP_COLLECTIVE(reduce_scatter)
+BRINGUP_COLLECTIVE(all_gather)
+BRINGUP_COLLECTIVE(broadcast)
+BRINGUP_COLLECTIVE(send)
+BRINGUP_COLLECTIVE(recv)
+BRINGUP_COLLECTIVE(all_to_all)
+#undef BRINGUP_COLLECTIVE
 
 }  // namespace
 

@@ -72,7 +72,19 @@
   V(STREAM_CAPTURE, stream_capture_query) \
   V(IPC, ipc_export)                      \
   V(IPC, ipc_open)                        \
-  V(IPC, ipc_close)
+  V(IPC, ipc_close)                       \
+  V(COLLECTIVES, comm_id)                 \
+  V(COLLECTIVES, comm_create)             \
+  V(COLLECTIVES, comm_destroy)            \
+  V(COLLECTIVES, comm_abort)              \
+  V(COLLECTIVES, comm_query)              \
+  V(COLLECTIVES, all_reduce)              \
+  V(COLLECTIVES, reduce_scatter)          \
+  V(COLLECTIVES, all_gather)              \
+  V(COLLECTIVES, broadcast)               \
+  V(COLLECTIVES, send)                    \
+  V(COLLECTIVES, recv)                    \
+  V(COLLECTIVES, all_to_all)
 
 #define BRINGUP_DRIVER_GROUPS(V) \
   V(LIFECYCLE)                   \
@@ -88,7 +100,8 @@
   V(PROFILER)                    \
   V(NATIVE)                      \
   V(STREAM_CAPTURE)              \
-  V(IPC)
+  V(IPC)                         \
+  V(COLLECTIVES)
 
 #define BRINGUP_DRIVER_SECOND(group, function, V) V(function)
 

@@ -70,6 +70,18 @@ BRINGUP_PARAMETERS(stream_capture_query, "device stream state")
 BRINGUP_PARAMETERS(ipc_export, "device address handle")
 BRINGUP_PARAMETERS(ipc_open, "device handle address")
 BRINGUP_PARAMETERS(ipc_close, "device address")
+BRINGUP_PARAMETERS(comm_id, "id")
+BRINGUP_PARAMETERS(comm_create, "device id rank size nanoseconds comm")
+BRINGUP_PARAMETERS(comm_destroy, "comm")
+BRINGUP_PARAMETERS(comm_abort, "comm")
+BRINGUP_PARAMETERS(comm_query, "comm")
+BRINGUP_PARAMETERS(all_reduce, "comm src dst count dtype reduction stream")
+BRINGUP_PARAMETERS(reduce_scatter, "comm src dst count dtype reduction stream")
+BRINGUP_PARAMETERS(all_gather, "comm src dst bytes stream")
+BRINGUP_PARAMETERS(broadcast, "comm address bytes root stream")
+BRINGUP_PARAMETERS(send, "comm src bytes peer stream")
+BRINGUP_PARAMETERS(recv, "comm dst bytes peer stream")
+BRINGUP_PARAMETERS(all_to_all, "comm src src_bytes dst dst_bytes stream")
 
 #undef BRINGUP_PARAMETERS
 

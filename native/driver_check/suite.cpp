@@ -9,7 +9,7 @@ const std::vector<Check>& suite() {
          {table_checks(), memory_checks(), copy_checks(), stream_checks(), event_checks(),
           ordering_checks(), thread_checks(), host_checks(), module_checks(), values_checks(),
           graph_checks(), error_checks(), extension_checks(), profiler_checks(), native_checks(),
-          capture_checks(), ipc_checks(), process_checks()}) {
+          capture_checks(), ipc_checks(), collective_checks(), process_checks()}) {
       found.insert(found.end(), group.begin(), group.end());
     }
     return found;

@@ -40,6 +40,7 @@ std::vector<Check> profiler_checks();
 std::vector<Check> native_checks();
 std::vector<Check> capture_checks();
 std::vector<Check> ipc_checks();
+std::vector<Check> collective_checks();
 std::vector<Check> process_checks();
 
 }  // namespace bringup::driver_check

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "sim/faults.h"
@@ -45,6 +46,11 @@ template <class... Rest>
 int32_t device_of(bringup_graph graph, Rest...) {
   return graph_of(graph)->device();
 }
+template <class... Rest>
+int32_t device_of(bringup_comm comm, Rest...) {
+  return comm_of(comm)->device();
+}
+int32_t device_of(bringup_comm_id*) { return -1; }
 int32_t device_of(bringup_stream stream) { return device_of_work(-1, stream); }
 int32_t device_of(size_t, void**) { return -1; }
 int32_t device_of(void*) { return -1; }
@@ -130,6 +136,16 @@ void fail_later(int32_t device, void*, const void*, uint32_t size, size_t count,
 }
 void fail_later(bringup_graph graph, bringup_stream stream) {
   enqueue_failure(BRINGUP_RECORD_GRAPH, "a graph", graph_of(graph)->device(), stream);
+}
+// Its peers see that it is gone.
+template <class... Rest>
+  requires(sizeof...(Rest) > 0)
+void fail_later(bringup_comm comm, Rest... rest) {
+  const bringup_stream stream = std::get<sizeof...(rest) - 1>(std::tuple(rest...));
+  const auto& shared = comm_of(comm);
+  Simulator::instance()
+      .stream(shared->device(), stream)
+      ->enqueue(CommTask{shared, std::make_shared<const CommTask::Operation>("injected failure")});
 }
 template <class... Arguments>
 void fail_later(Arguments...) {
@@ -225,7 +241,7 @@ bool reaches(const bringup_device_props& props, const Field& field) {
   return static_cast<size_t>(offset) + sizeof(field) <= props.struct_size;
 }
 
-int32_t device_props(int32_t device, bringup_device_props* props) {
+int32_t limited_props(int32_t device, bringup_device_props* props) {
   const int32_t status = g_real->device_props(device, props);
   if (status != BRINGUP_OK || !Faults::active()) return status;
   const uint64_t hidden = Faults::instance().hidden_dtypes(device);
@@ -256,7 +272,7 @@ bringup_driver with_faults(const bringup_driver& real) {
   BRINGUP_SIM_RELEASES(BRINGUP_SIM_WRAP)
   BRINGUP_SIM_CALLS(BRINGUP_SIM_WRAP)
 #undef BRINGUP_SIM_WRAP
-  table.device_props = &device_props;
+  table.device_props = &limited_props;
   return table;
 }
 

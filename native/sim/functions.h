@@ -14,7 +14,8 @@
   X(host_unregister)            \
   X(module_unload)              \
   X(graph_destroy)              \
-  X(ipc_close)
+  X(ipc_close)                  \
+  X(comm_destroy)
 
 // All others that take effect on a device. Not here: device_count, device_props, device_reset, and
 // what only tells of errors.
@@ -64,7 +65,16 @@
   X(stream_capture_abort)    \
   X(stream_capture_query)    \
   X(ipc_export)              \
-  X(ipc_open)
+  X(ipc_open)                \
+  X(comm_id)                 \
+  X(comm_create)             \
+  X(all_reduce)              \
+  X(reduce_scatter)          \
+  X(all_gather)              \
+  X(broadcast)               \
+  X(send)                    \
+  X(recv)                    \
+  X(all_to_all)
 
 namespace bringup::sim {
 
@@ -100,7 +110,8 @@ inline constexpr bool can_fail_later(Function function) {
   return function == Function::launch || function == Function::launch_values ||
          function == Function::copy_async || function == Function::fill_async ||
          function == Function::copy_2d_async || function == Function::fill_wide_async ||
-         function == Function::graph_launch || function == Function::graph_kernel;
+         function == Function::graph_launch || function == Function::graph_kernel ||
+         (function >= Function::all_reduce && function <= Function::all_to_all);
 }
 
 }  // namespace bringup::sim

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "bringup/driver.h"
+#include "sim/communicator.h"
 #include "sim/event.h"
 #include "sim/graph.h"
 #include "sim/status.h"
@@ -16,6 +17,9 @@ inline std::shared_ptr<Event>& event_of(bringup_event handle) {
 }
 inline std::shared_ptr<Graph>& graph_of(bringup_graph handle) {
   return *reinterpret_cast<std::shared_ptr<Graph>*>(handle);
+}
+inline std::shared_ptr<Communicator>& comm_of(bringup_comm handle) {
+  return *reinterpret_cast<std::shared_ptr<Communicator>*>(handle);
 }
 
 inline void require(bool condition, const char* text) {

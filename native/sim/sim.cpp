@@ -16,6 +16,7 @@
 
 #include "bringup/driver.h"
 #include "sim/capability_functions.h"
+#include "sim/collective_functions.h"
 #include "sim/faulty_driver.h"
 #include "sim/handles.h"
 #include "sim/host_ranges.h"
@@ -27,24 +28,16 @@ namespace {
 
 constexpr size_t kPinnedAlignment = 4096;
 
-// The worker's address of a range that must lie in one allocation of a device.
-std::byte* device_range(const void* address, size_t bytes, const char* role) {
-  DeviceMemory* memory = Simulator::instance().memory_of(address);
-  if (memory == nullptr || !memory->covers(address, bytes)) {
-    throw SimError(BRINGUP_INVALID, std::string(role) + " of " + std::to_string(bytes) +
-                                        " bytes is not within one allocation of device memory");
-  }
-  return static_cast<std::byte*>(memory->worker_address(address));
-}
-
 CopyTask copy_task(bringup_copy_kind kind, void* dst, const void* src, size_t bytes) {
   require(kind == BRINGUP_HOST_TO_DEVICE || kind == BRINGUP_DEVICE_TO_HOST ||
               kind == BRINGUP_DEVICE_TO_DEVICE,
           "a copy of an unknown kind");
   CopyTask task{dst, src, bytes};
   if (bytes == 0) return task;
-  if (kind != BRINGUP_DEVICE_TO_HOST) task.dst = device_range(dst, bytes, "the target of a copy");
-  if (kind != BRINGUP_HOST_TO_DEVICE) task.src = device_range(src, bytes, "the source of a copy");
+  if (kind != BRINGUP_DEVICE_TO_HOST)
+    task.dst = Simulator::instance().range(dst, bytes, "the target of a copy");
+  if (kind != BRINGUP_HOST_TO_DEVICE)
+    task.src = Simulator::instance().range(src, bytes, "the source of a copy");
   return task;
 }
 
@@ -136,15 +129,18 @@ void copy_2d_async(bringup_copy_kind kind, int32_t dst_device, void* dst, size_t
                    src_pitch,
                    width,
                    height};
-  if (kind != BRINGUP_DEVICE_TO_HOST) device_range(dst, span(dst_pitch), "the target of a copy");
-  if (kind != BRINGUP_HOST_TO_DEVICE) device_range(src, span(src_pitch), "the source of a copy");
+  if (kind != BRINGUP_DEVICE_TO_HOST)
+    Simulator::instance().range(dst, span(dst_pitch), "the target of a copy");
+  if (kind != BRINGUP_HOST_TO_DEVICE)
+    Simulator::instance().range(src, span(src_pitch), "the source of a copy");
   queue->enqueue(task);
 }
 
 void fill_async(int32_t device, void* dst, uint8_t value, size_t bytes, bringup_stream stream) {
   if (bytes == 0) return;
   auto queue = Simulator::instance().stream(device, stream);
-  queue->enqueue(FillTask{device_range(dst, bytes, "the target of a fill"), value, bytes});
+  queue->enqueue(
+      FillTask{Simulator::instance().range(dst, bytes, "the target of a fill"), value, bytes});
 }
 
 void fill_wide_async(int32_t device, void* dst, const void* pattern, uint32_t size, size_t count,
@@ -156,7 +152,8 @@ void fill_wide_async(int32_t device, void* dst, const void* pattern, uint32_t si
           "a fill of memory that is not aligned to the pattern");
   if (count == 0) return;
   auto queue = Simulator::instance().stream(device, stream);
-  WideFillTask task{device_range(dst, size * count, "the target of a fill"), {}, size, count};
+  WideFillTask task{
+      Simulator::instance().range(dst, size * count, "the target of a fill"), {}, size, count};
   std::memcpy(task.pattern.data(), pattern, size);
   queue->enqueue(task);
 }
@@ -432,7 +429,7 @@ const bringup_driver kDriver = {
                     BRINGUP_HAS_RESET | BRINGUP_HAS_HOST_MEMORY | BRINGUP_HAS_POINTERS |
                     BRINGUP_HAS_COPY_2D | BRINGUP_HAS_WIDE_FILL | BRINGUP_HAS_MODULE_DATA |
                     BRINGUP_HAS_LAUNCH_VALUES | BRINGUP_HAS_PROFILER | BRINGUP_HAS_NATIVE |
-                    BRINGUP_HAS_STREAM_CAPTURE | BRINGUP_HAS_IPC,
+                    BRINGUP_HAS_STREAM_CAPTURE | BRINGUP_HAS_IPC | BRINGUP_HAS_COLLECTIVES,
     .init = guarded_call<init>,
     .shutdown = guarded_call<shutdown>,
     .error_detail = error_detail,
@@ -459,6 +456,18 @@ const bringup_driver kDriver = {
     .ipc_export = guarded_call<ipc_export>,
     .ipc_open = guarded_call<ipc_open>,
     .ipc_close = guarded_call<ipc_close>,
+    .comm_id = guarded_call<comm_id>,
+    .comm_create = guarded_call<comm_create>,
+    .comm_destroy = guarded_call<comm_destroy>,
+    .comm_abort = guarded_call<comm_abort>,
+    .comm_query = guarded_call<comm_query>,
+    .all_reduce = guarded_call<all_reduce>,
+    .reduce_scatter = guarded_call<reduce_scatter>,
+    .all_gather = guarded_call<all_gather>,
+    .broadcast = guarded_call<broadcast>,
+    .send = guarded_call<send>,
+    .recv = guarded_call<recv>,
+    .all_to_all = guarded_call<all_to_all>,
 };
 
 }  // namespace

@@ -148,6 +148,7 @@ void Simulator::shut_down() {
       streams.insert(streams.end(), device->streams.begin(), device->streams.end());
     }
   }
+  Communicator::break_all(-1, "the simulated NPU was shut down");
   for (auto& stream : streams) stream->stop(false);
 }
 
@@ -167,6 +168,15 @@ DeviceMemory* Simulator::memory_of(const void* address) {
     if (device->memory.contains(address)) return &device->memory;
   }
   return nullptr;
+}
+
+std::byte* Simulator::range(const void* address, size_t bytes, const char* role) {
+  DeviceMemory* memory = memory_of(address);
+  if (memory == nullptr || !memory->covers(address, bytes)) {
+    throw SimError(BRINGUP_INVALID, std::string(role) + " of " + std::to_string(bytes) +
+                                        " bytes is not within one allocation of device memory");
+  }
+  return static_cast<std::byte*>(memory->worker_address(address));
 }
 
 std::shared_ptr<Stream> Simulator::stream(int32_t index, bringup_stream handle) {
@@ -214,6 +224,7 @@ void Simulator::reset(int32_t index) {
   for (const auto& stream : streams) stream->begin_reset();
   Faults::instance().reset(index);
   wake_event_waits();
+  Communicator::break_all(index, "its device was reset");
   for (const auto& stream : streams) stream->end_reset();
 }
 

@@ -49,6 +49,9 @@ class Simulator {
   // The device whose memory holds this address; null when none does.
   DeviceMemory* memory_of(const void* address);
 
+  // The worker's address of a range that must lie in one allocation of a device.
+  std::byte* range(const void* address, size_t bytes, const char* role);
+
   void shut_down();
 
  private:

@@ -129,6 +129,20 @@ bool is_short(const Task& task) {
   return is_one_of<RecordTask>(task) || bytes_written(task).value_or(kShortWork + 1) <= kShortWork;
 }
 
+std::optional<Failure> run_collective(const CommTask& task, const Place& place) {
+  const auto failed = [&](const char* name, const std::optional<std::string>& why) {
+    return why ? std::optional(failure_of(name, place, "failed: " + *why)) : std::nullopt;
+  };
+  return std::visit(Overloaded{
+                        [&](const std::string& why) {
+                          task.comm->abort(why);
+                          return failed("collective", why);
+                        },
+                        [&](const auto& work) { return failed(work.name, task.comm->run(work)); },
+                    },
+                    *task.operation);
+}
+
 }  // namespace
 
 bool on_worker_thread() noexcept { return t_worker; }
@@ -159,6 +173,7 @@ std::optional<Failure> run_task(Task& task, const Place& place) {
             host.fn(host.user);
             return std::nullopt;
           },
+          [&](CommTask& task) -> Result { return run_collective(task, place); },
           [](FailTask& failed) -> Result { return failed.failure; },
           [](auto&) -> Result { return std::nullopt; },
       },
@@ -483,7 +498,7 @@ void Stream::finish(Task&& task) {
 
 void Stream::run(Queued& queued) {
   Task& task = queued.task;
-  const bool blocks = is_one_of<HostTask, WaitTask>(task);
+  const bool blocks = is_one_of<HostTask, WaitTask, CommTask>(task);
   if (blocks) {
     set_blocked(true);
   } else {

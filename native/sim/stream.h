@@ -15,6 +15,7 @@
 #include <variant>
 #include <vector>
 
+#include "sim/communicator.h"
 #include "sim/event.h"
 #include "sim/kernel_run.h"
 #include "sim/launch_copy.h"
@@ -68,12 +69,17 @@ struct GraphTask {
   std::shared_ptr<Graph> graph;
   std::shared_ptr<const GraphKernels> kernels;
 };
+struct CommTask {
+  using Operation = std::variant<Exchange, Reduce, std::string>;  // the last: why it fails
+  std::shared_ptr<Communicator> comm;
+  std::shared_ptr<const Operation> operation;
+};
 struct FailTask {  // in place of work that shall fail
   Failure failure;
   bringup_record_kind kind;  // of that work
 };
 using Task = std::variant<CopyTask, RowCopyTask, FillTask, WideFillTask, OwnedLaunch, HostTask,
-                          OwnedValues, RecordTask, WaitTask, GraphTask, FailTask>;
+                          OwnedValues, RecordTask, WaitTask, GraphTask, CommTask, FailTask>;
 
 // Performs a task that needs nothing of its stream: any but RecordTask, WaitTask and GraphTask.
 // Returns what went wrong, or nothing. The task can be performed again.

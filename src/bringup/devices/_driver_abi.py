@@ -14,6 +14,7 @@ from bringup.errors import DriverError
 
 ABI = 1
 LIFECYCLE = 1 << 0
+COLLECTIVES = 13
 _i32, _u32, _i64, _u64, _u8, _size = (
     c.c_int32, c.c_uint32, c.c_int64, c.c_uint64, c.c_uint8, c.c_size_t,
 )  # fmt: skip
@@ -271,6 +272,29 @@ FUNCTIONS: dict[str, dict[str, Any]] = {
     "ipc_export": _takes(device=_i32, address=_pointer, handle=c.POINTER(IpcHandle)),
     "ipc_open": _takes(device=_i32, handle=c.POINTER(IpcHandle), address=_out_pointer),
     "ipc_close": _takes(device=_i32, address=_pointer),
+    "comm_id": _takes(id=_pointer),
+    "comm_create": _takes(
+        device=_i32, id=_pointer, rank=_i32, size=_i32, nanoseconds=_i64, comm=_out_pointer
+    ),
+    "comm_destroy": _takes(comm=_pointer),
+    "comm_abort": _takes(comm=_pointer),
+    "comm_query": _takes(comm=_pointer),
+    "all_reduce": _takes(
+        comm=_pointer, src=_pointer, dst=_pointer, count=_size, dtype=_u64, reduction=_i32,
+        stream=_pointer,
+    ),
+    "reduce_scatter": _takes(
+        comm=_pointer, src=_pointer, dst=_pointer, count=_size, dtype=_u64, reduction=_i32,
+        stream=_pointer,
+    ),
+    "all_gather": _takes(comm=_pointer, src=_pointer, dst=_pointer, bytes=_size, stream=_pointer),
+    "broadcast": _takes(comm=_pointer, address=_pointer, bytes=_size, root=_i32, stream=_pointer),
+    "send": _takes(comm=_pointer, src=_pointer, bytes=_size, peer=_i32, stream=_pointer),
+    "recv": _takes(comm=_pointer, dst=_pointer, bytes=_size, peer=_i32, stream=_pointer),
+    "all_to_all": _takes(
+        comm=_pointer, src=_pointer, src_bytes=_pointer, dst=_pointer, dst_bytes=_pointer,
+        stream=_pointer,
+    ),
 }  # fmt: skip
 
 # The bit behind which each of these functions is used.
@@ -290,7 +314,10 @@ CAPABILITIES: dict[str, int] = {
         ("profiler_start", "profiler_stop", "profiler_read"),
         ("native_handle",),
         tuple(f"stream_capture_{what}" for what in ("begin", "end", "abort", "query")),
-        (),
+        (
+            "comm_id", "comm_create", "comm_destroy", "comm_abort", "comm_query", "all_reduce",
+            "reduce_scatter", "all_gather", "broadcast", "send", "recv", "all_to_all",
+        ),
         ("ipc_export", "ipc_open", "ipc_close"),
     ))
     for function in functions

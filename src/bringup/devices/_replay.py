@@ -176,6 +176,8 @@ class Replay:
             return f"{call.function}, of another process's memory"
         if call.function == "native_handle":
             return "native_handle, whose objects are the runtime's own"
+        if abi.CAPABILITIES.get(call.function) == abi.COLLECTIVES:
+            return "collectives, which need the other ranks"
         if call.status in _UNFINISHED:
             return "queries and waits that were not over"
         if call.function in _QUESTIONS and self._functions.get(call.function) is None:
