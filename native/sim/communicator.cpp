@@ -29,8 +29,8 @@ struct Message {  // in front of its bytes
 namespace {
 
 constexpr int32_t kMostRanks = 64;
-constexpr size_t kRingBytes = size_t{256} << 10;
-constexpr size_t kPiece = kRingBytes / 4;  // of a reduction
+constexpr size_t kRingBytes = size_t{4} << 20;  // what nobody writes takes no memory
+constexpr size_t kPiece = kRingBytes / 4;  // of a reduction: few, as each may wait for a thread
 constexpr int kLooksBeforeBell = 50;       // a peer that runs answers sooner than a thread wakes up
 constexpr std::chrono::milliseconds kSlice{20};  // between two looks whether peers are alive
 

@@ -56,8 +56,12 @@ class Rank:
     def tensor(self, host: torch.Tensor) -> torch.Tensor:
         """Return a copy on the rank's device."""
         made = host.to(self.torch_device)
-        torch.npu.synchronize(self.torch_device)
+        self.settle()
         return made
+
+    def settle(self) -> None:
+        """Wait for the default stream, and for no stream of another rank."""
+        torch.npu.default_stream(self.torch_device).synchronize()
 
     def give(self, function: str, *arguments: Any) -> abi.Status:
         """Give the rank's stream an operation."""

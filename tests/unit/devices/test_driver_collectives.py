@@ -62,7 +62,7 @@ def test_every_reduction_gives_all_ranks_what_the_numbers_fold_to_in_rank_order(
         for dtype, reduction, count in cases:
             x = of.tensor(numbers(dtype, count * size, of.rank))
             part, whole = torch.empty_like(x[:count]), torch.empty_like(x)
-            torch.npu.synchronize(of.torch_device)
+            of.settle()
             asked = (bit(dtype), reduction)
             assert of.give("all_reduce", x, whole, count * size, *asked) == abi.Status.OK
             assert of.give("reduce_scatter", x, part, count, *asked) == abi.Status.OK
@@ -144,7 +144,7 @@ def test_an_injected_failure_of_one_rank_fails_its_peers_too() -> None:
 
     with devices.sim.faults(device=1, fail="all_reduce", fail_async=True) as faults:
         other, injected = as_ranks(2, fail)
-    assert faults.counts()["all_reduce"].injected == 1
+    assert faults.functions["all_reduce"].injected == 1
     assert "injected failure" in injected
     assert "rank 1 left the communicator" in other
 
@@ -175,9 +175,9 @@ from tests.unit.devices.comm_ranks import Rank
 rank = Rank(bytes.fromhex(sys.argv[1]), 1, 2, 60)
 x = rank.tensor(torch.full((300_000,), 2.0))
 assert rank.give("all_reduce", x, x, x.numel(), 1 << 11, 0) == 0 and rank.finish() == ""
-rank.give("broadcast", x, 4, 0)  # for which nobody comes
 print(x[-1].item(), flush=True)
 if sys.argv[2] == "stays":
+    rank.give("broadcast", x, 4, 0)  # for which nobody comes
     sys.stdin.read()
 """
 
