@@ -533,9 +533,9 @@ typedef struct bringup_driver {
    *
    * Operations are work of a stream of the communicator's device, in its order. All ranks give a
    * communicator the same operations with the same sizes in the same order; two of them do not
-   * overlap on a rank: whoever gives them to several streams orders these. An operation waits for
-   * its peers at most for `nanoseconds` of comm_create. That time over, a peer that ended, and
-   * peers that do not fit together are failures of the stream like that of a kernel
+   * overlap on a rank: those of several streams are ordered by events. An operation waits for its
+   * peers at most for `nanoseconds` of comm_create. That time over, a peer that ended, and peers
+   * that do not fit together are failures of the stream like that of a kernel
    * (BRINGUP_KERNEL_FAILED), never a wait without end. What an operation should have written is
    * undefined then, and later ones of the communicator fail too.
    *

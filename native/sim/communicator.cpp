@@ -29,7 +29,7 @@ struct Message {  // in front of its bytes
 namespace {
 
 constexpr int32_t kMostRanks = 64;
-constexpr size_t kRingBytes = size_t{4} << 20;  // what nobody writes takes no memory
+constexpr size_t kRingBytes = size_t{4} << 20;  // unwritten pages take no memory
 constexpr size_t kPiece = kRingBytes / 4;  // of a reduction: few, as each may wait for a thread
 constexpr int kLooksBeforeBell = 50;       // a peer that runs answers sooner than a thread wakes up
 constexpr std::chrono::milliseconds kSlice{20};  // between two looks whether peers are alive
@@ -189,8 +189,8 @@ void Communicator::join() {
     refuse("a communicator of " + std::to_string(size) + " ranks was joined as one of " +
            std::to_string(size_));
   }
-  int32_t nobody = 0;
-  if (!shared_->members[rank_].process.compare_exchange_strong(nobody, getpid())) {
+  int32_t none = 0;
+  if (!shared_->members[rank_].process.compare_exchange_strong(none, getpid())) {
     refuse(rank_text(rank_) + " is in the communicator already");
   }
   shared_->joined.fetch_add(1);

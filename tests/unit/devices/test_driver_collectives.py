@@ -177,7 +177,7 @@ x = rank.tensor(torch.full((300_000,), 2.0))
 assert rank.give("all_reduce", x, x, x.numel(), 1 << 11, 0) == 0 and rank.finish() == ""
 print(x[-1].item(), flush=True)
 if sys.argv[2] == "stays":
-    rank.give("broadcast", x, 4, 0)  # for which nobody comes
+    rank.give("broadcast", x, 4, 0)  # for which rank 0 does not come
     sys.stdin.read()
 """
 
