@@ -193,6 +193,7 @@ void Communicator::join() {
   if (!shared_->members[rank_].process.compare_exchange_strong(none, getpid())) {
     refuse(rank_text(rank_) + " is in the communicator already");
   }
+  is_member_ = true;
   shared_->joined.fetch_add(1);
   ring_bell();
   for (;;) {
@@ -222,7 +223,7 @@ void Communicator::watch_peers() {
 
 void Communicator::leave() {
   if (shared_ == nullptr) return;
-  if (shared_->members[rank_].process.load() == getpid()) shared_->members[rank_].left = 1;
+  if (is_member_) shared_->members[rank_].left = 1;
   ring_bell();
   for (const int process : processes_) {
     if (process >= 0) close(process);

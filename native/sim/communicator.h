@@ -94,6 +94,7 @@ class Communicator {
   const std::chrono::nanoseconds limit_;
   Shared* shared_ = nullptr;
   size_t mapped_ = 0;
+  bool is_member_ = false;      // no other took its rank before
   std::vector<int> processes_;  // of the peers; -1: this one's, or not known
   std::mutex mutex_;            // guards failure_
   std::optional<std::string> failure_;

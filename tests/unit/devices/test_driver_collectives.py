@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -115,6 +116,33 @@ def test_ranks_that_do_not_fit_together_fail_in_words(
     found = as_ranks(2, collide)
     assert any(reason in words for words, _ in found), found
     assert abi.Status.ERROR in [status for _, status in found]
+
+
+def test_a_rank_that_is_taken_is_refused_and_its_communicator_works_on() -> None:
+    given = new_id(abi.open_table(_native.sim_driver_path()))
+
+    def join(rank: int) -> str:
+        try:
+            made = Rank(given, rank, 2)
+        except AssertionError as error:
+            refusals.append(str(error))
+            refused.set()
+            return "refused"
+        x = made.tensor(torch.ones(4))
+        assert made.give("all_reduce", x, x, 4, bit(x.dtype), SUM) == abi.Status.OK
+        failure = made.finish()
+        made.close()
+        return failure
+
+    refusals: list[str] = []
+    refused = threading.Event()
+    with ThreadPoolExecutor(3) as pool:
+        twice = [pool.submit(join, 0) for _ in range(2)]
+        assert refused.wait(60)  # before rank 1 comes
+        last = pool.submit(join, 1)
+        found = sorted(each.result() for each in (*twice, last))
+    assert found == ["", "", "refused"]
+    assert "rank 0 is in the communicator already" in refusals[0]
 
 
 def test_captured_collectives_run_at_each_launch_of_the_graph() -> None:
