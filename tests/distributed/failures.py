@@ -123,6 +123,10 @@ def wrong_tensors_are_refused_where_they_are_given(me: Rank) -> None:
     ):
         with pytest.raises(ValueError, match=words):
             backend.allreduce([tensor], dist.AllreduceOptions())
+    with pytest.raises(
+        NotImplementedError, match="take dense ones"
+    ):  # not one that changes nothing
+        dist.all_reduce(torch.eye(3).to_sparse().to(me.device))
     x = torch.ones(2, dtype=torch.int16, device=me.device)
     for call in (
         lambda: dist.all_gather_into_tensor(torch.ones(4, device=me.device).to(torch.uint16), x),

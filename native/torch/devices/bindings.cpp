@@ -14,6 +14,7 @@
 #include "torch/devices/allocator.h"
 #include "torch/devices/dispatch_trace.h"
 #include "torch/devices/dtypes.h"
+#include "torch/devices/event_waits.h"
 #include "torch/devices/fallback.h"
 #include "torch/devices/fallback_policy.h"
 #include "torch/devices/generator.h"
@@ -215,6 +216,8 @@ void bind_devices(nb::module_& module) {
   module.def("reset_device", &reset_with_text, nb::arg("device"));
   module.def("native_handle", &native_handle_with_text, nb::arg("device"), nb::arg("stream"),
              nb::arg("kind"), nb::arg("address"));
+  module.def("waits_in_place_of_events",
+             [] { return reinterpret_cast<uintptr_t>(&waits_in_place_of_events); });
   module.def("driver_table", [] { return reinterpret_cast<uintptr_t>(active_driver()); });
   module.def("pointer_info", &pointer_info, nb::arg("address"));
   module.def(

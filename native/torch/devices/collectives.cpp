@@ -25,15 +25,26 @@ void add_remedy(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
   }
 }
 
+// The fallback would reduce a copy of them, and leave them as they are.
+void refuse_sparse(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack*) {
+  TORCH_CHECK_NOT_IMPLEMENTED(false, op.operator_name().name, " got a sparse tensor of device '",
+                              driver_facts().device_name,
+                              "': collectives take dense ones, tensor.to_dense()");
+}
+
 }  // namespace
 
 void register_collectives() {
   static auto* library = new torch::Library(
       torch::Library::IMPL, "c10d", c10::DispatchKey::AutogradPrivateUse1, __FILE__, __LINE__);
+  static auto* sparse = new torch::Library(torch::Library::IMPL, "c10d",
+                                           c10::DispatchKey::SparsePrivateUse1, __FILE__, __LINE__);
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     if (name.getNamespace() != "c10d") continue;
     library->impl(c10::toString(name).c_str(),
                   torch::CppFunction::makeFromBoxedFunction<&add_remedy>());
+    sparse->impl(c10::toString(name).c_str(),
+                 torch::CppFunction::makeFromBoxedFunction<&refuse_sparse>());
   }
 }
 

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include "torch/devices/allocator.h"
+#include "torch/devices/event_waits.h"
 #include "torch/devices/state.h"
 #include "torch/devices/stream_observer.h"
 
@@ -13,6 +14,17 @@ bringup_event native_event(void* event) { return static_cast<bringup_event>(even
 
 void before_host_wait(const char* what) {
   if (StreamObserver* observer = stream_observer()) observer->on_host_wait(what);
+}
+
+// After a call for an event: whether the host has waited instead, for the event or, where it is
+// null, for the stream. What that wait says comes with the device's next synchronisation.
+bool is_waited_for(int32_t status, const c10::Stream& stream, bringup_event event) {
+  if (C10_LIKELY(status == BRINGUP_OK) || !waits_in_place_of_events()) return false;
+  const c10::DeviceIndex device = stream.device_index();
+  const int32_t waited =
+      event != nullptr ? wait_for_event(event) : wait_for_stream(device, native_stream(stream));
+  if (waited != BRINGUP_OK) report_host_failure(device, driver_error_text(waited));
+  return true;
 }
 
 class DriverGuard final : public c10::impl::DeviceGuardImplInterface {
@@ -92,23 +104,27 @@ class DriverGuard final : public c10::impl::DeviceGuardImplInterface {
     TORCH_CHECK(device == -1 || device == stream.device_index(), "an event of device ",
                 static_cast<int>(device), " cannot be recorded in a stream of device ",
                 static_cast<int>(stream.device_index()));
+    const bringup_stream queue = native_stream(stream);
+    int32_t status = BRINGUP_OK;
     if (*event == nullptr) {
       bringup_event created = nullptr;
       const int32_t timing = flag == c10::EventFlag::BACKEND_DEFAULT ? 1 : 0;
-      check_driver(active_driver()->event_create(stream.device_index(), timing, &created),
-                   "creating an event");
+      status = active_driver()->event_create(stream.device_index(), timing, &created);
+      if (is_waited_for(status, stream, nullptr)) return;
+      check_driver(status, "creating an event");
       *event = created;
     }
-    check_driver(active_driver()->event_record(native_event(*event), stream.device_index(),
-                                               native_stream(stream)),
-                 "recording an event");
+    status = active_driver()->event_record(native_event(*event), stream.device_index(), queue);
+    if (is_waited_for(status, stream, nullptr)) return;
+    check_driver(status, "recording an event");
     if (StreamObserver* observer = stream_observer()) observer->on_record(*event, stream);
   }
   void block(void* event, const c10::Stream& stream) const override {
     if (event == nullptr) return;
-    check_driver(active_driver()->event_wait(native_event(event), stream.device_index(),
-                                             native_stream(stream)),
-                 "making a stream wait for an event");
+    const int32_t status = active_driver()->event_wait(native_event(event), stream.device_index(),
+                                                       native_stream(stream));
+    if (is_waited_for(status, stream, native_event(event))) return;
+    check_driver(status, "making a stream wait for an event");
     if (StreamObserver* observer = stream_observer()) observer->on_block(event, stream);
   }
   bool queryEvent(void* event) const override {
@@ -145,6 +161,11 @@ class DriverGuard final : public c10::impl::DeviceGuardImplInterface {
 };
 
 }  // namespace
+
+bool& waits_in_place_of_events() noexcept {
+  static thread_local bool waits = false;
+  return waits;
+}
 
 void register_guard() {
   // Never destroyed: torch keeps a plain pointer to it.

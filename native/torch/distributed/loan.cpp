@@ -6,6 +6,7 @@ namespace bringup::distributed {
 namespace {
 
 const bringup_driver* driver = nullptr;
+ThreadSwitch event_waits = nullptr;
 
 bool gloo_has(at::ScalarType type) {
   switch (type) {
@@ -83,7 +84,12 @@ at::Tensor movable(const at::Tensor& host) {
   return gloo_has(host.scalar_type()) ? host : host.unsqueeze(-1).view(at::kByte);
 }
 
-void use_driver(const bringup_driver* table) { driver = table; }
+void use_driver(const bringup_driver* table, ThreadSwitch waits_in_place_of_events) {
+  driver = table;
+  event_waits = waits_in_place_of_events;
+}
+
+NoEventErrors::NoEventErrors() : switch_(event_waits()), former_(std::exchange(switch_, true)) {}
 
 CopyStream::CopyStream(c10::Device device)
     : stream_(copy_stream(device)), former_(device_guard().exchangeStream(stream_)) {}

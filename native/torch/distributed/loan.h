@@ -20,8 +20,24 @@ constexpr auto kDevice = c10::DeviceType::PrivateUse1;
 
 inline c10::impl::VirtualGuardImpl device_guard() { return c10::impl::VirtualGuardImpl(kDevice); }
 
-// The table of the driver that owns PrivateUse1; set once, when the module is loaded.
-void use_driver(const bringup_driver* table);
+using ThreadSwitch = bool& (*)() noexcept;
+
+// The table of the driver that owns PrivateUse1, and the guard's switch of that name; set once,
+// when the module is loaded.
+void use_driver(const bringup_driver* table, ThreadSwitch waits_in_place_of_events);
+
+// While it lives the device's guard raises nothing for events on this thread.
+class NoEventErrors {
+ public:
+  NoEventErrors();
+  NoEventErrors(const NoEventErrors&) = delete;
+  NoEventErrors& operator=(const NoEventErrors&) = delete;
+  ~NoEventErrors() { switch_ = former_; }
+
+ private:
+  bool& switch_;
+  const bool former_;
+};
 
 // How a reduction is computed by gloo, which has neither all dtypes nor all operations.
 struct Reduction {

@@ -29,8 +29,10 @@ DeviceBackend::MakeGloo with_gil(py::function make) {
 }  // namespace
 
 PYBIND11_MODULE(_distributed, module) {
-  module.def("use_driver", [](uintptr_t table) {
-    bringup::distributed::use_driver(reinterpret_cast<const bringup_driver*>(table));
+  module.def("use_driver", [](uintptr_t table, uintptr_t waits_in_place_of_events) {
+    bringup::distributed::use_driver(
+        reinterpret_cast<const bringup_driver*>(table),
+        reinterpret_cast<bringup::distributed::ThreadSwitch>(waits_in_place_of_events));
   });
   py::class_<DeviceBackend::Options, c10::intrusive_ptr<DeviceBackend::Options>,
              c10d::Backend::Options>(module, "Options")

@@ -70,6 +70,7 @@ void DeviceWork::end(std::exception_ptr error) {
     // A future records events in the current streams of the thread that completes it.
     std::deque<CopyStream> streams;
     for (const auto device : future_->devices()) streams.emplace_back(device);
+    const NoEventErrors none;
     future_->markCompleted(outputs_);
   } catch (...) {
     future_->setErrorIfNeeded(std::current_exception());

@@ -147,5 +147,6 @@ def _module() -> types.ModuleType:
         )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.use_driver(library.devices.driver_table())
+    devices = library.devices
+    module.use_driver(devices.driver_table(), devices.waits_in_place_of_events())
     return module
