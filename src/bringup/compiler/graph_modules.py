@@ -26,8 +26,16 @@ def rewrite(
     as a graph of its own. `constants` names attributes of the module whose data may be folded into
     the graph.
     """
-    inner = [_rewrite_one(body, selected, plugins, options) for body in bodies(module)]
-    report = _rewrite_one(module, selected, plugins, options, constants)
+    reports = []
+    for one in (*bodies(module), module):
+        foldable = constants if one is module else frozenset()
+        mirror = Mirror(one, foldable=foldable)
+        try:
+            graph, commit = mirror.graph, mirror.commit
+            reports.append(run(graph, selected, options, plugins, commit, bool(foldable)))
+        finally:
+            mirror.finish()
+    *inner, report = reports
     for other in inner:
         merge(report, other)
     return remember(report)
@@ -49,17 +57,3 @@ def bodies(module: Any) -> list[Any]:
         if isinstance(body, fx.GraphModule):
             found.update(dict.fromkeys([*bodies(body), body]))
     return list(found)
-
-
-def _rewrite_one(
-    module: Any,
-    selected: Sequence[PassDescriptor],
-    plugins: PluginReport,
-    options: Mapping[str, object],
-    constants: frozenset[str] = frozenset(),
-) -> PassReport:
-    mirror = Mirror(module, foldable=constants)
-    try:
-        return run(mirror.graph, selected, options, plugins, mirror.commit, bool(constants))
-    finally:
-        mirror.finish()

@@ -229,9 +229,7 @@ def _mine(batches: Sequence[Batch]) -> list[Batch]:
     return [(x.split(rows)[rank], y.split(rows)[rank]) for x, y in batches]
 
 
-def _trains_as_one(
-    device: str, model: nn.Module, loss_of: Loss = _squares, by: float = 1e-4
-) -> None:
+def _trains_as_one(device: str, model: nn.Module, by: float = 1e-4) -> None:
     """Train on the ranks' parts, and compare losses and weights with those of one process."""
     from torch.distributed import tensor
 

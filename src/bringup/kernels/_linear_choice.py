@@ -57,7 +57,7 @@ def best_layout(
     if 0 in (rows, depth, width):
         return PANELS
     measured_width = _measured_width(depth, width, dtype)
-    classes = _UNKNOWN_ROWS if rows is None else (_row_class(rows),)
+    classes = _UNKNOWN_ROWS if rows is None else (min(_MOST_ROWS, 1 << (rows - 1).bit_length()),)
     tables = [_seconds(one, depth, measured_width, dtype) for one in classes]
     if not all(map(_is_trusted, tables)):
         return PANELS
@@ -85,10 +85,6 @@ def _never_bad(tables: list[Mapping[str, float]], ways: list[str]) -> str:
     }
     best = min(ways, key=worst.__getitem__)
     return PANELS if worst[PANELS] <= _MARGIN * worst[best] else best
-
-
-def _row_class(rows: int) -> int:
-    return min(_MOST_ROWS, 1 << (rows - 1).bit_length())
 
 
 def _measured_width(depth: int, width: int, dtype: torch.dtype) -> int:
