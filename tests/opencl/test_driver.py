@@ -19,11 +19,14 @@ from tests.opencl.driver_program import CALLS
 from bringup import devices
 
 # What OpenCL has not: pinned memory, a reset, kernels that report failures, memory with objects,
-# streams that are captured. PoCL has no priorities.
+# streams that are captured, memory and collectives between processes. PoCL has no priorities.
 ABSENT = {
     "streams.synchronize_device", "streams.priorities", "host.pinned_memory", "device.reset",
     "host.registered_memory", "copies.rows", "modules.failure", "native.memory", "capture.node",
     "capture.abort", "capture.waits", "capture.states", "capture.kernels",
+    "ipc.both_ways", "ipc.unknown",
+    "collectives.ids", "collectives.reductions", "collectives.moves", "collectives.splits",
+    "collectives.order", "collectives.absent", "collectives.abort",
 }  # fmt: skip
 CHECK_KERNELS = SOURCES / "bringup_opencl" / "check_kernels.cl"
 SETTINGS = {
