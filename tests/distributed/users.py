@@ -311,7 +311,7 @@ def pipelines(me: Rank) -> None:
 
 
 def compiled(me: Rank) -> None:
-    for model in (DistributedDataParallel(_net().to(me.device)), _sharded(me)):
+    for model in (DistributedDataParallel(_net().to(me.device)), fully_shard(_net().to(me.device))):
         counters.clear()
         _train(torch.compile(model), *_mine(me))
         assert counters["stats"]["unique_graphs"], "nothing was compiled"

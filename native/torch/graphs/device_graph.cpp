@@ -29,9 +29,10 @@ void DeviceWork::extend() const {
 int32_t DeviceWork::wait() const noexcept { return wait_for_event(over_.get()); }
 
 DeviceGraph::DeviceGraph(c10::DeviceIndex device, const std::vector<std::unique_ptr<Node>>& nodes,
-                         Step step, Latch latch)
+                         Steps steps, Begin begin, Latch latch)
     : work_(std::make_shared<DeviceWork>(device)),
-      step_(std::move(step)),
+      steps_(std::move(steps)),
+      begin_(std::move(begin)),
       latch_(std::move(latch)),
       nodes_(nodes) {
   const bringup_driver& driver = *active_driver();
@@ -194,7 +195,6 @@ void DeviceGraph::update(size_t node) {
 
 void DeviceGraph::run_alone(size_t number) {
   const Node& node = *nodes_[number];
-  if (!node.runs_on_device()) return step_(number, false);
   const bringup_driver& driver = *active_driver();
   const bringup_stream stream = current_driver_stream(device());
   if (const auto copy = node.device_copy()) {
@@ -213,7 +213,11 @@ void DeviceGraph::run_alone(size_t number) {
   synchronize_current_stream(device());
 }
 
-void DeviceGraph::begin(void* graph) { static_cast<DeviceGraph*>(graph)->failed_ = false; }
+void DeviceGraph::begin(void* user) {
+  auto& graph = *static_cast<DeviceGraph*>(user);
+  graph.failed_ = false;
+  graph.begin_();
+}
 
 void DeviceGraph::begin_numbered(void* numbered) {
   const auto& [graph, number] = *static_cast<const Numbered*>(numbered);
@@ -224,15 +228,11 @@ void DeviceGraph::run_span(void* user) {
   const auto& span = *static_cast<const Span*>(user);
   DeviceGraph& graph = *span.graph;
   const auto inside = RunLocks::inside();
-  for (size_t i = span.first; i < span.last; ++i) {
-    if (graph.failed_) {
-      graph.nodes_[i]->skip();
-      continue;
-    }
+  size_t next = span.first;
+  if (!graph.failed_) {
     std::string message;
     try {
-      graph.step_(i, graph.validating_.load());
-      continue;
+      return graph.steps_(next, span.last, graph.validating_.load());
     } catch (const c10::Error& error) {
       message = error.what_without_backtrace();
     } catch (const std::exception& error) {
@@ -241,10 +241,12 @@ void DeviceGraph::run_span(void* user) {
       message = "something that is no std::exception was thrown";
     }
     graph.failed_ = true;
-    report_host_failure(graph.device(), "node " + std::to_string(i) + " of a captured graph, " +
-                                            graph.nodes_[i]->description() +
+    report_host_failure(graph.device(), "node " + std::to_string(next) + " of a captured graph, " +
+                                            graph.nodes_[next]->description() +
                                             ", failed: " + message);
+    ++next;
   }
+  for (; next < span.last; ++next) graph.nodes_[next]->skip();
 }
 
 void DeviceGraph::launch(bool validating, std::optional<uint64_t> number) {

@@ -39,16 +39,20 @@ class DeviceWork {
 
 class DeviceGraph {
  public:
-  // Runs one node on the host, from the driver's thread; throws what the node throws.
-  using Step = std::function<void(size_t node, bool validating)>;
+  // Runs nodes from `next` to the one before `last` on the host, from the driver's thread; throws
+  // what node `next` throws.
+  using Steps = std::function<void(size_t& next, size_t last, bool validating)>;
+
+  // Called on the device's timeline, from the driver's thread, when a launch begins.
+  using Begin = std::function<void()>;
 
   // Called on the device's timeline, from the driver's thread, right before a launch that was given
   // a number and after all former ones.
   using Latch = std::function<void(uint64_t number)>;
 
   // CaptureFailure when the driver cannot hold such a graph. `nodes` must outlive this object.
-  DeviceGraph(c10::DeviceIndex device, const std::vector<std::unique_ptr<Node>>& nodes, Step step,
-              Latch latch);
+  DeviceGraph(c10::DeviceIndex device, const std::vector<std::unique_ptr<Node>>& nodes, Steps steps,
+              Begin begin, Latch latch);
   // Waits for the last launch.
   ~DeviceGraph();
   DeviceGraph(const DeviceGraph&) = delete;
@@ -61,7 +65,7 @@ class DeviceGraph {
   // Launches in the current stream, after the launch before. `number`: for the latch; those of one
   // graph ascend, and no more than StagedChanges::kMostAhead are under way at a time.
   void launch(bool validating, std::optional<uint64_t> number);
-  // Runs one node now, on the caller's thread, and waits for it. Nothing of the graph is under way.
+  // Runs one node of the device now and waits for it. Nothing of the graph is under way.
   void run_alone(size_t node);
   // Later launches come after the current stream's work until here.
   void order_after() noexcept;
@@ -111,7 +115,8 @@ class DeviceGraph {
   static void run_span(void* span);
 
   const std::shared_ptr<const DeviceWork> work_;
-  const Step step_;
+  const Steps steps_;
+  const Begin begin_;
   const Latch latch_;
   std::array<Numbered, StagedChanges::kMostAhead> numbered_{};  // of launches, in turn
   const std::vector<std::unique_ptr<Node>>& nodes_;

@@ -61,7 +61,7 @@ class FusedRuns {
     std::vector<const OperatorNode*> updatable;
     std::vector<c10::IValue> given;   // their arguments when it was written, without tensors
     uint64_t updates = ~uint64_t{0};  // of them that were looked at
-    std::atomic<bool> enabled = false;
+    std::atomic<bool> enabled = true;
     int64_t count = 0;
   };
 

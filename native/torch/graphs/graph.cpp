@@ -85,11 +85,8 @@ Graph::Graph(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Node>> node
   shares_host_memory_ = copies_to_host || values_.inputs().any_on_host();
   device_graph_ = std::make_unique<DeviceGraph>(
       *device, nodes_,
-      [this](size_t position, bool validating) {
-        ReplayScope scope(replay_);
-        run_node(position, validating);
-      },
-      [this](uint64_t launch) { values_.latch(launch); });
+      [this](size_t& next, size_t last, bool validating) { run_span(next, last, validating); },
+      [this] { begin_on_device(); }, [this](uint64_t launch) { latch(launch); });
   std::vector<bool> copied(nodes_.size());
   for (size_t i = 0; i < copied.size(); ++i) copied[i] = device_graph_->copies_arguments(i);
   values_.set_copied(std::move(copied));
@@ -257,14 +254,36 @@ void Graph::run_all(bool validating) {
   ReplayScope scope(replay_);
   const std::function<void(size_t)> run_one = [&](size_t i) { run_node(i, validating); };
   FusedRuns* const fused = fused_ != nullptr && fused_->begin() ? fused_.get() : nullptr;
-  run_on_host([&](size_t position) {
-    if (fused != nullptr) {
-      if (const size_t done = fused->run(position, replay_, run_one)) return done;
-    }
-    run_one(position);
-    return size_t{1};
-  });
+  run_on_host([&](size_t position) { return run_next(position, fused, run_one); });
   pool_->wrote();
+}
+
+// How many nodes it ran.
+size_t Graph::run_next(size_t position, FusedRuns* fused,
+                       const std::function<void(size_t)>& run_one) {
+  const size_t done = fused == nullptr ? 0 : fused->run(position, replay_, run_one);
+  if (done == 0) run_one(position);
+  return std::max<size_t>(done, 1);
+}
+
+void Graph::run_span(size_t& next, size_t last, bool validating) {
+  ReplayScope scope(replay_);
+  const std::function<void(size_t)> run_one = [&](size_t i) { run_node(i, validating); };
+  while (next < last) next += run_next(next, launched_.get(), run_one);
+}
+
+// A launch that is under way keeps the functions that it began with.
+void Graph::begin_on_device() {
+  std::shared_ptr<FusedRuns> now;
+  {
+    const std::lock_guard lock(fused_mutex_);
+    now = fused_;
+  }
+  if (now != nullptr && !now->begin()) now = nullptr;
+  const bool is_other = now != launched_;
+  launched_ = std::move(now);
+  const bool has_values = std::exchange(has_new_values_, false);
+  if (launched_ != nullptr && (is_other || has_values)) launched_->take_values();
 }
 
 void Graph::run_timed(std::vector<NodeTime>& times) {
@@ -274,7 +293,7 @@ void Graph::run_timed(std::vector<NodeTime>& times) {
   ReplayScope scope(replay_);
   run_on_host([&](size_t position) {
     const int64_t begin = since();
-    if (device_graph_ != nullptr) {
+    if (nodes_[position]->runs_on_device()) {
       device_graph_->run_alone(position);
     } else {
       run_node(position, false);
@@ -325,7 +344,7 @@ void Graph::wait_for_room() {
   const auto launches = values_.full();
   if (!launches) return;
   device_graph_->finish_former();
-  values_.latch(*launches);  // a device that failed has dropped some of them
+  latch(*launches);  // a device that failed has dropped some of them
 }
 
 // From here on an update is for the next launch. The number of this one where it has changes.
@@ -382,19 +401,21 @@ void Graph::take_random_numbers() {
 
 void Graph::latch(uint64_t launch) {
   values_.latch(launch);
-  if (fused_ != nullptr) fused_->take_values();
+  has_new_values_ = true;
+  if (device_graph_ == nullptr && fused_ != nullptr) fused_->take_values();
 }
 
 FusedRuns::Arguments Graph::arguments() {
   const std::lock_guard boundary(mutex_);
   FusedRuns::Arguments all;
+  const auto lock = values_.lock();  // a launch of a device takes new ones
   for (const auto& node : nodes_) all.push_back(node->arguments().vec());
   return all;
 }
 
 void Graph::fuse(std::shared_ptr<FusedRuns> fused, std::string why_not) {
   const std::lock_guard boundary(mutex_);
-  if (fused != nullptr) fused->take_values();
+  if (fused != nullptr && device_graph_ == nullptr) fused->take_values();
   const std::lock_guard lock(fused_mutex_);
   fused_ = std::move(fused);
   why_not_fused_ = std::move(why_not);

@@ -164,6 +164,9 @@ class Graph {
   void take_random_numbers();
   void restore_slots();
   void run_node(size_t position, bool validating);
+  size_t run_next(size_t position, FusedRuns* fused, const std::function<void(size_t)>& run_one);
+  void run_span(size_t& next, size_t last, bool validating);
+  void begin_on_device();
   void latch(uint64_t launch);
 
   std::vector<at::Tensor> run_inputs_;
@@ -182,6 +185,9 @@ class Graph {
   GraphRandom random_;
   Replay replay_;
   std::shared_ptr<FusedRuns> fused_;  // changes with both mutexes
+  // Of the device's launch that runs now; only its thread looks.
+  std::shared_ptr<FusedRuns> launched_;
+  bool has_new_values_ = false;
   std::string why_not_fused_;
   mutable std::mutex fused_mutex_;
   bool shares_host_memory_ = false;            // a device graph: a replay waits
