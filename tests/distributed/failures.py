@@ -12,7 +12,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from tests.distributed.ranks import Check, Rank, main
+from tests.distributed.ranks import Check, Rank, main, refused_call
 
 from bringup.devices import sim
 
@@ -54,20 +54,12 @@ def a_refused_call_of_the_driver_is_an_error_or_does_no_harm(me: Rank) -> None:
         x = torch.full((1000,), me.rank + 1.0, device=me.device)
         torch.accelerator.synchronize()
         dist.barrier()
-        refused = True
-        with sim.faults(fail="any", fail_after=number, fail_count=1) as injected:
-            try:
-                work = dist.all_reduce(x, group=group, async_op=True)
-                work.wait()
-                refused = False
-            except RuntimeError:
-                told += 1
-            again = torch.tensor(injected.count)
-        with contextlib.suppress(RuntimeError):
-            torch.accelerator.synchronize()
-        assert refused or x.eq(me.size * (me.size + 1) / 2).all(), (number, x)
-        dist.all_reduce(again)
-        if not again:
+        with refused_call(number) as refusal:
+            work = dist.all_reduce(x, group=group, async_op=True)
+            work.wait()
+        told += refusal.told
+        assert refusal.told or x.eq(me.size * (me.size + 1) / 2).all(), (number, x)
+        if not refusal.was_anywhere():
             break
     assert number < 39
     assert told >= 3

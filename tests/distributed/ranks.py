@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
 import os
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -36,6 +37,46 @@ class Rank:
     size: int
     device: str
     backend: str
+
+
+@dataclass
+class Refusal:
+    """What came of one refused call of the driver.
+
+    Attributes:
+        told: whether it was an error.
+        count: how many calls were refused in this process: there may have been fewer calls.
+    """
+
+    told: bool = False
+    count: int = 0
+
+    def was_anywhere(self) -> bool:
+        """Return whether a call was refused in any rank, each of which asks."""
+        import torch
+        import torch.distributed as dist
+
+        counts = torch.tensor(self.count)
+        dist.all_reduce(counts)
+        return bool(counts)
+
+
+@contextlib.contextmanager
+def refused_call(number: int) -> Iterator[Refusal]:
+    """Refuse the driver's call of this number in the block, which an error of it ends."""
+    import torch
+
+    from bringup.devices import sim
+
+    found = Refusal()
+    with sim.faults(fail="any", fail_after=number, fail_count=1) as injected:
+        try:
+            yield found
+        except RuntimeError:
+            found.told = True
+        found.count = injected.count
+    with contextlib.suppress(RuntimeError):
+        torch.accelerator.synchronize()
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from tests.distributed.ranks import SECONDS, Check, Rank, main
+from tests.distributed.ranks import SECONDS, Check, Rank, main, refused_call
 from tests.sweeps.support import FULL, PARTS, seed
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -59,23 +59,15 @@ def a_refused_call_during_a_step_is_an_error_or_does_no_harm(me: Rank) -> None:
         x = _batch(me, 0)[me.rank].to(me.device)
         torch.accelerator.synchronize()
         dist.barrier()
-        refused = True
         found = torch.zeros(1)
-        with sim.faults(fail="any", fail_after=number, fail_count=1) as injected:
-            try:
-                _backward(model, x)
-                found = _gradients(model)
-                refused = False
-            except RuntimeError:
-                told += 1
-            again = torch.tensor(injected.count)
-        with contextlib.suppress(RuntimeError):
-            torch.accelerator.synchronize()
-        if not refused:
+        with refused_call(number) as refusal:
+            _backward(model, x)
+            found = _gradients(model)
+        told += refusal.told
+        if not refusal.told:
             torch.testing.assert_close(found, _gradients(want))
         del model
-        dist.all_reduce(again)
-        if not again:
+        if not refusal.was_anywhere():
             break
     assert number < CALLS - PARTS
     assert told >= 3
