@@ -20,15 +20,10 @@ _DEEPEST = 32
 
 @dataclass(frozen=True)
 class Leaf:
-    """One value in a result.
+    """One value in a result."""
 
-    Attributes:
-        path: how it is reached from the result: `.logits`, `[0]['hidden']`; "" for the result.
-        value: a tensor (copied), a number, or anything else that is compared by `==`.
-    """
-
-    path: str
-    value: Any
+    path: str  # how it is reached from the result: `.logits`, `[0]['hidden']`; "" for the result
+    value: Any  # a tensor (copied), a number, or anything else that is compared by `==`
 
     @property
     def form(self) -> object:

@@ -117,37 +117,25 @@ _MOST_RULES = 100
 
 @dataclass(frozen=True)
 class CParameter:
-    """One thing that a kernel gets: a parameter of a function, or a field of a parameter struct.
+    """One thing that a kernel gets: a parameter of a function, or a field of a parameter struct."""
 
-    Attributes:
-        value: what it is.
-        kind: how it is passed.
-        c_type: the C type it is passed as.
-        bounds: what a whole number has to be within.
-        by_reference: whether the address of the value is passed.
-        optional: whether None is passed as such.
-        dtype: what the dtype of the tensor whose address it is has to be, as torch calls it; ""
-            when nothing is said.
-        member: what `params=` calls the field, or "".
-        is_cast: whether the list says the type of the number: `i32(n)`.
-        reads_only: whether the list says that nothing is written behind an address: `const(...)`.
-        declared_type: what the function calls the type, or that of what lies behind the address,
-            where only a compiler knows it, or "".
-        alike: the C type that this has to be like; "" for a number that it has to hold.
-    """
-
-    value: Expression
-    kind: ValueKind
-    c_type: str
-    bounds: tuple[int, int] | None = None
-    by_reference: bool = False
-    optional: bool = False
+    value: Expression  # what it is
+    kind: ValueKind  # how it is passed
+    c_type: str  # the C type it is passed as
+    bounds: tuple[int, int] | None = None  # what a whole number has to be within
+    by_reference: bool = False  # whether the address of the value is passed
+    optional: bool = False  # whether None is passed as such
+    # What the dtype of the tensor whose address it is has to be, as torch calls it; "" when nothing
+    # is said.
     dtype: str = ""
-    member: str = ""
-    is_cast: bool = False
+    member: str = ""  # what `params=` calls the field, or ""
+    is_cast: bool = False  # whether the list says the type of the number: `i32(n)`
+    # Whether the list says that nothing is written behind an address: `const(...)`.
     reads_only: bool = False
+    # What the function calls the type, or that of what lies behind the address, where only a
+    # compiler knows it, or "".
     declared_type: str = ""
-    alike: str = ""
+    alike: str = ""  # the C type that this has to be like; "" for a number that it has to hold
 
     @property
     def text(self) -> str:
@@ -210,19 +198,13 @@ class CParameter:
 
 @dataclass(frozen=True)
 class LaunchSize:
-    """Over how many blocks of how many threads device code with plain arguments runs.
+    """Over how many blocks of how many threads device code with plain arguments runs."""
 
-    Attributes:
-        grid: the blocks in x, y and z; the threads, where `free_blocks`.
-        block: the threads of a block, likewise.
-        shared: the bytes of a block's shared memory.
-        free_blocks: whether the device divides the threads into blocks.
-    """
-
+    # The blocks in x, y and z; the threads, where `free_blocks`.
     grid: tuple[Expression, Expression, Expression]
-    block: tuple[Expression, Expression, Expression]
-    shared: Expression
-    free_blocks: bool = False
+    block: tuple[Expression, Expression, Expression]  # the threads of a block, likewise
+    shared: Expression  # the bytes of a block's shared memory
+    free_blocks: bool = False  # whether the device divides the threads into blocks
 
     def native(self) -> NativeLaunchSize:
         """Return what the native library takes."""
@@ -236,17 +218,11 @@ class LaunchSize:
 
 @dataclass(frozen=True)
 class Binding:
-    """How a function that is not compiled with a generated entry is called.
+    """How a function that is not compiled with a generated entry is called."""
 
-    Attributes:
-        convention: in which form.
-        parameters: what it gets.
-        size: of `"values"`: over which grid.
-    """
-
-    convention: Literal["status", "void", "tvm_ffi", "values"]
-    parameters: tuple[CParameter, ...]
-    size: LaunchSize | None = None
+    convention: Literal["status", "void", "tvm_ffi", "values"]  # in which form
+    parameters: tuple[CParameter, ...]  # what it gets
+    size: LaunchSize | None = None  # of `"values"`: over which grid
 
     def native(
         self,

@@ -68,20 +68,13 @@ _AS_GIVEN = (Opcode.FLOAT, Opcode.STRING, Opcode.TENSOR)
 class Expression:
     """What the user wrote, its program, and the names of the arguments, for messages. A whole
     number, a float, a text or an address; what is true is 1.
-
-    Attributes:
-        text: as written.
-        program: at most 16 values are on the stack.
-        names: of all arguments.
-        texts: literals of the program.
-        is_real: whether constants are the bits of a double.
     """
 
-    text: str
-    program: tuple[Instruction, ...]
-    names: tuple[str, ...] = ()
-    texts: tuple[str, ...] = ()
-    is_real: bool = False
+    text: str  # as written
+    program: tuple[Instruction, ...]  # at most 16 values are on the stack
+    names: tuple[str, ...] = ()  # of all arguments
+    texts: tuple[str, ...] = ()  # literals of the program
+    is_real: bool = False  # whether constants are the bits of a double
 
     def evaluate(self, values: Sequence[Any]) -> Any:
         """Return the value for these arguments in the signature's order: an int, a SymInt where

@@ -97,17 +97,11 @@ def core_damage() -> str:
 
 @dataclass(frozen=True)
 class TorchLibrary:
-    """What this process has decided about the library that links libtorch.
+    """What this process has decided about the library that links libtorch."""
 
-    Attributes:
-        key: torch minor and Python tag, e.g. "torch-2.13-cp311".
-        module: the library, or None where there is none.
-        reason: why there is none.
-    """
-
-    key: str
-    module: ModuleType | None = None
-    reason: str = ""
+    key: str  # torch minor and Python tag, e.g. "torch-2.13-cp311".
+    module: ModuleType | None = None  # the library, or None where there is none
+    reason: str = ""  # why there is none
 
 
 _decided: TorchLibrary | None = None

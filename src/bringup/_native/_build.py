@@ -40,29 +40,18 @@ _STEP = re.compile(r"\[(\d+)/(\d+)\]")
 
 @dataclass(frozen=True)
 class Recipe:
-    """One library that CMake builds.
+    """One library that CMake builds."""
 
-    Attributes:
-        name: what it is called in messages.
-        source: the folder of its CMakeLists.txt.
-        target: what CMake builds.
-        product: a glob of the file that is published.
-        folder: where that is published; made by this.
-        definitions: CMake variables.
-        basis: what else a build depends on: a failure is remembered while all of it is the same.
-        build_key: the digest of the sources, for the manifest beside the product.
-        torch: the version of torch that it links, for the manifest.
-    """
-
-    name: str
-    source: Path
-    target: str
-    product: str
-    folder: Path
-    definitions: Mapping[str, str] = field(default_factory=dict)
+    name: str  # what it is called in messages
+    source: Path  # the folder of its CMakeLists.txt
+    target: str  # what CMake builds
+    product: str  # a glob of the file that is published
+    folder: Path  # where that is published; made by this
+    definitions: Mapping[str, str] = field(default_factory=dict)  # CMake variables
+    # What else a build depends on: a failure is remembered while all of it is the same.
     basis: Mapping[str, str] = field(default_factory=dict)
-    build_key: str = ""
-    torch: str = ""
+    build_key: str = ""  # the digest of the sources, for the manifest beside the product
+    torch: str = ""  # the version of torch that it links, for the manifest
 
     @property
     def failure_file(self) -> Path:

@@ -43,15 +43,10 @@ _WRITTEN_FOR = re.compile(r"TORCH_VERSION_MAJOR == (\d+) && TORCH_VERSION_MINOR 
 
 
 class Key(NamedTuple):
-    """What a library is built for.
+    """What a library is built for."""
 
-    Attributes:
-        torch: the minor version, "2.13".
-        python: the ABI of the Python, "cp311".
-    """
-
-    torch: str
-    python: str
+    torch: str  # the minor version, "2.13"
+    python: str  # the ABI of the Python, "cp311"
 
     def __str__(self) -> str:
         return f"torch-{self.torch}-{self.python}"
@@ -69,17 +64,11 @@ def running_key() -> Key:
 
 
 class LibraryCandidate(NamedTuple):
-    """A library file that may fit.
+    """A library file that may fit."""
 
-    Attributes:
-        path: the file.
-        artifact: what its manifest says of it; None where there is no entry.
-        problem: why there is none.
-    """
-
-    path: Path
-    artifact: Artifact | None
-    problem: str = ""
+    path: Path  # the file
+    artifact: Artifact | None  # what its manifest says of it; None where there is no entry
+    problem: str = ""  # why there is none
 
     def incompatibility_reason(self, key: Key, build_key: str = "") -> str:
         """Return why it cannot be the library of `key` beside a core of `build_key`, or ""."""

@@ -23,17 +23,12 @@ _ELF = b"\x7fELF"
 
 @dataclass(frozen=True)
 class Interpreter:
-    """What a library for Python has to be built for.
+    """What a library for Python has to be built for."""
 
-    Attributes:
-        python: the Python tag of wheels, "cp311".
-        abi: its ABI, "cp311"; another one without the GIL ("cp313t") or in debug builds ("cp311d").
-        platform: "linux_x86_64".
-    """
-
-    python: str
+    python: str  # the Python tag of wheels, "cp311"
+    # Its ABI, "cp311"; another one without the GIL ("cp313t") or in debug builds ("cp311d").
     abi: str
-    platform: str
+    platform: str  # "linux_x86_64"
 
 
 def interpreter() -> Interpreter:
@@ -51,25 +46,15 @@ def minor(version: str) -> str:
 
 @dataclass(frozen=True)
 class Artifact:
-    """One native file and what it was built for.
+    """One native file and what it was built for."""
 
-    Attributes:
-        file: its name, in the folder of the manifest.
-        python: the Python tag, or "" where any may load it.
-        abi: the ABI of that Python, or "none".
-        platform: the platform, with the words of `Interpreter`.
-        torch: the version of torch that it was built with, or "".
-        sha256: the digest of its bytes, in hexadecimal.
-        build_key: the digest of the sources; libraries that share one process share it.
-    """
-
-    file: str
-    python: str
-    abi: str
-    platform: str
-    torch: str
-    sha256: str
-    build_key: str
+    file: str  # its name, in the folder of the manifest
+    python: str  # the Python tag, or "" where any may load it
+    abi: str  # the ABI of that Python, or "none"
+    platform: str  # the platform, with the words of `Interpreter`
+    torch: str  # the version of torch that it was built with, or ""
+    sha256: str  # the digest of its bytes, in hexadecimal
+    build_key: str  # the digest of the sources; libraries that share one process share it
 
     def incompatibility_reason(self, runs: Interpreter, torch: str, build_key: str) -> str:
         """Return why a process with this interpreter and torch cannot load it, or "". Reads no

@@ -29,17 +29,11 @@ _Memo = dict[str, Any]
 
 @dataclass(frozen=True)
 class Probed:
-    """What was probed. Settings of a driver's own may change it without another file.
+    """What was probed. Settings of a driver's own may change it without another file."""
 
-    Attributes:
-        driver_version: of its first device.
-        host_visible_memory: whether the host reaches the memory of all its devices.
-        functions: that its table has, separated by spaces.
-    """
-
-    driver_version: str
-    host_visible_memory: bool
-    functions: str
+    driver_version: str  # of its first device
+    host_visible_memory: bool  # whether the host reaches the memory of all its devices
+    functions: str  # that its table has, separated by spaces
 
 
 def require_probed(library: Path) -> Probed | None:

@@ -17,18 +17,15 @@ class Content(enum.Enum):
 
 @dataclass
 class Allocation:
-    """One allocation: where it was, where it is, and what is in it.
-
-    Attributes:
-        is_shared: the host reached it without a call of the driver, so nothing is known of it.
-        steps: (place, content): what the bytes hold from there to the next place; in order,
-            neighbours differ.
-    """
+    """One allocation: where it was, where it is, and what is in it."""
 
     recorded: int
     replayed: int
     size: int
+    # The host reached it without a call of the driver, so nothing is known of it.
     is_shared: bool = False
+    # (place, content): what the bytes hold from there to the next place; in order, neighbours
+    # differ.
     steps: list[tuple[int, Content]] = field(default_factory=lambda: [(0, Content.UNWRITTEN)])
 
     def write(self, begin: int, end: int, content: Content) -> None:

@@ -25,25 +25,17 @@ _ADDRESS = re.compile(r"0x[0-9a-f]+")
 
 @dataclass
 class Call:
-    """One call of the driver.
+    """One call of the driver."""
 
-    Attributes:
-        number: calls are counted from 1, as they began.
-        status: what it returned; None: it had not returned when the trace ended.
-        arguments: by the names of bringup/driver.h; addresses and handles as integers.
-        outputs: what it wrote, likewise.
-        facts: what else was known before the call: digests, where bytes are kept.
-        done: copies that were known to be done once it returned, with digests.
-    """
-
-    number: int
+    number: int  # calls are counted from 1, as they began
     function: str
     thread: int
-    arguments: dict[str, Any]
-    facts: dict[str, Any]
-    status: int | None = None
+    arguments: dict[str, Any]  # by the names of bringup/driver.h; addresses and handles as integers
+    facts: dict[str, Any]  # what else was known before the call: digests, where bytes are kept
+    status: int | None = None  # what it returned; None: it had not returned when the trace ended
     took: int = 0
-    outputs: dict[str, Any] = field(default_factory=dict)
+    outputs: dict[str, Any] = field(default_factory=dict)  # what it wrote, likewise
+    # Copies that were known to be done once it returned, with digests.
     done: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -61,19 +53,12 @@ class Call:
 
 @dataclass
 class Trace:
-    """A whole trace.
+    """A whole trace."""
 
-    Attributes:
-        file: where it was read from.
-        header: its first line.
-        calls: in an order in which one thread can make them.
-        end: how it ended, where that is not simply the end of the process: cut, over its limit.
-    """
-
-    file: Path
-    header: dict[str, Any]
-    calls: list[Call]
-    end: str
+    file: Path  # where it was read from
+    header: dict[str, Any]  # its first line
+    calls: list[Call]  # in an order in which one thread can make them
+    end: str  # how it ended, where that is not simply the end of the process: cut, over its limit
 
     def payload(self, facts: dict[str, Any], size: int) -> bytes | None:
         """Return the bytes that a call or a finished copy kept, or None.

@@ -22,19 +22,12 @@ _SHOWN_NODES = 100
 
 @dataclass(frozen=True)
 class Access:
-    """A tensor that a node reads or writes.
+    """A tensor that a node reads or writes."""
 
-    Attributes:
-        memory: the same number for the same storage, counted in order of appearance.
-        writes: whether the node writes it.
-        predates: whether the memory was there before the capture.
-        what: dtype and shape, `"float32[2, 3]"`.
-    """
-
-    memory: int
-    writes: bool
-    predates: bool
-    what: str
+    memory: int  # the same number for the same storage, counted in order of appearance
+    writes: bool  # whether the node writes it
+    predates: bool  # whether the memory was there before the capture
+    what: str  # dtype and shape, `"float32[2, 3]"`
 
 
 @dataclass(frozen=True)

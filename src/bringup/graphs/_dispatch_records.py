@@ -253,17 +253,12 @@ class _Watched(Mapping[str, Any]):
 class HandledRecord:
     """A handled call for updates. What the graph has now is the values of its slots: an update of
     them by name is one of the record too.
-
-    Attributes:
-        captured: what was called.
-        handler: whose `update_args` it is.
-        slots: the slot of every argument that has one, by its name in the schema.
-        values: gives the value of every argument that has a slot, by its name.
     """
 
-    captured: DispatchRecord
-    handler: type[GraphOpHandler]
-    slots: dict[str, int]
+    captured: DispatchRecord  # what was called
+    handler: type[GraphOpHandler]  # whose `update_args` it is
+    slots: dict[str, int]  # the slot of every argument that has one, by its name in the schema
+    # Gives the value of every argument that has a slot, by its name.
     values: Callable[[], Mapping[str, Any]]
     given: dict[str, Any] = field(default_factory=dict)  # tensors of the last update, by reference
 

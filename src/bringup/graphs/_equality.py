@@ -55,17 +55,11 @@ def value_text(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Object:
-    """An object whose parts have paths of their own.
+    """An object whose parts have paths of their own."""
 
-    Attributes:
-        value: itself.
-        shown: whether its parts are all there is: then another one may have the same.
-        keys: of a dictionary, in order.
-    """
-
-    value: Any
-    shown: bool
-    keys: tuple[str, ...] | None
+    value: Any  # itself
+    shown: bool  # whether its parts are all there is: then another one may have the same
+    keys: tuple[str, ...] | None  # of a dictionary, in order
 
     def __str__(self) -> str:
         keys = "" if self.keys is None else f" of {', '.join(self.keys) or 'no keys'}"

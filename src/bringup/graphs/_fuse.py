@@ -68,25 +68,16 @@ static inline float LEASTF(float a, float b) { return a > b ? b : a; }
 
 @dataclass(frozen=True)
 class Rule:
-    """How an operator computes an element.
+    """How an operator computes an element."""
 
-    Attributes:
-        tensors: which arguments are tensors, `{a}`, `{b}` and `{c}` of the text.
-        text: of C, with `{n}`, `{m}` for the numbers.
-        numbers: which arguments are numbers; None in the place of one is refused.
-        result: "same" as the arguments, "bool", or "moved": bits of an argument.
-        rounds: whether a number in tensor form is rounded to the type of elements first.
-        unsure: negative when torch's bits depend on where the element is; "" never.
-        spreads: whether NaN in an argument makes the result NaN.
-    """
-
-    tensors: tuple[int, ...]
-    text: str
+    tensors: tuple[int, ...]  # which arguments are tensors, `{a}`, `{b}` and `{c}` of the text
+    text: str  # of C, with `{n}`, `{m}` for the numbers
+    # Which arguments are numbers; None in the place of one is refused.
     numbers: tuple[int, ...] = ()
-    result: str = "same"
-    rounds: bool = True
-    unsure: str = "NAN({r})"
-    spreads: bool = True
+    result: str = "same"  # "same" as the arguments, "bool", or "moved": bits of an argument
+    rounds: bool = True  # whether a number in tensor form is rounded to the type of elements first
+    unsure: str = "NAN({r})"  # negative when torch's bits depend on where the element is; "" never
+    spreads: bool = True  # whether NaN in an argument makes the result NaN
 
 
 _MACROS = ("FMA", "FABS", "NAN", "ZEROS", "LEAST")  # with an F behind them for float

@@ -181,29 +181,19 @@ class _Saved(NamedTuple):
 
 @dataclass
 class _Captured:
-    """One callable's graphs.
-
-    Attributes:
-        inputs: the captured tensors of the arguments.
-        names: of these and of the parameters, for messages.
-        wanted: which of them required a gradient.
-        forward: gives the results of the call.
-        backward: takes gradients of the results that require one, gives those of the arguments and
-            parameters that have one; None when no result requires one.
-        reads: the versions of what backward reads and others can write.
-        differentiable: which results require a gradient.
-        has_gradient: which of the arguments and parameters has one.
-    """
+    """One callable's graphs."""
 
     what: str
-    inputs: list[torch.Tensor]
-    names: list[str]
-    wanted: list[bool]
-    forward: CapturedGraph
+    inputs: list[torch.Tensor]  # the captured tensors of the arguments
+    names: list[str]  # of these and of the parameters, for messages
+    wanted: list[bool]  # which of them required a gradient
+    forward: CapturedGraph  # gives the results of the call
+    # Takes gradients of the results that require one, gives those of the arguments and parameters
+    # that have one; None when no result requires one.
     backward: CapturedGraph | None
-    reads: Any
-    differentiable: list[bool]
-    has_gradient: list[bool]
+    reads: Any  # the versions of what backward reads and others can write
+    differentiable: list[bool]  # which results require a gradient
+    has_gradient: list[bool]  # which of the arguments and parameters has one
 
     def __post_init__(self) -> None:
         self.lock = threading.Lock()

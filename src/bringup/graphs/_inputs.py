@@ -34,14 +34,10 @@ _Bind = Callable[[tuple[Any, ...], dict[str, Any]], Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What a call of a planned form has in one place.
+    """What a call of a planned form has in one place."""
 
-    Attributes:
-        captured: the captured value.
-        shape: of a tensor into which another one can be copied as it is; None of anything else.
-    """
-
-    captured: Any
+    captured: Any  # the captured value
+    # Of a tensor into which another one can be copied as it is; None of anything else.
     shape: torch.Size | None = None
     dtype: torch.dtype | None = None
     device: torch.device | None = None

@@ -69,11 +69,7 @@ def steps_followed(began: Callable[[Any], None], ended: Callable[[Any], None]) -
 
 @dataclass(frozen=True)
 class ModuleCall:
-    """The call of a module that no other module contained, seen in a capture.
-
-    Attributes:
-        snapshots: of objects among the arguments, before the call, by id.
-    """
+    """The call of a module that no other module contained, seen in a capture."""
 
     module: torch.nn.Module
     args: tuple[Any, ...]
@@ -81,7 +77,7 @@ class ModuleCall:
     result: Any
     before: int
     after: int
-    snapshots: dict[int, Snapshot]
+    snapshots: dict[int, Snapshot]  # of objects among the arguments, before the call, by id
 
 
 class OutermostCalls:

@@ -125,24 +125,17 @@ class UpdateReport(NamedTuple):
 
 @dataclass(frozen=True)
 class UpdatableCall:
-    """A node whose host arguments can be updated.
+    """A node whose host arguments can be updated."""
 
-    Attributes:
-        node: its number in the graph.
-        op: as in `NodeInfo`.
-        scope: as in `NodeInfo`.
-        values: (index, argument, type, value) of its host arguments.
-        all_arguments: whether each of them is a slot, or only what a handler declares.
-        handled: what a handler that took part recorded of the call.
-        now: gives the host arguments by name, with the values that the next replay will see.
-    """
-
-    node: int
-    op: str
-    scope: str
+    node: int  # its number in the graph
+    op: str  # as in `NodeInfo`
+    scope: str  # as in `NodeInfo`
+    # (index, argument, type, value) of its host arguments.
     values: Sequence[tuple[int, str, str, HostValue]]
-    all_arguments: bool
+    all_arguments: bool  # whether each of them is a slot, or only what a handler declares
+    # What a handler that took part recorded of the call.
     handled: tuple[DispatchRecord, type[GraphOpHandler]] | None = None
+    # Gives the host arguments by name, with the values that the next replay will see.
     now: Callable[[], Mapping[str, HostValue]] = dict
 
 

@@ -37,19 +37,12 @@ _log = settings.logger("jit")
 
 @dataclass(frozen=True)
 class Machine:
-    """What a measurement holds for, and for nothing else.
+    """What a measurement holds for, and for nothing else."""
 
-    Attributes:
-        processor: the processor's model.
-        isa: the target's machine and instruction set, as a digest.
-        threads: how many threads a kernel may use.
-        device: the device's architecture where that is not the processor.
-    """
-
-    processor: str
-    isa: str
-    threads: int
-    device: str = ""
+    processor: str  # the processor's model
+    isa: str  # the target's machine and instruction set, as a digest
+    threads: int  # how many threads a kernel may use
+    device: str = ""  # the device's architecture where that is not the processor
 
     @classmethod
     def here(cls, toolchain: Toolchain, threads: int, device: str = "") -> Machine:
@@ -77,18 +70,13 @@ def processor_model() -> str:
 
 @dataclass(frozen=True)
 class Tuning:
-    """One result.
+    """One result."""
 
-    Attributes:
-        tile: the macros of the fastest set, as `NAME=value`.
-        seconds: what a run took, by set of macros; the others that could run among them.
-        basis: digest over what else it holds for: compiler, version of bringup, tile sizes.
-        measured: when, in seconds since the epoch.
-    """
-
-    tile: str
+    tile: str  # the macros of the fastest set, as `NAME=value`
+    # What a run took, by set of macros; the others that could run among them.
     seconds: Mapping[str, float]
-    basis: str
+    basis: str  # digest over what else it holds for: compiler, version of bringup, tile sizes
+    # When, in seconds since the epoch.
     measured: float = field(default_factory=lambda: round(time.time(), 3))
 
 

@@ -41,25 +41,16 @@ _log = settings.logger("jit")
 
 @dataclass(frozen=True)
 class Build:
-    """A successful run.
+    """A successful run."""
 
-    Attributes:
-        headers: in the order of their inclusion.
-        inputs: the other files that it read beyond what every build of the toolchain reads.
-        searched: where it looked for files, besides those that it read.
-        answers: what its probes were answered.
-        names: of source and headers, where the binary can have any.
-        command: what ran.
-        seconds: how long it took.
-    """
-
-    headers: tuple[Header, ...]
+    headers: tuple[Header, ...]  # in the order of their inclusion
+    # The other files that it read beyond what every build of the toolchain reads.
     inputs: tuple[Header, ...]
-    searched: Searched
-    answers: tuple[str, ...]
-    names: tuple[str, ...]
-    command: tuple[str, ...]
-    seconds: float
+    searched: Searched  # where it looked for files, besides those that it read
+    answers: tuple[str, ...]  # what its probes were answered
+    names: tuple[str, ...]  # of source and headers, where the binary can have any
+    command: tuple[str, ...]  # what ran
+    seconds: float  # how long it took
 
 
 def read_dependencies(staged: Path) -> list[str]:

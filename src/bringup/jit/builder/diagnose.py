@@ -51,23 +51,14 @@ def operator_prefix() -> str:
 
 @dataclass(frozen=True)
 class Failure:
-    """A run of a compiler that failed.
+    """A run of a compiler that failed."""
 
-    Attributes:
-        source: what was compiled.
-        target: the target's full name.
-        macros: `NAME=value`.
-        toolchain: what ran.
-        folder: where it ran.
-        done: what came of it.
-    """
-
-    source: Source
-    target: str
-    macros: tuple[str, ...]
-    toolchain: Toolchain
-    folder: Path
-    done: Finished
+    source: Source  # what was compiled
+    target: str  # the target's full name
+    macros: tuple[str, ...]  # `NAME=value`
+    toolchain: Toolchain  # what ran
+    folder: Path  # where it ran
+    done: Finished  # what came of it
 
     @property
     def log(self) -> str:

@@ -21,19 +21,13 @@ _SYSTEM_DEPTH = 3  # of names by which headers of an unknown folder may have bee
 
 @dataclass(frozen=True)
 class SearchPath:
-    """The folders that a compiler searches for headers, each list in order.
+    """The folders that a compiler searches for headers, each list in order."""
 
-    Attributes:
-        source: the folder of the source; empty for a text.
-        quoted: for `"name"` alone: `-iquote`.
-        bracketed: for `<name>` and then for `"name"` too: of flags, then the compiler's own.
-        system: those of `bracketed` that are the compiler's own.
-    """
-
-    source: str
-    quoted: tuple[str, ...]
+    source: str  # the folder of the source; empty for a text
+    quoted: tuple[str, ...]  # for `"name"` alone: `-iquote`
+    # For `<name>` and then for `"name"` too: of flags, then the compiler's own.
     bracketed: tuple[str, ...]
-    system: tuple[str, ...] = ()
+    system: tuple[str, ...] = ()  # those of `bracketed` that are the compiler's own
 
     @classmethod
     def of(
@@ -96,23 +90,14 @@ _KINDS = ("-I", "-iquote", "-isystem", "-idirafter")
 
 @dataclass(frozen=True)
 class HeaderSearch:
-    """What a build found out of the file system.
+    """What a build found out of the file system."""
 
-    Attributes:
-        searched: where it looked, besides the files that it read.
-        probed: the files that its probes asked for, there or not.
-        answers: what the probes answered, in the order of the text.
-        untracked: directives of its own files whose effect is not known.
-        own: the request's own files among those that it read, the source first.
-        says_names: whether names of these can reach what is compiled.
-    """
-
-    searched: Searched
-    probed: Searched
-    answers: tuple[str, ...]
-    untracked: tuple[Untracked, ...]
-    own: tuple[str, ...]
-    says_names: bool
+    searched: Searched  # where it looked, besides the files that it read
+    probed: Searched  # the files that its probes asked for, there or not
+    answers: tuple[str, ...]  # what the probes answered, in the order of the text
+    untracked: tuple[Untracked, ...]  # directives of its own files whose effect is not known
+    own: tuple[str, ...]  # the request's own files among those that it read, the source first
+    says_names: bool  # whether names of these can reach what is compiled
 
 
 def header_search(

@@ -26,23 +26,14 @@ class SourceChangedError(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """One build that a caller asked for.
+    """One build that a caller asked for."""
 
-    Attributes:
-        source: what is compiled; for the build key only its content, language and entry count.
-        macros: `NAME=value`, sorted.
-        target: the target's full name.
-        flags: the caller's, in order.
-        toolchain: what runs.
-        debug: what is added for debugging.
-    """
-
-    source: Source
-    macros: tuple[str, ...]
-    target: str
-    flags: tuple[str, ...]
-    toolchain: Toolchain
-    debug: Debug = NO_DEBUG
+    source: Source  # what is compiled; for the build key only its content, language and entry count
+    macros: tuple[str, ...]  # `NAME=value`, sorted
+    target: str  # the target's full name
+    flags: tuple[str, ...]  # the caller's, in order
+    toolchain: Toolchain  # what runs
+    debug: Debug = NO_DEBUG  # what is added for debugging
     _keys: dict[tuple[str, str], str] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

@@ -50,19 +50,12 @@ def this_machine() -> str:
 
 
 class Symbols(NamedTuple):
-    """The dynamic symbols of a library.
+    """The dynamic symbols of a library."""
 
-    Attributes:
-        exported: names that it defines.
-        data: those of them that are variables, not functions.
-        wanted: names that it expects others to define.
-        libraries: what it is linked with.
-    """
-
-    exported: frozenset[str]
-    data: frozenset[str]
-    wanted: frozenset[str]
-    libraries: frozenset[str]
+    exported: frozenset[str]  # names that it defines
+    data: frozenset[str]  # those of them that are variables, not functions
+    wanted: frozenset[str]  # names that it expects others to define
+    libraries: frozenset[str]  # what it is linked with
 
     def wants(self, prefix: str, library: str) -> bool:
         """Return whether it needs `library`, by name or for symbols that begin with `prefix`."""

@@ -28,18 +28,13 @@ class Header(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A folder in which a build looked for files.
+    """A folder in which a build looked for files."""
 
-    Attributes:
-        folder: which.
-        seen: its stamp, or None when that proves nothing. As long as the folder is untouched, no
-            file came or went.
-        names: the paths of the files from the folder, joined; those that were there are marked.
-    """
-
-    folder: str
+    folder: str  # which
+    # Its stamp, or None when that proves nothing. As long as the folder is untouched, no file came
+    # or went.
     seen: Stamp | None
-    names: str
+    names: str  # the paths of the files from the folder, joined; those that were there are marked
 
     def untouched(self) -> bool:
         """Return whether the folder proves that none of them came or went."""

@@ -51,16 +51,13 @@ class CompileFailed(NamedTuple):
 class Waiting(NamedTuple):
     """Another process builds this request, and this one has waited for `seconds` so far. Emitted
     again every few seconds.
-
-    Attributes:
-        pid: who builds, where the lock says so.
-        since: when that began, in seconds since the epoch, where the lock says so.
     """
 
     request: Request
     key: str
     seconds: float
-    pid: int | None = None
+    pid: int | None = None  # who builds, where the lock says so
+    # When that began, in seconds since the epoch, where the lock says so.
     since: float | None = None
 
 

@@ -32,21 +32,14 @@ class When(enum.Enum):
 
 
 class Question(NamedTuple):
-    """What a look-up is asked.
+    """What a look-up is asked."""
 
-    Attributes:
-        request: what is asked for; in `When.CALLED` and `WITHOUT_COMPILER` without a compiler.
-        store: the cache in use.
-        name: of the call, for its record; "" where there can be none.
-        digest: of the source; not known in `When.CALLED`.
-        missing: why there is no compiler, if there is none.
-    """
-
+    # What is asked for; in `When.CALLED` and `WITHOUT_COMPILER` without a compiler.
     request: Request
-    store: Cache
-    name: str = ""
-    digest: str = ""
-    missing: MissingCompilerError | None = None
+    store: Cache  # the cache in use
+    name: str = ""  # of the call, for its record; "" where there can be none
+    digest: str = ""  # of the source; not known in `When.CALLED`
+    missing: MissingCompilerError | None = None  # why there is no compiler, if there is none
 
     @property
     def key(self) -> str:

@@ -25,17 +25,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Timing:
-    """When what is shown, in seconds.
+    """When what is shown, in seconds."""
 
-    Attributes:
-        patience: compiles that take less together are not shown.
-        heartbeat: between two lines that say that something still runs.
-        pause: compiles with a shorter pause between them belong together.
-    """
-
-    patience: float = 2.0
-    heartbeat: float = 10.0
-    pause: float = 1.0
+    patience: float = 2.0  # compiles that take less together are not shown
+    heartbeat: float = 10.0  # between two lines that say that something still runs
+    pause: float = 1.0  # compiles with a shorter pause between them belong together
 
 
 timing = Timing()

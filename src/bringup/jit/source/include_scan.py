@@ -50,17 +50,11 @@ _PASTED = re.compile(rf"{_BEGUN}|{_ENDED}|\b__has_embed\b(?={BLANK}*\()")
 
 @dataclass(frozen=True)
 class IncludeDirective:
-    """A header by the name that a text has for it.
+    """A header by the name that a text has for it."""
 
-    Attributes:
-        name: what stands between the quotes or brackets.
-        quoted: whether the folder of the file that asks is searched too.
-        next: whether the search begins behind that file's own folder.
-    """
-
-    name: str
-    quoted: bool
-    next: bool = False
+    name: str  # what stands between the quotes or brackets
+    quoted: bool  # whether the folder of the file that asks is searched too
+    next: bool = False  # whether the search begins behind that file's own folder
 
 
 @dataclass(frozen=True)
@@ -73,23 +67,15 @@ class Untracked:
 
 @dataclass(frozen=True)
 class Mentions:
-    """What one file says.
+    """What one file says."""
 
-    Attributes:
-        includes: what its `#include` lines name literally.
-        suspect: whether it may probe or embed.
-        says_names: whether names of files can reach what is compiled of it.
-        computes: whether a macro stands for the name in one of its `#include` lines.
-        says_time: whether it names the time of its last change.
-        assembles: the files that its assembly text names by literal absolute paths; None when it
-            names others too.
-    """
-
-    includes: tuple[IncludeDirective, ...]
-    suspect: bool
-    says_names: bool
-    computes: bool
-    says_time: bool
+    includes: tuple[IncludeDirective, ...]  # what its `#include` lines name literally
+    suspect: bool  # whether it may probe or embed
+    says_names: bool  # whether names of files can reach what is compiled of it
+    computes: bool  # whether a macro stands for the name in one of its `#include` lines
+    says_time: bool  # whether it names the time of its last change
+    # The files that its assembly text names by literal absolute paths; None when it names others
+    # too.
     assembles: tuple[str, ...] | None
 
 

@@ -34,25 +34,15 @@ class Variant(NamedTuple):
 
 
 class PortableVariant(NamedTuple):
-    """One build as another machine may use it.
+    """One build as another machine may use it."""
 
-    Attributes:
-        key: its build key.
-        size: of the binary.
-        sha256: of the binary.
-        machine: the architecture it runs on.
-        requires: features of the processor that it may use.
-        headers: what it was built from, by content.
-        imported: whether it came here in a bundle, on purpose.
-    """
-
-    key: str
-    size: int
-    sha256: str
-    machine: str
-    requires: tuple[str, ...]
-    headers: tuple[PortableHeader, ...]
-    imported: bool = False
+    key: str  # its build key
+    size: int  # of the binary
+    sha256: str  # of the binary
+    machine: str  # the architecture it runs on
+    requires: tuple[str, ...]  # features of the processor that it may use
+    headers: tuple[PortableHeader, ...]  # what it was built from, by content
+    imported: bool = False  # whether it came here in a bundle, on purpose
 
 
 _AnyVariant = TypeVar("_AnyVariant", bound=Variant | PortableVariant)

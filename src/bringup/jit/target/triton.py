@@ -48,23 +48,14 @@ _kernels: dict[str, Any] = {}
 
 @dataclass(frozen=True)
 class TritonKernel:
-    """A kernel with all that Triton specialises it by, as a text.
+    """A kernel with all that Triton specialises it by, as a text."""
 
-    Attributes:
-        module: where the kernel can be imported from.
-        name: its name there.
-        content: what triton says of its source and of what it calls (`cache_key`).
-        signature: parameter -> `"*fp32"`, `"i32"`, ..., `"constexpr"`.
-        constants: constexpr parameter -> value.
-        options: of triton's compiler: `num_warps`, `num_stages`, ...
-    """
-
-    module: str
-    name: str
-    content: str
-    signature: Mapping[str, str]
-    constants: Mapping[str, Any]
-    options: Mapping[str, Any]
+    module: str  # where the kernel can be imported from
+    name: str  # its name there
+    content: str  # what triton says of its source and of what it calls (`cache_key`)
+    signature: Mapping[str, str]  # parameter -> `"*fp32"`, `"i32"`, ..., `"constexpr"`
+    constants: Mapping[str, Any]  # constexpr parameter -> value
+    options: Mapping[str, Any]  # of triton's compiler: `num_warps`, `num_stages`, ..
 
     @classmethod
     def of(

@@ -9,26 +9,18 @@ _ALL = 2147483647  # tokens: every one
 
 @dataclass(frozen=True)
 class Signature:
-    """One operator.
+    """One operator."""
 
-    Attributes:
-        name: with its namespace.
-        arguments: as in a schema, without workspace and results.
-        results: the names of what it computes, which are its `.out` form's last arguments.
-        source: of `csrc/`.
-        roles: what the kernel calls an argument -> its name here.
-        ignored: arguments without a role that may be given and change nothing. Others that may be
-            None have to be that.
-        zero: numbers that only their default is supported of.
-    """
-
-    name: str
-    arguments: str
+    name: str  # with its namespace
+    arguments: str  # as in a schema, without workspace and results
+    # The names of what it computes, which are its `.out` form's last arguments.
     results: tuple[str, ...]
-    source: str
-    roles: dict[str, str]
+    source: str  # of `csrc/`
+    roles: dict[str, str]  # what the kernel calls an argument -> its name here
+    # Arguments without a role that may be given and change nothing. Others that may be None have to
+    # be that.
     ignored: tuple[str, ...] = ()
-    zero: tuple[str, ...] = ()
+    zero: tuple[str, ...] = ()  # numbers that only their default is supported of
 
 
 _INFER_ROLES = {

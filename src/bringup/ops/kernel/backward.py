@@ -21,18 +21,13 @@ __all__ = ["ArgumentSource", "BackwardPlan", "SourceKind", "formula_of", "keep_i
 
 
 class ArgumentSource(NamedTuple):
-    """Where one argument of the backward operator comes from.
+    """Where one argument of the backward operator comes from."""
 
-    Attributes:
-        kind: what it is.
-        number: of a result (GRAD), an output or an input. Results are the written arguments, then
-            the fresh outputs.
-        optional: of a GRAD: an undefined gradient is None, not zeros.
-    """
-
-    kind: SourceKind
+    kind: SourceKind  # what it is
+    # Of a result (GRAD), an output or an input. Results are the written arguments, then the fresh
+    # outputs.
     number: int = -1
-    optional: bool = False
+    optional: bool = False  # of a GRAD: an undefined gradient is None, not zeros
 
 
 @dataclass(frozen=True)

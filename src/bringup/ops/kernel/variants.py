@@ -26,25 +26,15 @@ from bringup.ops.schema.schema import Schema
 
 
 class KeyField(NamedTuple):
-    """One declared property of a call that chooses the binary.
+    """One declared property of a call that chooses the binary."""
 
-    Attributes:
-        kind: which.
-        argument: its index; -1 for a bucket. Of a dtype: past the inputs it is an output.
-        bits: how many it takes in a key.
-        layouts: of a layout: a bit for each that is allowed.
-        choices: of a choice among texts.
-        numbers: of a choice among numbers.
-        predicate: of a bucket.
-    """
-
-    kind: KeyFieldKind
-    argument: int = -1
-    bits: int = 1
-    layouts: int = 0
-    choices: Sequence[str] = ()
-    numbers: Sequence[int] = ()
-    predicate: NativeExpression | None = None
+    kind: KeyFieldKind  # which
+    argument: int = -1  # its index; -1 for a bucket. Of a dtype: past the inputs it is an output.
+    bits: int = 1  # how many it takes in a key
+    layouts: int = 0  # of a layout: a bit for each that is allowed
+    choices: Sequence[str] = ()  # of a choice among texts
+    numbers: Sequence[int] = ()  # of a choice among numbers
+    predicate: NativeExpression | None = None  # of a bucket
 
 
 def output_names(schema: Schema) -> tuple[str, ...]:

@@ -118,19 +118,13 @@ def c_arguments(where: str, args: Sequence[Any], tensor: Callable[[Any], Any]) -
 
 @dataclass(frozen=True)
 class Place:
-    """Where one call goes.
+    """Where one call goes."""
 
-    Attributes:
-        device: of the tensors; cpu when there is neither a tensor nor a driver.
-        stream: the native handle; 0 is the default stream, or none at all on cpu.
-        torch_stream: the same as an object, where there is one.
-        queued: the driver's function table when it runs host code, else None: the call belongs into
-            the stream, behind what is there.
-    """
-
-    device: torch.device
-    stream: int
-    torch_stream: torch.Stream | None
+    device: torch.device  # of the tensors; cpu when there is neither a tensor nor a driver
+    stream: int  # the native handle; 0 is the default stream, or none at all on cpu
+    torch_stream: torch.Stream | None  # the same as an object, where there is one
+    # The driver's function table when it runs host code, else None: the call belongs into the
+    # stream, behind what is there.
     queued: int | None
 
     def settle(self, where: str) -> None:

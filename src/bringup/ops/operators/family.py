@@ -61,42 +61,25 @@ _OF_REDUCTIONS: dict[str, Role] = {"dim": "dim", "dims": "dim", "keepdim": "keep
 
 @dataclass(frozen=True)
 class Parameter:
-    """An argument of an overload.
+    """An argument of an overload."""
 
-    Attributes:
-        name: as in its schema.
-        type: as torch shows it, without Optional: "Tensor", "number", "float", ...
-        role: what it is for a kernel.
-        optional: whether it may be None.
-        keyword_only: whether it stands behind `*`.
-        written: whether the operator writes it.
-    """
-
-    name: str
-    type: str
-    role: Role
-    optional: bool
-    keyword_only: bool
-    written: bool
+    name: str  # as in its schema
+    type: str  # as torch shows it, without Optional: "Tensor", "number", "float", ..
+    role: Role  # what it is for a kernel
+    optional: bool  # whether it may be None
+    keyword_only: bool  # whether it stands behind `*`
+    written: bool  # whether the operator writes it
 
 
 @dataclass(frozen=True)
 class Overload:
-    """One overload of an operator.
+    """One overload of an operator."""
 
-    Attributes:
-        function: the operator in `torch.ops`.
-        name: "aten::add_".
-        overload: "Tensor", or "" for the one without a name.
-        parameters: in schema order.
-        results: how many tensors it returns.
-    """
-
-    function: Any
-    name: str
-    overload: str
-    parameters: tuple[Parameter, ...]
-    results: int
+    function: Any  # the operator in `torch.ops`
+    name: str  # "aten::add_"
+    overload: str  # "Tensor", or "" for the one without a name
+    parameters: tuple[Parameter, ...]  # in schema order
+    results: int  # how many tensors it returns
 
     @property
     def qualified_name(self) -> str:

@@ -35,21 +35,13 @@ _WIDENED = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
 @dataclass(frozen=True)
 class PlainLaunch:
-    """How a raw kernel with plain values is started; the arguments of `ops.kernel_op`.
+    """How a raw kernel with plain values is started; the arguments of `ops.kernel_op`."""
 
-    Attributes:
-        args: what its function gets.
-        grid: the blocks, by default one.
-        block: the threads of a block.
-        shared: the bytes of a block's shared memory.
-        work_items: instead of these, independent threads.
-    """
-
-    args: str
-    grid: Extent = 1
-    block: Extent = 1
-    shared: int | str = 0
-    work_items: Extent | None = None
+    args: str  # what its function gets
+    grid: Extent = 1  # the blocks, by default one
+    block: Extent = 1  # the threads of a block
+    shared: int | str = 0  # the bytes of a block's shared memory
+    work_items: Extent | None = None  # instead of these, independent threads
 
     def binding(self, source: jit.Source, signature: Sequence[Argument], where: str) -> Binding:
         """Return the same for these arguments. Raises `SchemaError` for what does not fit."""
@@ -66,30 +58,20 @@ class PlainLaunch:
 
 @dataclass(frozen=True)
 class Declaration:
-    """What an author declared for a family.
+    """What an author declared for a family."""
 
-    Attributes:
-        kind: as of `devices.kernel`.
-        source: the kernel's source; None for an expression.
-        entry: the function, or "run" for one of kernel.h's form.
-        supports: the dtypes that it computes in.
-        dtypes: of a raw kernel, macro -> the argument or result ("out", "out0", ...) whose C type
-            it is.
-        flags: more compiler options.
-        expression: what a pointwise kernel computes, where it has no source.
-        launch: of a raw kernel with plain values, how its entry is called.
-        random: whether it draws though its operator takes no generator: then it gets one behind all
-            arguments.
-    """
-
-    kind: Kind
-    source: jit.Source | None
-    entry: str
-    supports: frozenset[torch.dtype]
+    kind: Kind  # as of `devices.kernel`
+    source: jit.Source | None  # the kernel's source; None for an expression
+    entry: str  # the function, or "run" for one of kernel.h's form
+    supports: frozenset[torch.dtype]  # the dtypes that it computes in
+    # Of a raw kernel, macro -> the argument or result ("out", "out0", ...) whose C type it is.
     dtypes: Mapping[str, str] = field(default_factory=dict)
-    flags: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()  # more compiler options
+    # What a pointwise kernel computes, where it has no source.
     expression: jit.ElementExpression | None = None
-    launch: PlainLaunch | None = None
+    launch: PlainLaunch | None = None  # of a raw kernel with plain values, how its entry is called
+    # Whether it draws though its operator takes no generator: then it gets one behind all
+    # arguments.
     random: bool = False
 
     @property

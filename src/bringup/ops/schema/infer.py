@@ -111,20 +111,13 @@ class Group:
 
 @dataclass(frozen=True)
 class FunctionParameter:
-    """One parameter of the Python function.
+    """One parameter of the Python function."""
 
-    Attributes:
-        name: as in the function.
-        node: how it is laid out in the schema.
-        default: the function's default; `inspect.Parameter.empty` where there is none.
-        keyword_only: whether it stands behind `*`.
-        filled: whether the schema cannot write the default, so that None stands for it there.
-    """
-
-    name: str
-    node: Leaf | Group
-    default: Any
-    keyword_only: bool
+    name: str  # as in the function
+    node: Leaf | Group  # how it is laid out in the schema
+    default: Any  # the function's default; `inspect.Parameter.empty` where there is none
+    keyword_only: bool  # whether it stands behind `*`
+    # Whether the schema cannot write the default, so that None stands for it there.
     filled: bool = False
 
 

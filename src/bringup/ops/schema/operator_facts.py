@@ -14,37 +14,21 @@ from bringup.ops.schema.defaults import default_of
 
 @dataclass(frozen=True)
 class Facts:
-    """An operator's schema, as calls of it need it.
+    """An operator's schema, as calls of it need it."""
 
-    Attributes:
-        name: `namespace::name`, with `.overload` where there is one.
-        names: of all arguments, in schema order.
-        defaults: of all arguments; None where there is none.
-        positional: how many arguments are not keyword-only; they come first.
-        required: how many of these come before the last ones that have defaults.
-        tensors: indices of the arguments that are tensors.
-        lists: indices of the arguments that are lists of tensors.
-        written: indices of the arguments that the operator writes.
-        returns: the types of what it returns.
-        returns_lists: whether a return is a list of tensors.
-        returns_aliases: whether a return is declared to be, or to be a view of, an argument.
-        returned: for each return the index of the written argument that it is, or -1.
-        lengths: index and length of the lists of fixed length, `int[2]`.
-    """
-
-    name: str
-    names: tuple[str, ...]
-    defaults: tuple[Any, ...]
-    positional: int
-    required: int
-    tensors: tuple[int, ...]
-    lists: tuple[int, ...]
-    written: tuple[int, ...]
-    returns: tuple[str, ...]
-    returns_lists: bool
-    returns_aliases: bool
-    returned: tuple[int, ...]
-    lengths: tuple[tuple[int, int], ...]
+    name: str  # `namespace::name`, with `.overload` where there is one
+    names: tuple[str, ...]  # of all arguments, in schema order
+    defaults: tuple[Any, ...]  # of all arguments; None where there is none
+    positional: int  # how many arguments are not keyword-only; they come first
+    required: int  # how many of these come before the last ones that have defaults
+    tensors: tuple[int, ...]  # indices of the arguments that are tensors
+    lists: tuple[int, ...]  # indices of the arguments that are lists of tensors
+    written: tuple[int, ...]  # indices of the arguments that the operator writes
+    returns: tuple[str, ...]  # the types of what it returns
+    returns_lists: bool  # whether a return is a list of tensors
+    returns_aliases: bool  # whether a return is declared to be, or to be a view of, an argument
+    returned: tuple[int, ...]  # for each return the index of the written argument that it is, or -1
+    lengths: tuple[tuple[int, int], ...]  # index and length of the lists of fixed length, `int[2]`
 
     @property
     def simple(self) -> bool:

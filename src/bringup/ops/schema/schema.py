@@ -36,50 +36,31 @@ _SYMBOLIC = re.compile(r"\"[^\"]*\"|'[^']*'|\bSymInt(?=(\[\d*\])?\??\s)")
 
 @dataclass(frozen=True)
 class SchemaArgument:
-    """One argument of an operator.
+    """One argument of an operator."""
 
-    Attributes:
-        name: as in the schema.
-        type: its schema type without `?` and without a list's fixed length: "Tensor", "int[]", ...
-        optional: whether None is allowed.
-        keyword_only: whether it stands behind `*`.
-        mutated: whether the operator writes it (`Tensor(a!)`).
-        required: whether it has no default.
-        default: the default, a `torch.dtype` for a ScalarType; None where there is none.
-        length: of a list of fixed length, `int[2]`; 0 for any other argument.
-    """
-
-    name: str
+    name: str  # as in the schema
+    # Its schema type without `?` and without a list's fixed length: "Tensor", "int[]", ..
     type: str
-    optional: bool = False
-    keyword_only: bool = False
-    mutated: bool = False
-    required: bool = True
-    default: Any = None
-    length: int = 0
+    optional: bool = False  # whether None is allowed
+    keyword_only: bool = False  # whether it stands behind `*`
+    mutated: bool = False  # whether the operator writes it (`Tensor(a!)`)
+    required: bool = True  # whether it has no default
+    default: Any = None  # the default, a `torch.dtype` for a ScalarType; None where there is none
+    length: int = 0  # of a list of fixed length, `int[2]`; 0 for any other argument
 
 
 @dataclass(frozen=True)
 class Schema:
-    """A parsed schema.
+    """A parsed schema."""
 
-    Attributes:
-        text: as registered: with `SymInt` for `int`.
-        name: "namespace::name".
-        overload: the overload's name, or "".
-        arguments: in schema order.
-        returns: for each the index of the written argument it is, or -1 for a fresh output.
-        return_names: the returns' names, "" where they have none.
-        return_lists: which returns are lists of tensors.
-    """
-
-    text: str
-    name: str
-    overload: str
-    arguments: tuple[SchemaArgument, ...]
+    text: str  # as registered: with `SymInt` for `int`
+    name: str  # "namespace::name"
+    overload: str  # the overload's name, or ""
+    arguments: tuple[SchemaArgument, ...]  # in schema order
+    # For each the index of the written argument it is, or -1 for a fresh output.
     returns: tuple[int, ...]
-    return_names: tuple[str, ...]
-    return_lists: tuple[bool, ...]
+    return_names: tuple[str, ...]  # the returns' names, "" where they have none
+    return_lists: tuple[bool, ...]  # which returns are lists of tensors
     index: Mapping[str, int] = field(repr=False)
 
     @property

@@ -34,20 +34,13 @@ class NotApplicable(Exception):
 
 @dataclass(frozen=True)
 class Subject:
-    """The operator under check.
+    """The operator under check."""
 
-    Attributes:
-        name: `namespace::name`.
-        overload: the operator in `torch.ops`.
-        fast: its callable, None where only the operator is known.
-        facts: of its schema.
-        flatten: makes a call of the callable one of the operator, where they differ.
-    """
-
-    name: str
-    overload: Any
-    fast: Any
-    facts: Facts
+    name: str  # `namespace::name`
+    overload: Any  # the operator in `torch.ops`
+    fast: Any  # its callable, None where only the operator is known
+    facts: Facts  # of its schema
+    # Makes a call of the callable one of the operator, where they differ.
     flatten: Callable[[Any, Any], tuple[list[Any], dict[str, Any]]] | None
 
     def flat(self, sample: Sample) -> Sample:

@@ -32,21 +32,15 @@ _SCALARS: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Form:
-    """What samples are made of.
+    """What samples are made of."""
 
-    Attributes:
-        sizes: those of a tensor whose contract leaves them open, by its number of dimensions.
-        ranks: the numbers of dimensions that are tried, in this order.
-        dtype: of tensors whose contract leaves it open, or takes it.
-        optional: whether one is made without the optional tensors, with them, or each.
-        memory: bytes that arguments and results may fill.
-    """
-
+    # Those of a tensor whose contract leaves them open, by its number of dimensions.
     sizes: Callable[[int], tuple[int, ...]] = lambda rank: _SIZES[:rank]
-    ranks: Sequence[int] = (2, 1, 3, 4)
-    dtype: torch.dtype = torch.float32
+    ranks: Sequence[int] = (2, 1, 3, 4)  # the numbers of dimensions that are tried, in this order
+    dtype: torch.dtype = torch.float32  # of tensors whose contract leaves it open, or takes it
+    # Whether one is made without the optional tensors, with them, or each.
     optional: Sequence[bool] = (False, True)
-    memory: float = math.inf
+    memory: float = math.inf  # bytes that arguments and results may fill
 
 
 @dataclass(frozen=True)
