@@ -1,6 +1,4 @@
-"""`bringup cache`: what is in the kernel cache, why a kernel was built anew, keeping it small,
-taking it elsewhere.
-"""
+"""`bringup cache`: what it holds, why a kernel was built anew, its bounds, and bundles of it."""
 
 from __future__ import annotations
 

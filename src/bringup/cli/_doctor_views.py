@@ -1,6 +1,4 @@
-"""What `bringup doctor` shows beside the checks: a driver's devices, an operator's
-dispatch table, torch's stubs.
-"""
+"""What `bringup doctor` shows beside the checks: devices, a dispatch table, torch's stubs."""
 
 from __future__ import annotations
 
@@ -16,11 +14,7 @@ from bringup.report._columns import fixed, texts
 
 
 def show_operator(name: str, json_file: Path | None) -> None:
-    """Show which kernel is on which key of an operator; with a driver, as it is with this driver.
-
-    Raises:
-        DeviceError: there is no such operator.
-    """
+    """Show an operator's kernels by key, and the driver. Raises `DeviceError` if there is none."""
     require_torch()
     table = devices.dispatch_table(name)
     loaded = devices.loaded()
@@ -63,11 +57,7 @@ def _show_table(
 
 
 def show_stubs(json_file: Path | None) -> None:
-    """Show what `REGISTER_PRIVATEUSE1_DISPATCH` can register.
-
-    Raises:
-        DeviceError: torch's headers are missing or cannot be read.
-    """
+    """Show what `REGISTER_PRIVATEUSE1_DISPATCH` can register. Raises `DeviceError`."""
     require_torch()
     stubs = devices.dispatch_stubs()
     columns = [*fixed("stub"), *texts("function", "")]

@@ -6,11 +6,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """An exit code, and what it means in every command.
-
-    Attributes:
-        meaning: for people.
-    """
+    """An exit code, and what it means in every command."""
 
     meaning: str
 

@@ -20,9 +20,7 @@ class Panel(str, Enum):
 
 
 class Command(TyperCommand):
-    """A command whose values are called by a metavar, not by the name of a type: those that have
-    none by the last word of their name.
-    """
+    """A command whose values are called by a metavar, or else by the last word of their name."""
 
     def __init__(self, *given: Any, **options: Any) -> None:
         super().__init__(*given, **options)

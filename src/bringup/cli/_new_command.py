@@ -63,14 +63,10 @@ def driver(name: Name, into: Into = Path(), json_file: JsonFile = None) -> None:
 
 
 def write_package(kind: Kind, name: str, into: Path, *, hub: bool = False) -> list[Path]:
-    """Write the package `into/name`, whole or not at all, and returns its files.
+    """Write the package `into/name`, whole or not at all, and return its files.
 
-    `hub` adds what exports a kernel for Hugging Face's loader.
-
-    Raises:
-        typer.BadParameter: the name cannot be a package's, or `into` is no folder.
-        FileExistsError: there is something of that name already.
-        OSError: it cannot be written.
+    `hub` adds what exports a kernel for Hugging Face's loader. Raises `typer.BadParameter` for a
+    name or folder that cannot be used, `FileExistsError` where the name is taken, and `OSError`.
     """
     problem = _name_problem(name) or _clash(kind, name)
     if kind == "driver":

@@ -1,6 +1,4 @@
-"""`bringup passes`: which graph passes there are, why one does not match, what makes a result
-differ, and what repeats in a model.
-"""
+"""`bringup passes`: which there are, why one does not match, what differs, and what repeats."""
 
 from __future__ import annotations
 
@@ -51,9 +49,7 @@ Places = Annotated[
 
 
 def places_of(given: list[str] | None) -> list[str]:
-    """Return the files and folders of `--path`, which may hold several, as the environment's path
-    does.
-    """
+    """Return the files and folders of `--path`, which may hold several as `$PATH` does."""
     return [place for item in given or () for place in item.split(os.pathsep) if place]
 
 

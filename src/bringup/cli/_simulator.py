@@ -1,6 +1,4 @@
-"""A model and its device, as commands that run it there begin; for the simulator with its
-operators: a package of kernels.
-"""
+"""A model and its device, as commands that run it there begin; the simulator with its operators."""
 
 from __future__ import annotations
 

@@ -311,9 +311,7 @@ def ordinary_torch() -> Iterator[None]:
 
 
 def _dense_order(meta: object) -> list[int] | None:
-    """Return the dimensions from outermost to innermost in memory, by hints, so without guards;
-    None for gaps, overlaps or sizes that only data tell.
-    """
+    """Return the dimensions from outermost, by hints, or None for gaps, overlaps, data's sizes."""
     if not isinstance(meta, torch.Tensor) or meta.layout is not torch.strided:
         return None
     sizes, strides = ([_hint(item) for item in items] for items in (meta.shape, meta.stride()))

@@ -105,14 +105,7 @@ class Bisection:
 
 @dataclass
 class Attempt:
-    """One compile, and what came of it.
-
-    Attributes:
-        reason: how the result differs from eager's; "" where it does not.
-        rewrites: those that happened, in their order.
-        replaced: by pass and graph, what graph passes say they replaced.
-        failed: the first pass that failed; "" where none did.
-    """
+    """One compile: how it differs, what was rewritten, and the first pass that failed."""
 
     reason: str = ""
     rewrites: Sequence[Rewrite] = ()

@@ -76,15 +76,7 @@ def padded_calls(
     ladder: Sequence[int],
     name: str,
 ) -> BoxedFunction:
-    """Call of a graph whose length is padded up to a bucket.
-
-    Args:
-        padded: what runs the graph at the length of a bucket.
-        exact: what runs it at a length that no bucket holds, as it is.
-        length: what is padded, and cut back.
-        ladder: rising sizes.
-        name: what the log calls the graph.
-    """
+    """Return calls of a graph: `padded` up to a bucket of the `ladder`, `exact` beyond it."""
     usable: dict[int, bool] = {}  # by bucket: a table of positions may be shorter than one
     said: set[str] = set()
 

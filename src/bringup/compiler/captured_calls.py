@@ -318,9 +318,7 @@ def _megabytes(count: int) -> str:
 
 @dataclass(frozen=True)
 class _Alias:
-    """A result that is one of the arguments, or with `view` (sizes, strides, distance from where
-    the argument begins) a view of one.
-    """
+    """A result that is an argument, or a `view` of one: sizes, strides, distance in it."""
 
     place: int
     view: tuple[Sequence[int], Sequence[int], int] | None

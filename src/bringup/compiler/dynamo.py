@@ -43,9 +43,7 @@ def owned_in_evaluation(sources: Iterable[Any]) -> list[Any]:
 
 
 def root_and_path(source: Any) -> tuple[str | None, str]:
-    """Return Dynamo's word for the outermost module of a source, and what follows it; None without
-    a module, or where its word does not begin the source's.
-    """
+    """Return Dynamo's word for a source's outermost module and what follows it, or None."""
     output = getattr(_translator(), "output", None)
     if output is None:
         return None, ""

@@ -75,12 +75,9 @@ class _UnlikeError(Exception):
 class FakeInference:
     """Infers what calls of operators return, under one fake mode. Adds no guard.
 
-    The result of a call is remembered under the operator and the look of its arguments (shape,
-    strides, offset, dtype, device of tensors, expressions of symbolic sizes, host arguments with
-    their types), and made anew for a call that looks the same: a tensor of its own, with its own
-    memory. Never remembered are results that share memory with an input or each other, those of
-    operators that write or alias by their schema, and whatever depends on data: unbacked sizes
-    and tensors whose data are known. Fake kernels are functions of their arguments.
+    A result is made anew, with memory of its own, for a call of the same operator whose arguments
+    look the same. Not remembered are results that share memory, those of operators that write or
+    alias by their schema, and what depends on data: unbacked sizes, tensors whose data are known.
     """
 
     def __init__(self, mode: Any, sizes: Sizes) -> None:

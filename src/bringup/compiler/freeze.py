@@ -107,9 +107,7 @@ def freeze_weights(aten: Any, weights: Sequence[Weight]) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Built:
-    """A compiled graph: what runs it, the weights that it froze, and the constants that it has in
-    their place.
-    """
+    """A compiled graph: what runs it, the weights that it froze, and their constants."""
 
     run: BoxedFunction
     frozen: Sequence[Weight]
@@ -125,9 +123,7 @@ def constants_of(aten: Any) -> list[Any]:
 
 
 def drop_unused_constants(aten: Any) -> None:
-    """Forget the tensors of a graph that no operator reads any more: weights that were packed, and
-    what was computed on the way. Otherwise every run would look them up, and the memory would stay.
-    """
+    """Forget a graph's tensors that no operator reads any more, such as packed weights."""
     nodes = aten.graph.find_nodes(op="get_attr")
     used = {node.target for node in nodes if node.users}
     for node in nodes:

@@ -99,14 +99,10 @@ def written_operand(node: Any) -> tuple[Wrapped, int] | None:
 
 
 def unwrap(module: Any, is_dead_after: Callable[[fx.Node, Wrapped, int], bool]) -> int:
-    """Let a graph of ATen operators call wrapped operators that write by themselves.
+    """Let a graph of ATen operators, after the last pass, call wrapped operators that write.
 
-    Args:
-        module: the graph, after the last pass; changed in place.
-        is_dead_after: tells of a written operand, a call and the operand's number whether its
-            memory is the graph's own and read by nothing behind the call.
-
-    Returns how many calls there were.
+    `is_dead_after` tells whether the memory of a call's operand is the graph's own and not read
+    behind the call. Returns how many calls there were.
     """
     calls = [call for node in module.graph.nodes if (call := wrapped(node)) is not None]
     for call in calls:
@@ -256,9 +252,7 @@ def _view(graph: fx.Graph, call: Wrapped, info: Any, written: Sequence[Any]) -> 
 
 
 def _offset(graph: fx.Graph, operand: fx.Node, base: fx.Node, traced: Any) -> Any:
-    """Return the storage offset of a view whose traced offset was `traced`. Inputs may begin
-    elsewhere than when traced (Dynamo has no guard for it); copies begin at 0.
-    """
+    """Return the offset of a view traced at `traced`: inputs may begin anywhere, copies at 0."""
     begin = operand.meta["val"].storage_offset()
     if not isinstance(begin, int):  # then the offset is computed from that of the input
         if base is operand:

@@ -1,8 +1,6 @@
-"""What higher-order operators do to memory: those that only compute their results.
+"""What higher-order operators do to memory: which of them only compute their results.
 
-AOT autograd and export make graphs functional: a call of an operator that writes becomes
-`auto_functionalized`, which writes copies, and the bodies of control flow write nothing of their
-operands. Others are taken for writers of everything.
+AOT autograd and export make graphs functional; operators not named here may write everything.
 """
 
 from __future__ import annotations

@@ -23,11 +23,8 @@ _ATEN = torch.ops.aten
 def write_inputs_in_place(module: Any, allowed: Collection[int]) -> int:
     """Let a graph of ATen operators write those of its inputs that it computes new content for.
 
-    Args:
-        module: the graph as AOT autograd made it, and passes rewrote it; changed in place.
-        allowed: positions of the inputs that may be written while the graph runs.
-
-    Returns how many inputs it writes now. Others stay results, which AOT autograd copies.
+    `allowed` are the positions of those that may be written. Returns how many inputs it writes now;
+    others stay results, which AOT autograd copies.
     """
     output = module.graph.output_node()
     results = list(output.args[0])
@@ -49,13 +46,9 @@ def write_inputs_in_place(module: Any, allowed: Collection[int]) -> int:
 
 
 def unwrap_writes(module: Any) -> int:
-    """Let a graph call the operators by themselves that AOT autograd wrapped since they write: on
-    copies, but for what `write_inputs_in_place` left to them, and memory that nothing reads later.
-
-    Args:
-        module: the graph of ATen operators, after the last pass; changed in place.
-
-    Returns how many calls there were.
+    """Let a graph, after the last pass, call writing operators that AOT autograd wrapped by
+    themselves: on copies, but for what `write_inputs_in_place` left to them, and memory that
+    nothing reads later. Returns how many calls there were.
     """
     return unwrap(module, _is_dead_after)
 
@@ -117,9 +110,7 @@ _WINDOWS = {
 
 
 def _written_by(step: Any) -> tuple[Wrapped, int] | None:
-    """Return the wrapped call that does all writes of a step, into the base or into its window, and
-    the number of its operand.
-    """
+    """Return the wrapped call that does all writes of a step, and the number of its operand."""
     if step.target not in _WINDOWS:
         return written_operand(step)
     base, part, *where = step.args

@@ -38,14 +38,10 @@ None for its operators one by one.
 
 
 class InferenceGraph:
-    """A graph of ATen operators that no gradient is asked of.
+    """A graph of ATen operators that no gradient is asked of, as AOT autograd made it.
 
-    Args:
-        aten: as AOT autograd made it.
-        weights: the inputs that are parameters and buffers, by their positions.
-        options: those of the compilation.
-        name: what messages call it.
-        rewrite: runs the passes.
+    `weights` are its inputs that are parameters and buffers, by position; `rewrite` runs the
+    passes.
     """
 
     def __init__(

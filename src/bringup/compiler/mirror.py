@@ -35,15 +35,11 @@ _Slots: TypeAlias = list[tuple[str, bool, bool, object]]
 
 
 class Mirror:
-    """An FX graph module and its mirror.
+    """An FX graph module, changed only by `commit`, and its mirror.
 
     The graph is read natively; what its nodes mean in Python (a target's operator, the description
     of a value) is asked when it is needed. Indexing a node with several outputs is folded in the
-    mirror: its outputs are values of the node itself.
-
-    Args:
-        module: the FX graph; changed only by `commit`.
-        foldable: names of attributes of the module that passes may fold as constants.
+    mirror: its outputs are values of the node itself. Passes may fold attributes named `foldable`.
     """
 
     def __init__(self, module: Any, *, foldable: frozenset[str] = frozenset()) -> None:
@@ -59,11 +55,7 @@ class Mirror:
                 node.payload = getattr(module, node.handle.target)
 
     def commit(self, edits: Journal) -> None:
-        """Repeat edits of the mirror on the FX graph. Checks first, so that it fails before the
-        first edit.
-
-        The module is not recompiled: that is done once, after all passes.
-        """
+        """Repeat the mirror's edits on the FX graph, checked before the first; no recompile."""
         edits.repeat_on_fx(self.module.graph, _Writer(self.module, self._core))
         self.changed = self.changed or bool(edits)
 
@@ -200,9 +192,7 @@ class _Reader:
     def fold(
         self, fx_node: Any, kind: ir.Operator
     ) -> tuple[ir.Operator, tuple[object, ...] | None]:
-        """Return the metas of the outputs of a node that is only ever indexed; else the operator
-        that gives them as one value, which may not be looked into.
-        """
+        """Return the metas of a node that is only indexed, or its operator as one value."""
         indexed = all(
             user.target is operator.getitem
             and user.args[0] is fx_node

@@ -33,15 +33,10 @@ class _NotNative(Exception):
 
 
 def native_program(aten: Any) -> BoxedFunction | None:
-    """Return what runs the operators of a graph one by one, in order, through torch's dispatcher;
-    None where there is no native library, or the graph has more than operators and sizes (control
-    flow, subgraphs).
+    """Return what runs a graph's operators in order through torch's dispatcher; None where there is
+    no native library, or the graph has more than operators and sizes (control flow, subgraphs).
 
-    The constants of the graph are those that it has now. Tensors are freed behind the last operator
-    that reads them.
-
-    Args:
-        aten: an `fx.GraphModule` of ATen operators, not changed.
+    Its constants are those that it has now; tensors are freed behind their last reader.
     """
     if not has_torch_library():
         return None

@@ -11,10 +11,7 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Open an empty file beside `path`, which it replaces if the block ends well.
-
-    It has the permissions of the file that it replaces, or those of any new file.
-    """
+    """Open an empty file, which replaces `path`, keeping permissions, if the block ends well."""
     made = path.parent / f".{path.stem}.{uuid.uuid4().hex[:8]}{path.suffix}"
     os.close(os.open(made, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     try:

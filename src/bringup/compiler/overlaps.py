@@ -26,10 +26,7 @@ _Pair = tuple[int, int, int, int]
 
 
 def written_arguments(aten: Any, count: int) -> set[int]:
-    """Return which of the `count` arguments of a Dynamo graph are written, by the graph that AOT
-    autograd made of it. The base of several, which AOT autograd puts in their place, is any of
-    them.
-    """
+    """Return which of `count` arguments an AOT graph writes; a base stands for all its views."""
     written: set[int] = set()
     for result in aten.graph.output_node().meta.get("desc") or ():
         if isinstance(result, InputMutationAOTOutput):
@@ -48,14 +45,9 @@ def as_traced_or_eagerly(
     written: set[int],
     name: str,
 ) -> Callable[..., Any]:
-    """`compiled` for calls whose arguments overlap as the `traced` ones, `eager` for others.
+    """Return `compiled` for calls whose arguments overlap as the `traced` ones, `eager` for others.
 
-    Args:
-        compiled: what was made for the traced arguments.
-        eager: computes the same with every write where it stands.
-        traced: the tensors, which may be fake, and numbers that it was made for.
-        written: positions of the arguments that are written.
-        name: what the log calls it.
+    `written` are positions of arguments.
     """
     tensors = [index for index, item in enumerate(traced) if isinstance(item, torch.Tensor)]
     if not written or len(tensors) < 2 or not has_torch_library():

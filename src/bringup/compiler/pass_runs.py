@@ -23,8 +23,7 @@ def load_and_select(
 ) -> tuple[PluginReport, tuple[PassDescriptor, ...]]:
     """Bring the registry up to date and choose passes by name, switch and version.
 
-    Without `library` the passes that bringup ships, which need torch, are loaded only where `names`
-    has one of them.
+    The shipped ones are loaded with `library`, or where `names` has one of them.
     """
     named = any(name.startswith("Library") for name in names or ())
     plugins = passes.load_pass_plugins(library=library or named)
@@ -35,9 +34,7 @@ def load_and_select(
 
 
 def without_library(selected: Sequence[PassDescriptor]) -> tuple[PassDescriptor, ...]:
-    """Return the passes but those that bringup ships: their patterns are made of ATen operators,
-    and what they put there are kernels, which the native torch library runs.
-    """
+    """Return the passes but the shipped ones, which need ATen and the native torch library."""
     return tuple(item for item in selected if not item.pass_class.__module__.startswith(LIBRARY))
 
 

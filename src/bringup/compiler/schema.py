@@ -67,11 +67,7 @@ def _slot(argument: Any) -> SchemaParameter:
 
 
 def overload_of(op_type: str) -> Any:
-    """Return the `OpOverload` of an operator type with its overload (`aten::add.Tensor`,
-    `aten::addmm`).
-
-    Raises `SchemaError` when there is none.
-    """
+    """Return the `OpOverload` of a type such as `aten::add.Tensor`. Raises `SchemaError`."""
     return _overload(*_packet_of(op_type))
 
 
@@ -163,10 +159,7 @@ def _takes(overload: Any, positional: int, keywords: Mapping[str, object]) -> bo
 def _values_as_numbers(
     overload: Any, arguments: Sequence[object], keywords: Mapping[str, object]
 ) -> int:
-    """Return how many values of a graph the overload takes for what is no tensor.
-
-    TorchScript's operators on numbers are overloads as well (`aten::mul`, of two scalars).
-    """
+    """Return how many values of a graph the overload takes for numbers (as `aten::mul` may)."""
     signature = signature_of(overload)
     named = [(slot, keywords[slot.name]) for slot in signature if slot.name in keywords]
     given = [*zip(signature, arguments, strict=False), *named]
@@ -219,10 +212,7 @@ def _dtype_or_same(argument: object) -> object:
 def in_schema_order(
     overload: Any, arguments: Sequence[object], keywords: Mapping[str, object]
 ) -> tuple[object, ...]:
-    """Return all arguments of a call in schema order, in their canonical form, defaults filled in.
-
-    Raises `SchemaError` when they do not fit the schema.
-    """
+    """Return all arguments of a call in schema order, with defaults. Raises `SchemaError`."""
     signature = signature_of(overload)
     given = len(arguments)
     used = by_position = 0

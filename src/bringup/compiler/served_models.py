@@ -88,13 +88,8 @@ class _Kept:
 class FrozenModels:
     """Runs a compiled graph with what was folded from the weights of the model that calls.
 
-    Args:
-        name: what messages call the graph.
-        weights: those to freeze, as the graph gets them.
-        build: makes it of the weights of one model, given the first call's arguments.
-        refold: makes it of weights that changed; None where that raises `ContractError`.
-        most: how often a weight of one model is found changed until it is frozen no longer (None:
-            without end).
+    `build` makes it of a model's weights and the first arguments, `refold` of weights that changed
+    (None: that raises `ContractError`) up to `most` times a weight (None: without end).
     """
 
     def __init__(

@@ -39,10 +39,7 @@ _GENERIC_SIZE = 80640  # has many divisors, for views with numbers in them; no t
 
 
 def parameters_of(function: Callable[..., Any], role: str) -> dict[str, object]:
-    """Return the parameters of a function, each with its default, or `inspect.Parameter.empty`.
-
-    Raises `TypeError` where it is no Python function, or one cannot be given by position and name.
-    """
+    """Return parameters with defaults. Raises `TypeError` if not by position and name."""
     if not (inspect.isfunction(function) or inspect.ismethod(function)):
         raise TypeError(f"{role} must be a function written in Python, got {function!r}")
     signature = inspect.signature(function)
@@ -58,9 +55,7 @@ def parameters_of(function: Callable[..., Any], role: str) -> dict[str, object]:
 
 
 def symbolic_inputs(examples: Sequence[torch.Tensor], count: int) -> list[FakeTensor]:
-    """Fake tensors like `examples`, their sizes symbolic but for 0 and 1; without examples `count`
-    float32 matrices. Equal sizes have the same symbol.
-    """
+    """Return fakes like `examples`, or `count` matrices, symbolic in sizes except 0 and 1."""
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     given = examples or [torch.empty(_GENERIC_SIZE, _GENERIC_SIZE, device="meta")] * count
     with torch.no_grad():
@@ -79,17 +74,7 @@ class _WritesError(PassError):
 
 
 class TracedFunction:
-    """A function, and what it is on fake tensors.
-
-    Args:
-        function: of tensors.
-        role: what messages call it, before its name.
-        scalars: the names of those of its parameters that are numbers.
-
-    Attributes:
-        tensors: the names of its parameters that are tensors: those without a default.
-        text: role and name.
-    """
+    """A function of tensors, and what it is on fake ones; `scalars` are numbers."""
 
     def __init__(self, function: Callable[..., Any], role: str, scalars: Collection[str]) -> None:
         parameters = parameters_of(function, role)

@@ -1,6 +1,4 @@
-"""Which inputs of a compiled graph are nothing but host arguments of its operators: a captured
-graph takes new values of these by an update, and needs no capture for each of them.
-"""
+"""Which inputs of a compiled graph are only host arguments: an update writes them in captures."""
 
 from __future__ import annotations
 
@@ -25,12 +23,7 @@ _CONSTANTS = (bool, int, float, str, type(None))
 
 @dataclass(frozen=True)
 class Updates:
-    """What a compiled graph writes into its captures.
-
-    Attributes:
-        plan: of `update_plan`.
-        free: positions of the inputs that the plan alone brings to their users.
-    """
+    """What a compiled graph writes into captures; only the plan brings `free` inputs to users."""
 
     plan: UpdatePlan
     free: frozenset[int]
@@ -49,26 +42,19 @@ class Updates:
 
 
 def updates_of(graph: Any) -> Updates | None:
-    """Return the updates of a graph of operators, or None where no input can be updated.
-
-    Args:
-        graph: an `fx.GraphModule` whose calls are operator overloads.
-    """
+    """Return the updates of an `fx.GraphModule` of overloads, or None without any."""
     plan = update_plan(graph)
     free = frozenset() if plan is None else free_inputs(graph, plan)
     return Updates(plan, free) if plan is not None and free else None
 
 
 def update_plan(graph: Any) -> UpdatePlan | None:
-    """Return the plan of a graph of operators: of every call that will have slots in a capture,
-    what they get. None where no input of the graph is among it.
+    """Return what each call of an `fx.GraphModule` of overloads that has slots in a capture gets,
+    or None where no input of the graph is among it.
 
     Arguments that are computed from inputs are left out: their values belong to the kind of a call.
     The calls are those of kernel operators and of operators with a handler that has specs only; one
     that takes part in captures decides by itself what it captures.
-
-    Args:
-        graph: an `fx.GraphModule` whose calls are operator overloads.
     """
     positions = _positions(graph)
     calls = []
@@ -85,12 +71,8 @@ def update_plan(graph: Any) -> UpdatePlan | None:
 
 
 def free_inputs(graph: Any, plan: UpdatePlan) -> frozenset[int]:
-    """Return the inputs that only the plan brings to their users: another value of one needs no
-    other capture. An input is not free where the shape of a tensor depends on it.
-
-    Args:
-        graph: what the plan was made of.
-        plan: of `update_plan`.
+    """Return the inputs that only the plan brings to users, and on which no tensor's shape depends:
+    another value of one needs no other capture.
     """
     positions = _positions(graph)
     in_shapes = {

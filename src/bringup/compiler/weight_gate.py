@@ -24,13 +24,10 @@ _PACKED = "bringup::packed_linear"
 
 @dataclass(frozen=True)
 class GateResult:
-    """Which packed layers of a graph may have narrow weights.
+    """Which packed layers of a graph, numbered in order, may have narrow weights.
 
-    Attributes:
-        layers: numbers of the layers, counted over the packed layers of the graph in order.
-        count: how many packed layers there are.
-        cosine: the least cosine similarity of a result of the graph to that in float32.
-        refused: the layers that stay, each with the cosine of its output, or the reason.
+    `cosine` is the least similarity of a result to that in float32; `refused` layers stay, each
+    with the cosine of its output, or the reason.
     """
 
     layers: tuple[int, ...]
@@ -50,12 +47,9 @@ class GateResult:
 
 
 def choose_layers(module: Any, arguments: Sequence[Any], dtype: str) -> GateResult:
-    """Try the packed layers of a graph in another dtype.
+    """Try the packed layers of a rewritten graph, not changed, as `bfloat16`, `int8` or `w8a8`.
 
-    Args:
-        module: a rewritten graph of ATen operators, its weights packed in float32; not changed.
-        arguments: of one call of it. Nothing is written: graphs that write keep float32.
-        dtype: `bfloat16`, `int8` or `w8a8`.
+    `arguments` are of one call. Nothing is written: graphs that write keep float32.
     """
     nodes = _packed(module)
     if any(_writes(node) for node in module.graph.nodes):

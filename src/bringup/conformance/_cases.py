@@ -78,12 +78,7 @@ class CaseResult:
 
 
 def case_ids(level: int) -> list[str]:
-    """Return the cases of a level, in their order.
-
-    Args:
-        level: 1, the runtime; 2, OpInfo, ModuleInfo and OptimizerInfo; 3, compiling, mixed
-            precision, graphs and several ranks; 4, models that train.
-    """
+    """Return the cases of a level: 1, runtime; 2, torch's samples; 3, uses; 4, training."""
     if level == 1:
         return [f"runtime/{name}" for name in POINTS]
     if level in LEVELS:
@@ -100,14 +95,7 @@ def case_ids(level: int) -> list[str]:
 def run_case(
     case: str, device: str, samples: int, rank: tuple[int, str] | None = None
 ) -> CaseResult:
-    """Run one case in this process.
-
-    Args:
-        case: its name.
-        device: which is tested.
-        samples: of an operator, at most so many.
-        rank: this process's number among those that run the case, and their folder.
-    """
+    """Run one case in this process, of at most so many samples, as this rank (number, folder)."""
     watch = _Counting(device)
     devices.fallback_report(reset=True)
     start = time.perf_counter()
@@ -271,12 +259,7 @@ class _Counting(Watch):
                 self.waited += time.perf_counter() - start
 
     def results(self, got: object, expected: object) -> None:
-        """Keep the largest error.
-
-        Args:
-            got: the device's.
-            expected: the CPU's.
-        """
+        """Keep the largest error."""
         pair = list(tensors(got)), list(tensors(expected))
         errors = [found.error for found in leaf_deviations(*pair) if found.kind != "exact"]
         self.error = max([self.error, *(error for error in errors if error < float("inf"))])

@@ -1,6 +1,4 @@
-"""What a model needs of a device: its operators with dtypes and shapes, and which of them the
-device has, which run on the host, and which cannot run. The most work comes first.
-"""
+"""What a model needs of a device: operators that are native, on the host, or impossible."""
 
 from __future__ import annotations
 
@@ -228,11 +226,7 @@ class _Watcher(TorchDispatchMode):  # type: ignore[misc]  # torch has no types h
         self.phases: tuple[str, ...] = ()
 
     def phase(self, name: str) -> _Watcher:
-        """To be entered for a part of the run.
-
-        Args:
-            name: of the part.
-        """
+        """Name the part of the run that the block is."""
         self.phases += (name,)
         return self
 

@@ -95,15 +95,7 @@ def deviation(
 def leaf_deviations(
     got: Sequence[Any], expected: Sequence[Any], *, pointwise: bool = False, factor: float = 1.0
 ) -> list[Deviation]:
-    """Return the deviations of results in their order; one of kind "form" where there are more or
-    fewer.
-
-    Args:
-        got: the results.
-        expected: the results of the other side.
-        pointwise: as for `deviation`.
-        factor: as for `deviation`.
-    """
+    """Return the deviations of results in order, or one of kind "form" for other counts."""
     if len(got) != len(expected):
         words = f"{len(got)} results, expected {len(expected)}"
         return [Deviation(math.inf, 0.0, "form", words=words)]

@@ -30,15 +30,7 @@ def second_opinion(
     An operator is not to blame where the result in float64 is as far from the other side's, or
     where flipping the last bits of the inputs changes the exact result as much: no algorithm in
     this dtype can do better then (backward stability; Higham, Accuracy and Stability of Numerical
-    Algorithms, 1.5).
-
-    Args:
-        call: the operator, on copies of `arguments`, giving all results.
-        arguments: of the call, on the host.
-        number: which result.
-        got: this side's.
-        expected: the other side's.
-        found: how they differ; only values have a second opinion.
+    Algorithms, 1.5). `call` gives all results on copies of `arguments`; `number` is which result.
     """
     if found.kind != "value" or not isinstance(got, Tensor) or not isinstance(expected, Tensor):
         return ""

@@ -26,16 +26,7 @@ _IDLE_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Setup:
-    """What the workers of a run begin with, wherever they are.
-
-    Attributes:
-        driver: its library, or its name.
-        samples: of an operator, at most so many.
-        seconds: what one case may take.
-        load: MODULE:FUNCTION, called once the driver is loaded; "": nothing is.
-        settings: the variables that results depend on.
-        identity: what `identity` gives where the run was asked for.
-    """
+    """What the workers of a run begin with, wherever they are; `settings` change results."""
 
     driver: str
     samples: int
@@ -45,11 +36,7 @@ class Setup:
     identity: str
 
     def worker(self) -> Worker:
-        """Return a worker of this machine.
-
-        Raises:
-            DriverError: this machine has something else.
-        """
+        """Return a worker of this machine. Raises `DriverError` where its identity is another."""
         ours = {row["variable"] for row in settings.table()} - {"BRINGUP_CACHE_DIR"}
         environment = {name: value for name, value in os.environ.items() if name not in ours}
         environment |= dict(self.settings)
@@ -111,11 +98,7 @@ end_workers = _workers.end
 
 
 def run_job(setup: Setup, cases: tuple[str, ...]) -> tuple[list[CaseResult], dict[str, Any]]:
-    """Run cases one after the other; returns their results, and what is known of the device.
-
-    Raises:
-        DriverError: this machine has another driver, or it does not load.
-    """
+    """Run cases one by one; return results and the device's facts. Raises `DriverError`."""
     if cases[0].startswith("driver/"):
         return _driver_results(setup, cases), {}
     worker = _workers.take(setup)

@@ -1,6 +1,4 @@
-"""The modules of a model, call by call: recorded in a run, and each checked
-alone on equal inputs.
-"""
+"""A model's modules, call by call: recorded in a run, each checked alone on equal inputs."""
 
 from __future__ import annotations
 
@@ -28,16 +26,7 @@ _WIDE, _NARROW = 10.0, 2.0
 
 @dataclass
 class ModuleCall:
-    """One call of a module.
-
-    Attributes:
-        path: of the module, "" for the model itself.
-        module: what was called.
-        number: how often it was called before.
-        args: copies of its positional arguments.
-        kwargs: copies of its keyword arguments.
-        inner: the calls that it made.
-    """
+    """The `number`th call of the module at `path`, copies of its arguments, its `inner` calls."""
 
     path: str
     module: nn.Module
@@ -49,14 +38,7 @@ class ModuleCall:
 
 @dataclass(frozen=True)
 class CallCheck:
-    """How a module's results on equal inputs differ.
-
-    Attributes:
-        phase: "forward" or "backward", the first in which they do.
-        result: which result, or whose gradient.
-        deviation: how far.
-        reason: why nothing was compared, or "".
-    """
+    """How a module's results first differ on equal inputs, or why none were compared."""
 
     phase: str = "forward"
     result: str = ""
@@ -67,16 +49,7 @@ class CallCheck:
 def record_calls(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[ModuleCall, list[ModuleCall]]:
-    """Run a model without gradients.
-
-    Args:
-        model: what is called; it is left as it was but for what its forward changes.
-        args: positional arguments.
-        kwargs: keyword arguments.
-
-    Returns:
-        The call of the model, and every call, inner ones before those that made them.
-    """
+    """Run a model without gradients; return its call, and every call, inner ones first."""
     names = {module: name for name, module in model.named_modules()}
     root: list[ModuleCall] = []
     stack: list[ModuleCall] = []
@@ -116,16 +89,9 @@ def check_call(
     devices: tuple[torch.device, torch.device],
     backward: bool,
 ) -> CallCheck:
-    """Return a module's results and gradients beside those of its counterpart, on the inputs of a
-    call.
+    """Return a module's results and gradients beside its counterpart's, on the inputs of a call.
 
-    Args:
-        call: whose inputs are taken.
-        reference: the module that is believed.
-        make: makes of a copy of `candidate` what is called, for these arguments.
-        candidate: the module that is checked.
-        devices: of the reference and of the candidate.
-        backward: whether gradients are compared.
+    `make` makes of a copy of `candidate` what is called; `devices` are the reference's and its own.
     """
     there, here = devices
     theirs = copy.deepcopy(reference)

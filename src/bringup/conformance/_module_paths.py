@@ -44,9 +44,6 @@ class ModulePaths:
 
     An operator of the backward run belongs to the module whose forward made the node of autograd's
     graph that calls it; nodes are known by their sequence numbers.
-
-    Args:
-        model: the model that is going to be called.
     """
 
     def __init__(self, model: nn.Module) -> None:

@@ -1,6 +1,4 @@
-"""ModuleInfo on a device: torch's own module inputs, forward and backward, in training and
-evaluation, beside the CPU's.
-"""
+"""ModuleInfo on a device: torch's own module inputs, forward and backward, beside the CPU's."""
 
 from __future__ import annotations
 
@@ -87,15 +85,7 @@ def module_failures(
     device: str,
     watch: Watch | None = None,
 ) -> Iterator[str]:
-    """Yield how a module's samples differ from the CPU's, in words.
-
-    Args:
-        info: the module.
-        training: whether it is in training mode.
-        counts: gets "calls" and "backwards".
-        device: which is compared with the CPU.
-        watch: sees what runs on the device.
-    """
+    """Yield how a module's samples differ from the CPU's; `counts` gets "calls" and "backwards"."""
     watch = watch or Watch()
     kind = torch.device(device).type
     for given in _inputs_of(info, training):

@@ -98,11 +98,7 @@ class Watched:
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
-    """Keeps the results of every operator, on the host.
-
-    Args:
-        paths: says where an operator is called.
-    """
+    """Keeps the results of every operator, on the host."""
 
     def __init__(self, paths: ModulePaths) -> None:
         super().__init__()
@@ -123,14 +119,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch has no types h
 
 
 class Comparer(TorchDispatchMode):  # type: ignore[misc]  # torch has no types here
-    """Runs every operator on the other device as well, on copies of its arguments.
+    """Runs every operator on the other `device` as well, on copies of its arguments.
 
-    Args:
-        paths: says where an operator is called.
-        device: the other one.
-        recorded: the results of the run there.
-        isolate: whether each result is replaced by that of the other run, so that no error
-            accumulates.
+    To `isolate` replaces each result by that of the other run, so that no error accumulates.
     """
 
     def __init__(

@@ -1,6 +1,4 @@
-"""OpInfo on a device: every sample of torch's own operator tests runs there and on the CPU, forward
-and backward.
-"""
+"""OpInfo on a device: torch's operator samples run there and on the CPU, forward and backward."""
 
 from __future__ import annotations
 
@@ -50,11 +48,7 @@ DRAWN |= {"nn.functional.fractional_max_pool2d", "nn.functional.fractional_max_p
 
 
 class Watch:
-    """Sees what runs on the device; this one does nothing.
-
-    Attributes:
-        counts_calls: whether a sample of an operator is run a second time, for its calls.
-    """
+    """Sees what runs on the device; this does nothing. `counts_calls` runs samples again."""
 
     counts_calls = False
 
@@ -70,24 +64,12 @@ class Watch:
         return nullcontext()
 
     def results(self, got: object, expected: object) -> None:
-        """Called with results that agree.
-
-        Args:
-            got: the device's.
-            expected: the CPU's.
-        """
+        """Take results that agree: the device's and the CPU's."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A sample that is not the CPU's.
-
-    Attributes:
-        operator: with its variant.
-        sample: the number of the sample.
-        phase: "forward" or "backward".
-        words: what differs.
-    """
+    """A sample, by its number, that is not the CPU's, in "forward" or "backward", and why."""
 
     operator: str
     sample: int
@@ -128,15 +110,9 @@ def sweep(
     samples: int = SAMPLES,
     watch: Watch | None = None,
 ) -> Iterator[Failure]:
-    """Yield the samples of one operator that fail, and how many passed.
+    """Yield the samples of one operator that fail; `counts` gets those that passed.
 
-    Args:
-        op: the operator.
-        dtype: of its samples; only float32 has a backward here.
-        counts: gets "samples", "backwards" and "not strided".
-        device: which is compared with the CPU.
-        samples: at most so many.
-        watch: sees what runs on the device.
+    Only float32 has a backward here. `counts` has "samples", "backwards" and "not strided".
     """
     torch.manual_seed(0)
     backward = dtype is torch.float32 and op.supports_autograd

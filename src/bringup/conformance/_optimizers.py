@@ -1,6 +1,4 @@
-"""OptimizerInfo on a device: every optimizer of torch with its own configurations takes the steps
-that it takes on the CPU, as a loop, as lists of tensors and fused.
-"""
+"""OptimizerInfo on a device: torch's configurations as loop, lists and fused, beside the CPU's."""
 
 from __future__ import annotations
 
@@ -88,16 +86,7 @@ def optimizer_difference(
     device: str,
     watch: Watch | None = None,
 ) -> str:
-    """Return how a configuration's steps differ from those of a loop on the CPU, in words; "" where
-    they do not.
-
-    Args:
-        info: the optimizer.
-        implementation: "loop", "foreach" or "fused".
-        options: of its constructor.
-        device: which is compared with the CPU.
-        watch: sees what runs on the device.
-    """
+    """Return how the steps of "loop", "foreach" or "fused" differ from a loop on the CPU, or ""."""
     watch = watch or Watch()
     here = [p for p in _parameters(info) if p.dim() or not info.only_supports_sparse_grads]
     there = [nn.Parameter(p.detach().to(device)) for p in here]

@@ -1,6 +1,4 @@
-"""Arguments of a call, moved to a device as they lie in memory, and what a result has to share with
-the CPU's.
-"""
+"""Arguments of a call, moved as they lie in memory, and what a result shares with the CPU's."""
 
 from __future__ import annotations
 
@@ -44,11 +42,7 @@ class Mover:
     """Moves the arguments of one call to the device. Tensors keep strides and offset, share storage
     there where they share it here, and one that is given twice is one there.
 
-    Args:
-        device: where they go.
-
-    Attributes:
-        moved: whether there was anything to move: only then a result has to be on the device.
+    Where any `moved`, a result has to be on the device.
     """
 
     def __init__(self, device: str | torch.device) -> None:
@@ -129,9 +123,7 @@ def describe_difference(
     device: str,
     tolerance: tuple[float, float] | None = None,
 ) -> str:
-    """Return how an outcome differs from the CPU's, in words; an error is to be an error there,
-    too, and no refusal unless the CPU refuses as well.
-    """
+    """Return how an outcome differs from the CPU's, or "": errors too have to be the same."""
     if their_error is not None and our_error is not None:
         refused = isinstance(our_error, NotImplementedError)
         is_theirs = isinstance(their_error, NotImplementedError)
@@ -149,9 +141,7 @@ def described(error: Exception) -> str:
 
 
 def gradients(inputs: object, outputs: object) -> list[Tensor | None]:
-    """Of everything in `inputs` that wants one, for weights of `outputs` that are no constant: a
-    sum of a softmax has no gradient.
-    """
+    """Return gradients of `inputs` for weights of `outputs` that vary: a softmax's sum has none."""
     leaves = [t for t in tensors(inputs) if t.requires_grad]
     with _disable_current_modes():  # weights are no part of what is tested
         results, weights = weighted(outputs)

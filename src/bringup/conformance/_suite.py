@@ -1,6 +1,4 @@
-"""A conformance run: the cases of some levels on a driver, kept as they end, and what they add up
-to.
-"""
+"""A conformance run: the cases of some levels on a driver, kept as they end, and their sums."""
 
 from __future__ import annotations
 

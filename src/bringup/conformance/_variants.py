@@ -18,17 +18,10 @@ VARIANTS = ("compiled", "fused", "captured")
 def make_variant(
     name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Callable[..., Any]:
-    """Return the module in another form, to be called like it.
+    """Return the module as "compiled" (Inductor), "fused" (backend `bringup` with its passes) or
+    "captured" (forward and backward as graphs; the module is changed), to be called like it.
 
-    Args:
-        name: "compiled" (Inductor), "fused" (the backend `bringup` with the passes that it has), or
-            "captured" (forward and backward as graphs).
-        module: what is called; a captured one is changed.
-        args: positional arguments like those of later calls.
-        kwargs: keyword arguments like those of later calls.
-
-    Raises:
-        ModelError: no such form.
+    Later calls have arguments like these. Raises `ModelError` for another name.
     """
     if name == "captured":
         return _captured(module, args, kwargs)

@@ -39,14 +39,8 @@ class Worker:
     """Runs cases one after the other in another process, which is started anew after a crash; what
     needs several ranks in as many, which end with their case.
 
-    Args:
-        driver: of the device, as for `devices.load_driver`.
-        samples: of an operator, at most so many.
-        seconds: what one case may take.
-        load: MODULE:FUNCTION, called once the driver is loaded; "": nothing is.
-        environment: the variables of its processes; None for ours.
-        program: the worker's command; None for `PROGRAM`.
-        rank: of a group of `RANKS`, and the folder of its store.
+    `load` (MODULE:FUNCTION) is called once the driver is loaded; `environment` is None for ours,
+    and `rank` a number in a group of `RANKS`, and the folder of its store.
     """
 
     def __init__(
@@ -75,11 +69,7 @@ class Worker:
         return self._started().facts
 
     def run(self, case: str) -> CaseResult:
-        """Return the result of a case, whatever becomes of the process.
-
-        Args:
-            case: its name.
-        """
+        """Return the result of a case, whatever becomes of the process."""
         if case.startswith(RANKED) and not self._is_rank:
             return self._run_ranks(case)
         running = self._started()

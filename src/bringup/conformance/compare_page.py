@@ -82,13 +82,7 @@ def tables(found: Comparison) -> list[report.Table]:
 
 
 def page(found: Comparison, target: str = "the model", whose: str = "") -> report.Page:
-    """Return the first operator that is wrong, then the rest.
-
-    Args:
-        found: what came out.
-        target: the model's name.
-        whose: whose the device's kernels are.
-    """
+    """Return the page: the first operator that is wrong, then the rest."""
     lines = [*summary(found), *filter(None, [whose])]
     facts = {"model": target, "tested": found.a, "believed": found.b, "level": found.level}
     section = report.Section("What differs", [lines[0], *lines[2:]], tables=tables(found))

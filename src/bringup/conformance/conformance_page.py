@@ -63,9 +63,7 @@ def outcomes_table(found: Conformance) -> report.Table:
 
 
 def page(found: Conformance, whose: str = "") -> report.Page:
-    """Return what a vendor can publish: coverage by family, cost of fallback, error by dtype, and
-    every case that does not pass. `whose` says whose the native kernels are.
-    """
+    """Return what a vendor can publish: coverage, fallback, errors, cases not passed."""
     sections = [
         _families(found),
         report.Section("All cases", tables=[outcomes_table(found)]),

@@ -70,13 +70,7 @@ def headline(found: Coverage) -> str:
 
 
 def page(found: Coverage, target: str = "A model", whose: str = "") -> report.Page:
-    """Return the shares as bars, then the whole work list.
-
-    Args:
-        found: what came out.
-        target: the model's name.
-        whose: whose the device's kernels are.
-    """
+    """Return the page: the shares as bars, then the whole work list."""
     values = share_values(found)
     names = list(values)
     bars = [

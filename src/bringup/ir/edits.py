@@ -126,10 +126,7 @@ Edit: TypeAlias = Insert | Erase | Move | Rewire | Control
 
 
 class Journal(Sequence[Edit]):
-    """The edits of one transaction: those made so far, and after it those that stayed.
-
-    The engine keeps them; each is made an object when it is looked at.
-    """
+    """The edits of one transaction, and after it those that stayed, as objects on demand."""
 
     def __init__(self, core: GraphCore) -> None:
         self._core = core
@@ -141,9 +138,7 @@ class Journal(Sequence[Edit]):
         self._open, self._committed = False, committed
 
     def repeat_on_fx(self, fx_graph: object, writer: object) -> None:
-        """Repeat the edits on the torch.fx graph that this one mirrors; refuse what it cannot have
-        before the first edit. See native/python/engine_fx.h for `writer`.
-        """
+        """Repeat the edits on torch.fx through `writer` (engine_fx.h), or refuse before any."""
         self._core.write_fx(fx_graph, writer, self._committed)
 
     def __len__(self) -> int:

@@ -67,9 +67,7 @@ class AliasAnalysis:
 
 
 def later_writer(old: ValueBase, new: ValueBase) -> NodeBase | None:
-    """Return what writes the memory of `new` behind both values, so that readers of `old` that read
-    `new` instead would see it; None where nothing does.
-    """
+    """Return the writer of `new` behind both that readers of `old` would see if they read `new`."""
     graph = old.graph
     aliases = AliasAnalysis(graph)
     if aliases.quiet or aliases.root(old) is aliases.root(new):

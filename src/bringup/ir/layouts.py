@@ -16,12 +16,7 @@ from bringup.ir.protocols import EditableGraph
 
 @dataclass(frozen=True, eq=False)
 class Expectation:
-    """How a value looked to some of its readers before its layout changed.
-
-    Attributes:
-        node: computes the value, whose handle does not tell once it is gone.
-        results: at which places the graph returns what these readers read.
-    """
+    """How a value looked to readers before its layout changed; `results` are its places."""
 
     value: Value
     node: Node
@@ -47,16 +42,10 @@ def settle(
     """Infer again what reads a value whose strides changed, until nothing changes any more.
 
     What depends on strides reads a copy that is laid out as before: results (the caller may view
-    them), operators that read memory by strides, and those that cannot take the new ones.
+    them), operators that read memory by strides, and those that cannot take the new ones. `relaid`
+    nodes read something else than before; `expected` is what readers of replaced values counted on.
 
-    Args:
-        graph: changed in place.
-        dialect: infers, and makes copies (`laid_out_as`) where it can.
-        relaid: the nodes that read something else than before.
-        expected: what readers of values that stand for others counted on.
-        rule: the pass to blame.
-
-    Raises `PassError` when a node can take neither, or its result would change otherwise.
+    Raises `PassError`, blaming `rule`, when a node takes neither or its result would change.
     """
     _Settling(graph, dialect, rule).run(relaid, expected)
 

@@ -1,6 +1,4 @@
-"""Node and value: one operation of a graph, and one of its results; the places where values come in
-and go out; both as text.
-"""
+"""Node and value: an operation and its results; where values come in and go out; their text."""
 
 from __future__ import annotations
 
@@ -320,9 +318,7 @@ def _sorted(found: list[Node], edges: tuple[Node, ...]) -> tuple[Node, ...]:
 
 
 def _ordered_by_memory(node: Node) -> list[Node]:
-    """Return the nodes that keep their order with `node`: where one writes memory that the other
-    uses, or has unknown effects.
-    """
+    """Return the nodes ordered with `node` by memory that one writes, or by unknown effects."""
     graph = node.graph
     aliases = AliasAnalysis(graph)
     if aliases.quiet:

@@ -31,13 +31,8 @@ def replace_output(graph: EditableGraph, index: int, new: Value) -> None:
 
 
 def on_copies(graph: EditableGraph, results: Sequence[Value], copy_operator: str) -> list[Value]:
-    """Return what `results` are on copies, at the end of the graph: of what they are views of
-    together, or of themselves. Views of one value stay views of one copy.
-
-    Args:
-        graph: the graph; it is changed.
-        results: values of this graph.
-        copy_operator: the operator that copies a value.
+    """Return what `results` are on copies at the end of the graph, which `copy_operator` makes of
+    what they are views of together, or of themselves. Views of one value stay views of one copy.
     """
     end = graph.output_node
     paths: dict[Value, list[list[Value]]] = {}

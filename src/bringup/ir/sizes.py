@@ -20,12 +20,10 @@ use_symbolic_type(SymbolicDim, str)
 def computed_sizes(
     graph: EditableGraph, arguments: tuple[Any, ...], before: Node
 ) -> tuple[Any, ...]:
-    """Return the arguments of a node in front of `before`, each symbolic size a value that is this
-    size.
+    """Return a node's arguments in front of `before`, each symbolic size a value that is this size.
 
-    Such a value is looked for among the inputs and the sizes of tensors; nodes that compute it are
-    made where there is none. A graph that is being built may know no such size: then it stays, and
-    becomes a value where the graph is put into another.
+    The value is an input, a tensor's size, or computed by new nodes. A graph that is being built
+    may know no such size: then it stays, until the graph is put into another.
 
     Raises `PassError` when the graph that a pass edits has no such size.
     """

@@ -1,6 +1,4 @@
-"""Times of an operator beside its peers and what the machine can do, in the same rounds; and what
-became slower since an earlier run.
-"""
+"""Times of an operator beside peers and the machine, in the same rounds, and since earlier runs."""
 
 from __future__ import annotations
 

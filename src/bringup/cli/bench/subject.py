@@ -138,9 +138,7 @@ class Subject:
         return sample
 
     def _verify(self, sample: Sample, results: list[Any], size: str) -> float:
-        """Compare all results with those of the first peer; return the operations of what that one
-        calls, as far as torch knows them.
-        """
+        """Compare all results with the first peer's; return its operations that torch knows."""
         (reference, call), *others = self.peers.items()
         with FlopCounterMode(display=False) as counter:
             expected = run(call, self._operator, sample)

@@ -41,16 +41,7 @@ Step = Callable[[str], AbstractContextManager[None]]
 
 @dataclass
 class Act:
-    """What came out, in a sentence.
-
-    Attributes:
-        title: what it was about.
-        words: the sentence.
-        us: microseconds of a call, by name.
-        ratio: how many times as long torch's own takes.
-        losses: of the training's steps.
-        has_failed: whether it did not come out as it must.
-    """
+    """What came out: `us` of a call by name, `ratio` of torch's own time to it."""
 
     title: str
     words: str = ""

@@ -23,9 +23,7 @@ def cosine_failures(rows: Sequence[Row]) -> list[str]:
 
 
 def padding_failures(candidates: Sequence[ModelRunner], sentences: Sequence[Sentence]) -> list[str]:
-    """Return the candidates to which it matters what stands in the padded rows: with other token
-    ids there the embedding must be the same to the bit.
-    """
+    """Return the candidates whose embedding changes in a bit with the token ids in padded rows."""
     failures = []
     longest = max(sentence.tokens for sentence in sentences)
     for candidate in candidates:

@@ -120,9 +120,7 @@ def count_host_ops(candidate: ModelRunner, sentence: Sentence) -> int:
 def nearest_pairs(
     sentences: Sequence[Sentence], embeddings: torch.Tensor, count: int = 3
 ) -> list[Pair]:
-    """Return the `count` pairs of sentences with the largest cosine similarity, if there are so
-    many.
-    """
+    """Return the at most `count` pairs of sentences with the largest cosine similarity."""
     cosines = (embeddings @ embeddings.T).triu(diagonal=1)
     cosines[torch.ones_like(cosines).tril().bool()] = -2.0
     available = len(sentences) * (len(sentences) - 1) // 2
@@ -142,11 +140,7 @@ def rows_of(
     embeddings: Sequence[torch.Tensor],
     reference: torch.Tensor,
 ) -> list[Row]:
-    """Return the table's lines for candidates of one device, over the length classes that were
-    timed.
-
-    `embeddings` are those of each candidate, `reference` those of eager on cpu, for all sentences.
-    """
+    """Return the table's lines for one device's candidates, over the timed length classes."""
     rows = []
     for candidate, own in zip(candidates, embeddings, strict=True):
         for length_class, rounds in timings.items():

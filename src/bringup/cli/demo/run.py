@@ -59,17 +59,7 @@ class DemoOptions:
 
 @dataclass
 class DemoResult:
-    """What came out.
-
-    Attributes:
-        rows: the table.
-        nearest: the nearest sentence pairs by the embeddings of the captured graphs.
-        notes: what a reader should know about this run.
-        failures: checks that did not hold; empty when all is well.
-        acts: what came before the model.
-        is_interrupted: whether it was stopped before the end.
-        about: versions and sizes.
-    """
+    """What came out: table, nearest pairs by the captured graphs, and checks that failed."""
 
     rows: list[Row] = field(default_factory=list)
     nearest: list[Pair] = field(default_factory=list)
@@ -81,10 +71,7 @@ class DemoResult:
 
 
 def run_demo(options: DemoOptions, console: Console) -> DemoResult:
-    """Run it all. Ctrl-C ends it early: the result holds what was measured.
-
-    Raises `BringupError`, `ModuleNotFoundError` or `OSError` if it cannot go on.
-    """
+    """Run it all; Ctrl-C ends it early with what was measured. Raises what stops it."""
     started = time.perf_counter()
     result = DemoResult()
     run = None

@@ -113,9 +113,7 @@ def pair_table(pairs: Sequence[Pair]) -> report.Table:
 
 
 def show(console: Console, result: DemoResult) -> None:
-    """Print the verdict, a bar a mode, tables and notes. Notes explain the columns first, then what
-    is special about this run.
-    """
+    """Print the verdict, a bar a mode, tables and notes, those on columns first."""
     rows = result.rows
     console.print(Text(f"\n{verdict(rows)}", style="bold"), soft_wrap=True)
     if result.is_interrupted:

@@ -1,6 +1,4 @@
-"""The sentences: from the shipped file, a user's file or a text, as token ids, sorted into length
-classes.
-"""
+"""The sentences, shipped or a user's, as token ids, sorted into length classes."""
 
 from __future__ import annotations
 
@@ -54,10 +52,7 @@ class Sentence:
 
 
 def examples_dir() -> Path:
-    """Return the shipped examples: in an installed package, or beside `src` in the sources.
-
-    Raises `FileNotFoundError` naming both places when there are none.
-    """
+    """Return the shipped examples, beside the package or `src`. Raises `FileNotFoundError`."""
     package = Path(__file__).resolve().parents[2]
     candidates = (package / "examples", package.parent.parent / "examples")
     for folder in candidates:
@@ -70,8 +65,7 @@ def examples_dir() -> Path:
 
 
 def read_texts(file: Path | None, text: str | None) -> list[str]:
-    """Return one text per line of `file`, or `text`, or the shipped sentences. Empty lines are left
-    out.
+    """Return the lines of `file`, `text` or the shipped sentences that are not empty.
 
     Raises `ValueError` when nothing is left, `OSError` when the file cannot be read.
     """
@@ -97,9 +91,7 @@ def encode(texts: Sequence[str], tokenizer: Any, longest: int) -> list[Sentence]
 
 
 def spread(sentences: Sequence[Sentence], count: int) -> list[int]:
-    """Return the numbers of `count` sentences evenly spread over the lengths, shortest and longest
-    among them; of all when there are no more.
-    """
+    """Return the numbers of at most `count` sentences, evenly spread over the lengths."""
     ordered = sorted(range(len(sentences)), key=lambda s: sentences[s].tokens)
     if len(ordered) <= count:
         return ordered

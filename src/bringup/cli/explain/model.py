@@ -19,12 +19,7 @@ from bringup.compiler.native_program import run_eagerly
 
 
 class Model(Protocol):
-    """A model that passes can be run on again and again.
-
-    Attributes:
-        name: what reports call it.
-        subject: a model that torch.compile takes, with its inputs; None for a program or a file.
-    """
+    """A model to run passes on repeatedly; `subject` is one for torch.compile, with inputs."""
 
     name: str
     subject: Subject | None = None
@@ -44,10 +39,7 @@ class Model(Protocol):
 
 
 def load_model(target: str) -> Model:
-    """Return the model behind `target`: what `bringup try` takes, a `.pt2` or an `.onnx` file.
-
-    Raises `SubjectError` that says what was expected and what came.
-    """
+    """Return the model of `bringup try`, a `.pt2` or an `.onnx` file. Raises `SubjectError`."""
     if target.endswith(".pt2"):
         path = Path(target).expanduser()
         if not path.is_file():

@@ -15,11 +15,9 @@ from bringup.cli.trial.trial_model import Subject, SubjectError
 
 
 class OnnxFile:
-    """The model in a file. Its inputs are random; it runs in onnx's reference implementation, and
-    only when its results are asked for.
+    """The model in a file, with random inputs; onnx's reference runs it when results are asked for.
 
-    Raises `SubjectError` when there is no such file or no package onnx, `ModelError` for a file
-    that is no model.
+    Raises `SubjectError` without the file or the package onnx, `ModelError` for no model.
     """
 
     def __init__(self, target: str) -> None:

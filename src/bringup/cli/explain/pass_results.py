@@ -13,13 +13,7 @@ from bringup.passes import PassReport
 
 @dataclass
 class Rewritten:
-    """One run of passes over a model.
-
-    Attributes:
-        reports: what they did, one for each graph.
-        outputs: what the rewritten model returns; None when it could not be run.
-        error: why not, or why a pass failed.
-    """
+    """One run of passes over a model; `error` says why `outputs` is None, or a pass failed."""
 
     reports: list[PassReport] = field(default_factory=list)
     outputs: list[Leaf] | None = None

@@ -32,9 +32,7 @@ def pictures(reports: Sequence[PassReport], folder: Path) -> list[str]:
 
 
 def _nodes(text: str) -> Iterator[GraphNode]:
-    """Yield a graph's nodes but for its inputs and constants, see `ir.graph_text`. Subgraphs, which
-    follow, are pictures of their own.
-    """
+    """Yield a graph's nodes but inputs and constants; subgraphs are pictures of their own."""
     for line in text.splitlines()[1:]:
         if line.startswith("  graph "):
             return

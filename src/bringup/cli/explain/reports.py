@@ -48,15 +48,10 @@ def show_reports(
     every: bool = False,
     taken: Takers | None = None,
 ) -> None:
-    """Print which passes changed the model, then how close others came, nearest first, and how many
-    are not near.
+    """Print which passes changed the model, and how close others came, nearest first.
 
-    Args:
-        console: where.
-        model: its name.
-        reports: one for each graph.
-        every: whether each pass and pattern gets a line of its own.
-        taken: why an operator that a pass looks for is not there.
+    `every` pass and pattern gets a line; `taken` says why an operator that a pass needs is not
+    there.
     """
     ran = list(_results(reports))
     _print(console, f"{model}: {_answer(reports)}", "bold")

@@ -14,15 +14,7 @@ from bringup.passes import PassReport, PassResult, PassStatus
 
 @dataclass
 class Explanation:
-    """What passes did to a model.
-
-    Attributes:
-        model: its name.
-        reports: one for each graph that was found in it.
-        error: why a pass failed or the result could not be run; "" when all is well.
-        taken: the pass that took an operator out of the graph before another ran, by the instance
-            of that other.
-    """
+    """What passes did to a model. `taken` names the pass that removed an operator before."""
 
     model: str
     reports: list[PassReport] = field(default_factory=list)
@@ -68,14 +60,7 @@ def explain(
 
 
 class RewritesOf:
-    """The rewrites of a program or a file, which torch.compile does not take: for
-    `bisection.search`.
-
-    Args:
-        model: run again for every attempt.
-        names: of passes; None for all.
-        tolerance: atol and rtol; None for those of `torch.testing.assert_close`.
-    """
+    """The rewrites of a program or file, not for torch.compile, for `bisection.search`."""
 
     parts: Sequence[str] = (PASSES,)
 

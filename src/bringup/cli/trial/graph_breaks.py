@@ -10,13 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class GraphBreak:
-    """One place where Dynamo stopped recording and ran Python instead.
-
-    Attributes:
-        place: file and line of the model's code, "" where Dynamo does not say.
-        code: what stands there.
-        reason: Dynamo's first line about it.
-    """
+    """A place in the model's code where Dynamo stopped recording and ran Python, and its reason."""
 
     place: str
     code: str

@@ -33,17 +33,10 @@ def compile_frozen(
     dynamic: bool | None = None,
     **settings: Any,
 ) -> Callable[..., Any]:
-    """Return the model through Inductor with freezing, at its best for inference: its weights are
-    constants, and packed as Inductor sees fit.
+    """Return the model through Inductor with freezing: its weights are constants, and packed.
 
     It is compiled here: Dynamo looks at the global option for freezing, and would otherwise take an
-    artifact without it for the same.
-
-    Args:
-        model: in evaluation mode.
-        calls: arguments that it is compiled for.
-        dynamic: as for `torch.compile`.
-        settings: of Inductor, while it compiles.
+    artifact without it for the same. `settings` are of Inductor, while it compiles.
     """
     from torch._inductor import config
 
@@ -63,18 +56,10 @@ def compile_within(
     command: Sequence[str] | None = None,
     hint: str = " (--inductor-seconds gives it more)",
 ) -> None:
-    """Let Inductor compile what `target` names in another process.
+    """Let Inductor compile what `target` names in another process, or what `command` is.
 
-    Args:
-        seconds: how long it may take; loading torch and the model count.
-        target: as for `load_subject`.
-        frozen: whether with `freezing`.
-        dynamic: whether for all lengths.
-        command: what to run instead.
-        hint: what to do when it is given up.
-
-    Raises `InductorError` with Inductor's own error, or when the time was not enough; then that
-    process and all that it started are ended.
+    `seconds` include loading torch and the model. Raises `InductorError` with Inductor's own error,
+    or with `hint` when the time was not enough: that process and all that it started are ended.
     """
     threads = str(torch.get_num_threads())
     flags = (str(int(frozen)), str(int(dynamic)))

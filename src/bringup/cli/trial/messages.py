@@ -1,6 +1,4 @@
-"""Messages while a model runs: what it prints goes to stderr the first time and nowhere afterwards,
-what a logger warns of is collected.
-"""
+"""Messages of a model's runs: prints go to stderr once, then nowhere; a logger's are collected."""
 
 from __future__ import annotations
 
@@ -13,12 +11,9 @@ from pathlib import Path
 
 
 class Prints:
-    """Keeps standard output for the results: what `print` writes within `aside` goes elsewhere.
+    """Keep standard output for results: prints within `aside` go to stderr, or nowhere if `silent`.
 
     What a library writes to the file descriptor itself is not caught.
-
-    Attributes:
-        silent: whether it goes nowhere; else to stderr.
     """
 
     def __init__(self) -> None:

@@ -34,9 +34,6 @@ class State:
 
     Parameters are not copied, as they may be most of the memory: a write to one is found and stays.
     What lies in `__slots__`, sets, closures and module globals is not seen.
-
-    Args:
-        roots: by name, what to look through: the model, its arguments.
     """
 
     def __init__(self, **roots: Any) -> None:
@@ -79,9 +76,7 @@ class State:
         return container.members()
 
     def changes(self) -> list[str]:
-        """Return the paths of what differs from when this was made; `restore` puts these back from
-        now on.
-        """
+        """Return the paths of what differs since this was made; `restore` then puts it back."""
         found: dict[str, None] = {}
         for item in self._items:
             changed = item.changes()

@@ -1,6 +1,4 @@
-"""Trying a model: in the backend's modes and through Inductor; compared, then timed. What fails
-becomes a reason, not an error, and what is measured stays after an interrupt.
-"""
+"""Trying a model in the backend's modes and through Inductor: what fails becomes a reason."""
 
 from __future__ import annotations
 
@@ -32,13 +30,7 @@ _FLOAT32, _NARROW = 1e-3, 2e-2  # tolerances, relative to the largest value
 
 @dataclass(frozen=True)
 class TrialOptions:
-    """What is tried, and for how long.
-
-    Attributes:
-        inductor: whether Inductor is compared with.
-        inductor_seconds: how long its compile may take.
-        limits: when the timing of one mode ends.
-    """
+    """What is tried, and for how long: `limits` end the timing of a mode."""
 
     inductor: bool = True
     inductor_seconds: float = 120.0
@@ -47,16 +39,13 @@ class TrialOptions:
 
 @dataclass(frozen=True)
 class Line:
-    """One way of running the model.
+    """A way of running the model.
 
     Attributes:
-        mode: eager, one of the backend's modes (default, serve, max), or inductor.
         ms: median time of a call; None when it does not work or was not timed.
-        speedup: how many times as long eager takes, measured in the same rounds.
-        speedup_vs_inductor: the same of Inductor; None when that did not run.
-        max_abs_diff: against eager, over all tensors and numbers in the output; None when there is
-            none.
-        reason: why it does not work, or why its output does not compare; "" when all is well.
+        speedup: eager's time over this, in the same rounds.
+        max_abs_diff: over all tensors and numbers of the output; None without any.
+        reason: why it does not work or compare; "" when all is well.
     """
 
     mode: str
@@ -69,19 +58,7 @@ class Line:
 
 @dataclass
 class Trial:
-    """What came out of trying a model.
-
-    Attributes:
-        name: what was tried.
-        threads: how many threads every mode had.
-        lines: the ways of running it.
-        tolerance: the absolute difference up to which outputs agree.
-        narrow_tolerance: the same in mode max, whose weights may be rounded to bfloat16.
-        reports: what the passes did, one report per graph that Dynamo found.
-        breaks: where Dynamo split the model.
-        notes: what a reader should know.
-        is_interrupted: whether it was stopped before the end.
-    """
+    """What came out of trying a model; weights of mode max may be rounded (`narrow_tolerance`)."""
 
     name: str
     threads: int
@@ -105,10 +82,9 @@ def try_subject(
     on_step: Callable[[str], None],
     on_line: Callable[[Line], None],
 ) -> Trial:
-    """Run the model in every way there is, and say each as soon as it is known.
+    """Run the model in every way there is, and say each at once; Ctrl-C ends it with what is known.
 
-    Raises what the model itself raises in eager mode. Ctrl-C ends it early: the trial holds what
-    was measured.
+    Raises what the model itself raises in eager mode.
     """
     trial = Trial(subject.name, torch.get_num_threads(), notes=list(subject.notes))
     trying = _Trying(subject, options, trial, on_step, on_line)
@@ -257,9 +233,7 @@ class _Trying:
         return self._state.restore if self._is_stateful else None
 
     def _compiled(self, mode: str) -> Callable[[], Any]:
-        """Return the model in one of the backend's modes, compiled; what it says once becomes a
-        note.
-        """
+        """Return the model compiled in one of the backend's modes; a warning becomes a note."""
         subject, trial = self.subject, self.trial
         reports: list[PassReport] = []
         compiled = _compiled(subject, mode, reports)

@@ -122,9 +122,7 @@ def _print(console: Console, text: str) -> None:
 
 
 def as_json(trial: Trial) -> dict[str, object]:
-    """Return the trial as values that `report.write_json` takes; what no JSON number says (NaN,
-    infinity) becomes null.
-    """
+    """Return the trial as values for `report.write_json`; NaN and infinity become null."""
     return {
         "name": trial.name,
         "threads": trial.threads,

@@ -36,9 +36,7 @@ def thread_count(wanted: int | None) -> Iterator[str]:
 
 
 def slowdown(threads: int) -> float:
-    """Return how many times as long products of matrices take with so many threads as with 1;
-    torch's number of threads is another afterwards.
-    """
+    """Return products' time with so many threads over that with 1; torch's number changes."""
     left, right = torch.ones(256, 1536), torch.ones(1536, 256)
 
     def product(count: int) -> Callable[[], None]:

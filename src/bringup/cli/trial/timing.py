@@ -1,6 +1,4 @@
-"""Times of several ways to do one thing, taken in turns: round by round, until the ratios are known
-well enough or the time is up.
-"""
+"""Times of several ways to do one thing, in rounds until ratios are known or time is up."""
 
 from __future__ import annotations
 
@@ -23,13 +21,8 @@ _ALIKE = 0.1
 
 @dataclass(frozen=True)
 class Limits:
-    """When rounds end.
-
-    Attributes:
-        seconds: after this time no round begins, however noisy the ratios are; the first always
-            does.
-        fewest: rounds that there are in any case, unless the time is up.
-        tolerance: rounds end when the interval of every ratio is this near its median.
+    """When rounds end: after `seconds` (the first always runs), or when the interval of every ratio
+    is within `tolerance` of its median, after the `fewest` rounds.
     """
 
     seconds: float = 10.0
@@ -39,12 +32,9 @@ class Limits:
 
 @dataclass
 class Rounds(Generic[Name]):
-    """The samples of all comparisons: a ratio is that of all rounds which had both.
+    """The samples of all comparisons: nanoseconds of a call by name, for the whole rounds.
 
-    Attributes:
-        taken: the whole rounds: nanoseconds of a call, by name. They stay where `take` is
-            interrupted.
-        group: what is compared, by name; of a group with several names the sum counts.
+    `group` names what is compared; of a group with several names the sum counts.
     """
 
     taken: list[dict[Name, float]] = field(default_factory=list)
@@ -59,17 +49,10 @@ class Rounds(Generic[Name]):
         limits: Limits = Limits(),
         clock: Clock = time.perf_counter_ns,
     ) -> None:
-        """Time calls in turns.
+        """Time calls in turns; each has run before.
 
-        A sample is one call, or as many as fill a millisecond where nothing has to be done before
-        each.
-
-        Args:
-            calls: by name; each has run before.
-            baseline: the group that the others are compared with.
-            before: run before every call, outside of what is timed: puts a state back.
-            limits: when to end.
-            clock: what is looked at.
+        A sample is one call, or as many as fill a millisecond where nothing has to be done `before`
+        each, untimed. Other groups are compared with `baseline`.
         """
         gc.collect()
         deadline = clock() + limits.seconds * 1e9
@@ -119,9 +102,7 @@ def warmed(
     seconds: float,
     clock: Clock = time.perf_counter_ns,
 ) -> float:
-    """Call until two calls in a row take the same time within 10 %, for `seconds` at most; return
-    the milliseconds of the last.
-    """
+    """Call until two times agree within 10 %, for at most `seconds`; return the last, in ms."""
     deadline, last = clock() + seconds * 1e9, math.inf
     for sampled in interleaved({"": call}, before=before, clock=clock):
         last, previous = sampled[""], last

@@ -100,9 +100,7 @@ def _factories(file: Path) -> list[str]:
 
 
 def find_callable(module_name: str, name: str) -> Callable[..., Any]:
-    """Return what a module or a file has under this name. Raises `SubjectError` where that is
-    nothing that can be called.
-    """
+    """Return the callable of this name in a module or a file. Raises `SubjectError`."""
     module = import_target(module_name)
     found: Callable[..., Any] | None = getattr(module, name, None)
     if not callable(found):
@@ -115,9 +113,7 @@ def find_callable(module_name: str, name: str) -> Callable[..., Any]:
 
 
 def import_target(name: str) -> ModuleType:
-    """Import a module of the current folder, of an installed package, or a file, whose folder comes
-    first on the path, as where Python runs it. Raises `SubjectError` where there is none.
-    """
+    """Import a module, or a file with its folder first on the path. Raises `SubjectError`."""
     file = Path(name).expanduser()
     is_file = file.suffix == ".py"
     if is_file and not file.is_file():

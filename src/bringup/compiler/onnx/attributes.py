@@ -192,12 +192,9 @@ def bodies_of(node: ir.Node) -> list[Body]:
 
 
 def canonical(where: str, kind: int, given: object) -> object:
-    """Return the one form of an attribute's value; `SchemaError` when it is not of the kind.
+    """Return the one form of an attribute's value, which may be an open argument of a pattern.
 
-    Args:
-        where: operator and attribute, for the error.
-        kind: a number of `AttributeProto.AttributeType`.
-        given: the value, which may be an open argument of a pattern.
+    `kind` is an `AttributeProto.AttributeType`. Raises `SchemaError`, naming `where`, for another.
     """
     if given is None or isinstance(given, AttributeReference):
         return given
@@ -272,10 +269,7 @@ def _rounded(item: object) -> object:
 
 
 def guessed_kind(value: object) -> int:
-    """Return the kind of an attribute that no schema describes; an empty list is one of integers.
-
-    Raises `SchemaError` for a value that is none.
-    """
+    """Return the kind of an attribute without a schema ([] has integers). Raises `SchemaError`."""
     if isinstance(value, AttributeReference):
         return value.kind
     if isinstance(value, (tuple, list)):

@@ -140,13 +140,7 @@ def as_data(payload: object) -> Any:
 
 
 class _Call:
-    """Names for the values of one call.
-
-    Attributes:
-        names: of what is read, captured values included, in order.
-        outputs: of the outputs.
-        signature: of the operator, None when no schema describes it.
-    """
+    """The operator of one call, the names of what it reads, captures included, and gives."""
 
     def __init__(self, dialect: ModelOperators, node: ir.Node, count: int) -> None:
         self.dialect, self._node = dialect, node

@@ -29,15 +29,7 @@ Vector: TypeAlias = "tuple[int, Elements]"
 
 
 def computed_look(node: ir.Node, look: object) -> object:
-    """Return the description of the output of a node whose shape is an input that other nodes
-    compute.
-
-    Args:
-        node: `Reshape`, `Expand` or `ConstantOfShape`; of any other nothing is known here.
-        look: what is known of the output, which is kept.
-
-    Returns `look` where the nodes say no more.
-    """
+    """Return `look` with the shape that nodes compute for a `Reshape`, `Expand`, or constant."""
     rule = _RULES.get(node.op_type)
     dtype = None if rule is None else _dtype_of(look)
     if rule is None or dtype is None:

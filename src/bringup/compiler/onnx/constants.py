@@ -121,9 +121,7 @@ def array_of(data: ir.ConstantData) -> Any:
 
 
 def as_constant(payload: object) -> ConstantTensor:
-    """Return the payload of a constant in this dialect's form: from an array, data by value, or a
-    tensor of a framework (anything with `detach`). `TypeError` for anything else.
-    """
+    """Return the payload of an array, data or a framework's tensor. Raises `TypeError`."""
     if isinstance(payload, ConstantTensor):
         return payload
     if isinstance(payload, ir.ConstantData):

@@ -40,13 +40,7 @@ def names_in(graph: ir.Graph, outputs: Iterable[str]) -> set[str]:
 
 
 class Names:
-    """The names of the values of one graph.
-
-    Args:
-        taken: names in use in the model.
-        constants: what constants are called that graphs around this one have, by payload.
-        reserved: names that only those may have to whom they are given: those of the outputs.
-    """
+    """The names of a graph's values: none `taken` in the model; `reserved` are outputs'."""
 
     def __init__(self, taken: Taken, constants: dict[int, str], reserved: Iterable[str]) -> None:
         self.taken = taken

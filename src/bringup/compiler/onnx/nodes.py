@@ -29,12 +29,7 @@ WriteBody = Callable[[Body], Any]
 
 @dataclass(frozen=True)
 class GraphOrigin:
-    """What a file says about a graph.
-
-    Attributes:
-        proto: the `GraphProto` or `FunctionProto` that it was read from, by reference.
-        outputs: what the results are called.
-    """
+    """What a file says about a graph: its proto, by reference, and what the results are called."""
 
     proto: Any
     outputs: tuple[str, ...]
@@ -42,13 +37,7 @@ class GraphOrigin:
 
 @dataclass(frozen=True)
 class Origin:
-    """What a file says about a node.
-
-    Attributes:
-        names: what its outputs are called there; "" for one that is absent.
-        proto: the proto that it was read from, by reference; None for an input of a function.
-        attributes: the arguments that its attributes became.
-    """
+    """What a file says about a node: its proto, by reference, and its outputs' names."""
 
     names: tuple[str, ...]
     proto: Any
@@ -98,14 +87,7 @@ def node_proto(
     outputs: Sequence[str],
     write_body: WriteBody,
 ) -> Any:
-    """Return the `onnx.NodeProto` of a node.
-
-    Args:
-        node: an operator.
-        signature: of the operator; None when no schema describes it.
-        inputs, outputs: what its values are called; "" where one is absent.
-        write_body: makes the `onnx.GraphProto` of a graph that it calls.
-    """
+    """Return the `onnx.NodeProto` of an operator; the name "" stands for an absent value."""
     proto = onnx.NodeProto()
     origin = origin_of(node)
     attributes = attributes_of(node, signature)

@@ -41,11 +41,7 @@ class IncompleteError(SchemaError):
 
 @dataclass(frozen=True)
 class AttributeSlot:
-    """One attribute of a schema.
-
-    `name` is that of the parameter: another one than the attribute's where an input has it.
-    `default` is None where an omitted attribute has no value.
-    """
+    """An attribute of a schema; `name` is the parameter's. `default` None is no value."""
 
     name: str
     attribute: str
@@ -56,16 +52,10 @@ class AttributeSlot:
 
 @dataclass(frozen=True)
 class Signature:
-    """One version of one operator.
+    """One version of one operator; `operator` has as few outputs as it may, see `with_outputs`.
 
-    Attributes:
-        operator: with as few outputs as it may have; see `with_outputs`.
-        inputs: the names of the formal inputs.
-        required: which of them must be given.
-        variadic: whether the last one stands for any number of values.
-        attributes: by name.
-        has_bodies: whether it calls graphs; then `captures` is the last argument.
-        schema: the `onnx.defs.OpSchema`.
+    `required` tells which of the formal `inputs` must be given; with `has_bodies` it calls graphs
+    and `captures` is the last argument.
     """
 
     operator: ir.Operator
@@ -287,9 +277,7 @@ def _foreign_value(value: object) -> object:
 
 
 def absent(op_type: str, since: int) -> ir.Operator:
-    """Stand in a pattern for a call that the model's version of the domain does not have: no node
-    is like it. A graph that keeps one cannot be written.
-    """
+    """Stand in a pattern for a call that the model's domain version lacks: no node is like it."""
     marker = ir.Parameter(f"opset {since}", _ABSENT)
     return ir.Operator(
         f"{op_type} of opset {since}", (_INPUTS, marker, *_FOREIGN[1:]), optional_outputs=_MANY

@@ -14,13 +14,7 @@ from bringup.compiler.onnx.operators import Signature
 
 
 class ModelOperators:
-    """What calls and files of a model need to know of its operators.
-
-    Args:
-        opsets: the version of each domain; of the default one (`""`) the newest where missing.
-        functions: the model's own functions by operator type.
-        ir_version: of the model.
-    """
+    """A model's operators: each domain's version (by default the newest), its functions."""
 
     def __init__(
         self,

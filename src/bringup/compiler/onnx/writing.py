@@ -75,15 +75,7 @@ def _output_names(graph: ir.Graph) -> list[str]:
 
 
 class _Writer:
-    """Writes one graph.
-
-    Args:
-        graph: put in order if it is not.
-        formal: how many of its inputs are its own.
-        captured: what the values of the other inputs are called around it.
-        taken: names in use in the model.
-        constants: names of the constants of the graphs around it, by payload.
-    """
+    """Writes one graph; names and constants are those around it, `captured` its other inputs."""
 
     def __init__(
         self,

@@ -171,9 +171,7 @@ def pattern(method: Method) -> Method:
 
 
 def pattern_methods(cls: type) -> list[str]:
-    """Return the names of the `@pattern` methods of a class: those of its bases first, each in
-    definition order. A method that a subclass defines without `@pattern` is none any more.
-    """
+    """Return a class's `@pattern` methods, its bases' first, without those overridden."""
     found: dict[str, object] = {}
     for base in reversed(cls.__mro__):
         found.update(vars(base))

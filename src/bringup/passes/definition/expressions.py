@@ -27,11 +27,7 @@ _KEPT: WeakKeyDictionary[type, dict[_Key, Pattern]] = WeakKeyDictionary()
 
 
 def pattern_of(instance: Any, name: str, dialect: ir.Dialect | None) -> Pattern:
-    """Return the pattern that the `@pattern` method `name` of a pass states, ready for graphs of
-    `dialect`.
-
-    Raises what the method raises, and `TypeError` when it does not return holders.
-    """
+    """Return the pattern that method `name` states. Raises what it does, or `TypeError`."""
     method, config = inspect.getattr_static(type(instance), name), instance.matcher_config
     key = (name, method, config, type(dialect), None if dialect is None else dialect.name)
     with _LOCK:

@@ -18,8 +18,7 @@ Hook: TypeAlias = Callable[[Any, Any, PassContext], Any]
 
 
 def _positional(cls: type, name: str) -> list[str]:
-    """Return the names of what a method must be given, without `self`; `context` counts also when
-    it has a default. `*arguments` is the name `*`.
+    """Return what a method must be given, without `self` but with `context`; `*arguments` is `*`.
 
     Raises `TypeError` when the method needs a keyword.
     """

@@ -19,10 +19,7 @@ _SizeNamed: TypeAlias = Callable[[str], ir.Dim]
 
 
 class NativeMatcher:
-    """One pattern against the nodes of one graph.
-
-    After `match_at` returned None, `near_miss` has the refusal that came furthest over all calls.
-    """
+    """One pattern against the nodes of one graph; `near_miss` is the refusal that came furthest."""
 
     def __init__(self, pattern: Pattern, graph: ir.Graph, aliases: ir.AliasAnalysis) -> None:
         self.pattern = pattern
@@ -47,10 +44,7 @@ class NativeMatcher:
         return self._placed(self._core.match_at(target))
 
     def matches(self) -> Iterator[PlacedMatch]:
-        """Give every match among the candidates, in their order, also if edits come in between.
-
-        The search runs without the GIL.
-        """
+        """Give every match among the candidates, in order, under edits, found without the GIL."""
         self._forget_last()
         while (found := self._placed(self._core.next())) is not None:
             yield found
@@ -75,11 +69,7 @@ class NativeMatcher:
 
 
 class FoundMatch(MatchResult):
-    """A match of the engine. What its pieces stand for is asked on demand.
-
-    Attributes:
-        graph: that is being rewritten.
-    """
+    """A match of the engine in `graph`, asked on demand what its pieces stand for."""
 
     def __init__(
         self,

@@ -13,10 +13,7 @@ from bringup.passes.patterns.pattern import Pattern, Variadic, argument_patterns
 
 @dataclass(frozen=True)
 class SubPattern:
-    """A pattern of a program and the names of its slots, in their order.
-
-    The slots of nodes, inputs and choices are those of the pattern's graph, in its order.
-    """
+    """A pattern of a program and the names of its slots, in the order of the pattern's graph."""
 
     pattern: Pattern
     choices: tuple[ir.Node, ...]
@@ -39,10 +36,7 @@ class Program:
 
 
 def program_of(pattern: Pattern) -> Program:
-    """Return the program of a pattern; made again only if the pattern was changed.
-
-    Raises `PassError` when the engine cannot take it as a pattern.
-    """
+    """Return a pattern's program, made again if it changed. Raises `PassError` if it cannot."""
     state = (pattern.attributes, pattern.constant_values, pattern.graph.dialect)
     known = pattern.compiled
     if known is None or known[0] != state:

@@ -29,12 +29,7 @@ _ORDERS = 720  # orders of equal nodes that are tried for a canonical one
 
 @dataclass(frozen=True)
 class Kind:
-    """Parts that look alike.
-
-    Attributes:
-        code: equal for parts that look alike, different for others.
-        places: where they are.
-    """
+    """Parts that look alike, which share `code`, and where they are."""
 
     code: object
     places: tuple[Place, ...]
@@ -100,13 +95,8 @@ class Links:
 class Growth:
     """Kinds of parts, found size by size: each with one node more than one of the size before.
 
-    Args:
-        links: of the graph.
-        min_count: a kind that occurs more rarely, without overlap, is not followed.
-        effort: how many kinds are followed at every size, those that save most.
-
-    Attributes:
-        is_complete: whether nothing was left out.
+    A kind with fewer than `min_count` places, without overlap, is not followed; of others, at every
+    size, the `effort` kinds that save most. Attribute `is_complete` tells that none was left out.
     """
 
     def __init__(self, links: Links, *, min_count: int, effort: int) -> None:
@@ -184,9 +174,7 @@ class Growth:
         return found
 
     def _canonical(self, place: Place) -> tuple[object, tuple[int, ...]] | None:
-        """Return a code that parts that look alike share, and the order of the nodes in it; None
-        where too many nodes look alike.
-        """
+        """Return a code that like parts share, and its order; None where too many look alike."""
         positions = {number: position for position, number in enumerate(place)}
         labels = [self._links.labels[number] for number in place]
         edges = [
@@ -256,9 +244,7 @@ def _form(argument: object) -> _Form:
 
 
 def structure(node: ir.Node) -> tuple[object, ...]:
-    """Return the arguments of a node, None for those that cannot be tensors: a symbolic size counts
-    as a number, though the graph computes it.
-    """
+    """Return a node's arguments, None for those that are no tensors, such as sizes."""
     parameters = node.operator.parameters
     if not parameters:
         return node.arguments
@@ -269,9 +255,7 @@ def structure(node: ir.Node) -> tuple[object, ...]:
 
 
 def _numbered_values(node: ir.Node) -> Iterator[tuple[int, ir.Value]]:
-    """Return the values that a node reads with the number of the argument; operands that may change
-    places have the same.
-    """
+    """Return what a node reads, with the argument's number; operands that may swap share one."""
     either = _commutes(node)
     for position, value in enumerate(values_in((structure(node), dict(node.keywords)))):
         yield (0 if either and position < 2 else position), value

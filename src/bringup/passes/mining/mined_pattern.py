@@ -20,14 +20,10 @@ _NONE = object()
 
 
 class MinedPattern:
-    """The pattern that nodes of a graph are an occurrence of, whatever their numbers.
+    """The pattern that connected nodes, in graph order, are an occurrence of, whatever their
+    numbers.
 
-    Args:
-        nodes: in graph order, connected.
-
-    Attributes:
-        places: all occurrences in the graph, after `search`.
-        near_miss: what came closest and is none.
+    `places` are all occurrences after `search`, `near_miss` what came closest and is none.
     """
 
     def __init__(self, nodes: Sequence[ir.Node]) -> None:
@@ -77,9 +73,7 @@ class MinedPattern:
         self.near_miss = matcher.near_miss
 
     def text(self, name: str) -> str:
-        """Return the pattern as a method of a `PatternFusionPass`: numbers that are the same
-        everywhere are written out, others are named.
-        """
+        """Return the pattern as a method of a `PatternFusionPass`; numbers that vary are named."""
         return _Text(self).method(name)
 
 

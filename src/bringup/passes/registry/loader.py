@@ -50,10 +50,7 @@ def _forget(label: str) -> None:
 
 
 def _open_library(path: Path) -> Callable[[], None]:
-    """Load a library with passes, which registers them, all or none; unchanged, it changes nothing.
-
-    Raises `PluginError` when it cannot be loaded or one of its names is taken.
-    """
+    """Load a library's passes, all or none, unless it is unchanged. Raises `PluginError`."""
     try:
         registry.note(native.load_pass_library(str(path)))
     except (RuntimeError, ValueError, KeyError) as error:
@@ -66,11 +63,7 @@ def _close_library(path: Path) -> None:
 
 
 def _library() -> dict[str, str]:
-    """Return the passes that bringup ships: `kernels` is above `passes`, so they are a plugin like
-    any.
-
-    They rewrite graphs of torch, and are left out where it is not installed.
-    """
+    """Return the shipped passes, which rewrite torch's graphs; `kernels`, above, gives them."""
     if not settings.pass_library() or not _torch_is_installed():
         return {}
     return {"library": "bringup.kernels.patterns:register_patterns"}

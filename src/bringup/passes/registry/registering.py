@@ -23,9 +23,7 @@ Custom = TypeVar("Custom", bound=Callable[..., Any])
 
 
 class PassSettings(TypedDict, total=False):
-    """What may be said about a pass besides its name and stage; `PassDescriptor` says what each
-    means and what it is when it is left out.
-    """
+    """What may be said about a pass besides name and stage, as fields of `PassDescriptor`."""
 
     priority: int
     version: str
@@ -83,18 +81,11 @@ def register_in_order(
     owner: str,
     on_error: ErrorPolicy = ErrorPolicy.FAIL,
 ) -> tuple[str, ...]:
-    """Register passes of a library that run in its order; the names they are registered under.
+    """Register classes of a library (None: all) to run in its order; return their registered names.
 
-    They come behind passes with the default priority: those of users would find nothing left.
-
-    Args:
-        library: the classes.
-        names: class names of the ones to register; None for all.
-        prefix: stands before the name of a class.
-        owner: what the library is called in an error.
-        on_error: what happens when one fails.
-
-    Raises `ValueError` for a name that the library does not have, or that another pass has taken.
+    They come behind passes with the default priority: those of users would find nothing left. A
+    name is `prefix` and the class's; errors call the library `owner`. Raises `ValueError` for a
+    name that the library does not have, or that another pass has taken.
     """
     known = [item.__name__ for item in library]
     for name in known if names is None else names:

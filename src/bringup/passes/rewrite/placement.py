@@ -1,6 +1,4 @@
-"""Whether nodes can be taken out of a graph, and where what replaces them may stand: the engine
-says.
-"""
+"""Whether nodes can leave a graph, and where their replacement may stand: the engine says."""
 
 from __future__ import annotations
 

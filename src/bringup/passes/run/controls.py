@@ -115,14 +115,7 @@ def _active_limit() -> RewriteLimit | None:
 
 @dataclass(frozen=True)
 class Controls:
-    """How passes run.
-
-    Attributes:
-        verify: whether every rewrite is run against what it replaces.
-        dump: the folder for the graphs before and after every pass that changed one.
-        limit: how many rewrites may happen.
-        quiet: whether nothing is reported: for trying a pass out.
-    """
+    """How passes run: verified, dumped into a folder, limited in rewrites, `quiet` or not."""
 
     verify: bool = False
     dump: Path | None = None

@@ -76,9 +76,7 @@ def _not_within_itself(selected: Sequence[PassDescriptor], report: PassReport) -
 
 
 class Run:
-    """The steps of one call of `run_passes`, which the engine calls; it has the flow: stages,
-    policies, what a failure ends (`native/engine/run/executor.cpp`).
-    """
+    """The steps of one `run_passes`, whose flow the engine has (native/engine/run/executor.cpp)."""
 
     def __init__(
         self,

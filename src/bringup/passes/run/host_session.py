@@ -54,9 +54,7 @@ class HostSession(Session):
     watch: TimeLimit | None = None
 
     def classify_error(self, error: BaseException) -> tuple[int, int, str]:
-        """As for any pass; an exit or an interrupt is a failure that ends the run, since a program
-        that is not Python cannot be handed it.
-        """
+        """Classify as for any pass; an exit or interrupt fails the run: no program takes it."""
         if not isinstance(error, Exception):
             error = PassFatalError(f"{type(error).__name__}: {error}")
         return super().classify_error(error)

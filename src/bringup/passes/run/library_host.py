@@ -14,12 +14,7 @@ from bringup.passes.patterns.pattern import Pattern, Variadic
 
 
 class LibraryHost:
-    """Answers about the graph that is being rewritten, and makes graphs and patterns of Python from
-    those that a hook made.
-
-    Args:
-        dialect: of the graph that is being rewritten.
-    """
+    """Answers about the graph being rewritten; makes a hook's graphs and patterns Python's."""
 
     any_value = AnyValue
     constant_value = Constant

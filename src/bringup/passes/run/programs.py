@@ -10,10 +10,7 @@ from bringup.passes.patterns.pattern import Pattern
 
 
 def patterns_of(graph: ir.Graph, instance: PatternFusionPass) -> list[Pattern]:
-    """Return the patterns of an instance of a pass, ready to be found in `graph`.
-
-    Raises `PassError` where there is none, or one that was released.
-    """
+    """Return an instance's patterns for `graph`. Raises `PassError` for none or a released one."""
     methods = pattern_methods(type(instance))
     if methods:
         return [pattern_of(instance, name, graph.dialect) for name in methods]

@@ -42,24 +42,10 @@ _SKIP, _FAILURE, _WRONG, _FATAL = range(4)  # as the engine's Verdict counts the
 
 
 class Session:
-    """One run of one pass on one graph, as its host: the engine calls it.
+    """One run of one pass on one graph, edited in place, as its host: the engine calls it.
 
-    Args:
-        graph: edited in place.
-        descriptor: the pass.
-        options: what the pass may read.
-        controls: what else is asked for.
-        commit: handed the edits that stay.
-        has_listeners: whether there are subscribers.
-
-    Attributes:
-        options: as given; what hooks of a library may read.
-        error: that failed last.
-        traceback: of that error.
-        has_listeners: as given; the engine asks once.
-        is_limited: whether the number of rewrites is limited; likewise.
-        is_verified: whether rewrites are verified; likewise.
-        can_copy: whether `copy_outputs` can be asked for; likewise.
+    `commit` is handed the edits that stay. The engine asks `has_listeners`, `is_limited` (the
+    number of rewrites), `is_verified` and `can_copy` (`copy_outputs`) once.
     """
 
     # The candidate: what hooks are given, what reports call it, the nodes that are replaced.
@@ -144,9 +130,7 @@ class Session:
         self.graph.settle_layouts()
 
     def copy_outputs(self, outputs: Sequence[int]) -> None:
-        """Let results lie in a copy of the memory that they have when the graph ends: they share it
-        with each other as before, and with nothing else.
-        """
+        """Let results lie in a copy of their memory, shared with each other as before."""
         assert self._copy_operator is not None, "the engine asks `can_copy`"
         results = [self.graph.outputs[output] for output in outputs]
         copies = on_copies(self.graph, results, self._copy_operator)

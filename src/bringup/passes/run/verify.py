@@ -21,16 +21,9 @@ Again = Callable[[ir.Graph], bool]
 
 
 class Verifier:
-    """Checks the rewrites of one pass on one graph.
+    """Checks the rewrites of one pass on one graph; `again` runs it over a variant of a match.
 
-    Args:
-        pass_name: to blame.
-        dialect: makes random data, evaluates nodes and compares results.
-        again: runs the pass over a variant of a match, in other dtypes and sizes.
-
-    Attributes:
-        verified: how many rewrites were run and agreed.
-        unverified: why others could not be run; at most five reasons.
+    It counts those `verified`, and keeps at most five reasons why others are `unverified`.
     """
 
     def __init__(self, pass_name: str, dialect: ir.Dialect | None, again: Again) -> None:
@@ -189,9 +182,7 @@ class Verifier:
         dtype: str | None,
         more: int,
     ) -> ir.Graph | None:
-        """Return the matched nodes as a graph of their own with other inputs; None where that
-        changes nothing, or is none that could be computed.
-        """
+        """Return the matched nodes as a graph with other inputs, or None without such."""
         graph = ir.Graph("variant", self._dialect)
         copies: dict[ir.Value, object] = {}
         changed = False

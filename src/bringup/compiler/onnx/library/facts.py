@@ -46,8 +46,7 @@ def optional(node: ir.Node, name: str) -> ir.Value | None:
 
 
 def attribute(node: ir.Node, name: str) -> Any:
-    """Return the attribute of this name; None where it has no value, or this version does not have
-    it.
+    """Return the attribute of this name; None without a value, or not in this version.
 
     In a function it may be what the function is called with: `PassSkipException`.
     """
