@@ -1,6 +1,4 @@
-"""Where kernels can be compiled and loaded: Linux. Importing this says so, before something fails
-for want of what only Linux has.
-"""
+"""Refuse to be imported where no kernels can be compiled and loaded: on anything but Linux."""
 
 from __future__ import annotations
 

@@ -1,9 +1,5 @@
-"""What is the fastest here, a template's tile sizes or one way to compute something: measured
-once, then looked up.
-
-`tune` measures tile sizes and keeps what it finds, `tuned` only looks; `measured` is for anything
-else. None of them does anything when `BRINGUP_JIT_AUTOTUNE` is 0, which is the default where `CI`
-is set.
+"""Measure once which tile sizes, or which way to compute something, is the fastest here; do nothing
+where `BRINGUP_JIT_AUTOTUNE` is 0, the default where `CI` is set.
 """
 
 from __future__ import annotations

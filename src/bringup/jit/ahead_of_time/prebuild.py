@@ -1,8 +1,7 @@
 """`prebuild`: many kernels before they are needed, by threads here or by any executor elsewhere.
 
-What is in the cache already is not sent anywhere. A worker on another machine sends back the entry
-that it built; a worker whose compiler or processor differs from this machine's is refused, for what
-it builds has another key.
+Another machine's worker sends its entry back; one whose compiler or processor differs is refused,
+for what it builds has another key.
 """
 
 from __future__ import annotations

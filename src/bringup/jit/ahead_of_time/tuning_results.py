@@ -1,10 +1,8 @@
-"""Results of measuring tile sizes, kept beside the kernels: one file for each machine.
+"""Results of measuring tile sizes, in `<root>/v1/.tuning/<machine>.json`.
 
-    <root>/v1/.tuning/<machine>.json
-
-What a file is for (processor, instruction set, threads, device) is in its name: another machine's
-results are never overwritten. What makes a single result outdated (compiler, version, tile sizes)
-is in the result: it is measured again. A file that cannot be read is put aside.
+Processor, instruction set, threads and device are in the file's name, so no machine overwrites
+another's results; compiler, version and tile sizes outdate a single one. A file that cannot be read
+is put aside.
 """
 
 from __future__ import annotations

@@ -1,5 +1,3 @@
-"""One build: what it is asked for, what makes it the same as another one, running it.
-
-`request`: what was asked for, and its identity. `key`: digests of records. `build`: the run.
-`header_search`: where it looked for files. `diagnose`: what to say when it failed.
+"""One build: its `request` and `key`, running it (`build`), where it looked for files
+(`header_search`), and what to say when it failed (`diagnose`).
 """

@@ -1,6 +1,4 @@
-"""One run of the compiler: the command, the time limit, what it read and where it looked, and what
-it said when it failed.
-"""
+"""One run of the compiler: what it read, where it looked, and what it said when it failed."""
 
 from __future__ import annotations
 
@@ -68,16 +66,8 @@ def search_path(request: Request) -> SearchPath:
 def search_of_build(
     request: Request, source: str, headers: Sequence[str], start_ns: int
 ) -> HeaderSearch:
-    """Return where a build that began then looked for its headers, and what its probes were
-    answered.
-
-    Args:
-        request: what was asked for.
-        source: the file that was compiled.
-        headers: the files that it read.
-        start_ns: when it began.
-
-    Raises `OSError` when a file is gone.
+    """Return where a build that began at `start_ns`, of the file `source`, looked for the `headers`
+    that it read, and the answers of its probes. Raises `OSError` when a file is gone.
     """
     flags, path = request.flags, search_path(request)
     defined = [flag[2:] for flag in flags if flag.startswith("-D")]
@@ -160,9 +150,7 @@ def _passed(job: Job, request: Request, tools: _Tools, start_ns: int) -> Searche
 
 
 def shown_names(request: Request, found: HeaderSearch) -> tuple[str, ...]:
-    """Return the names that the binary may have for its source and the request's own headers, which
-    come after it; none where it can have none.
-    """
+    """Return the names in the binary of its source and then the request's own headers."""
     if not (request.debug or found.says_names):
         return ()
     compiler, source = request.toolchain, request.source

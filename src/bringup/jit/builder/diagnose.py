@@ -1,6 +1,4 @@
-"""What to say when a compiler failed: its first diagnostic with the line of the source, and what
-usually helps. Owns words only.
-"""
+"""What to say when a compiler failed: its first diagnostic with the source's line, and a hint."""
 
 from __future__ import annotations
 
@@ -97,9 +95,7 @@ def compile_error(failure: Failure, kept: Path) -> CompileError:
 
 
 def first_diagnostic(log: str, folder: Path, text: str = "") -> str:
-    """Return the first error of a compiler's log with the line of the source it is about; `folder`
-    is where the compiler ran, `text` what it compiled, where that was no file.
-    """
+    """Return the first error of a log, with its line of the source in `folder`, or of `text`."""
     lines = log.strip().splitlines()
     first = next((i for i, line in enumerate(lines) if _ERROR.search(line)), None)
     if first is None:

@@ -1,8 +1,5 @@
-"""Where a build looked for files: the order in which a compiler searches folders, and from it which
-files were found, which were not, and what the probes of its sources answered.
-
-A build depends on more than the files that it read: on a header that would have been found before
-one of them, and on every file that `__has_include` asks for.
+"""The order in which a compiler searches folders, and from it where a build looked for files: a
+header found before one that it read, or a file that `__has_include` asks for, changes the build.
 """
 
 from __future__ import annotations
@@ -33,14 +30,9 @@ class SearchPath:
     def of(
         cls, source: str, always: Sequence[str], flags: Sequence[str], system: Sequence[str]
     ) -> SearchPath:
-        """Return the path of a build.
-
-        Args:
-            source: the folder of the source; empty for a text.
-            always: the folders of every build, searched before those of flags.
-            flags: the caller's.
-            system: the compiler's own folders, in order; first those that are not there, of which
-                is not known where they would come in.
+        """Return the path of a build: `always` is searched before the folders of `flags`; `system`
+        are the compiler's own in order, first those that are not there, whose place is not
+        known.
         """
         named = {kind: include_directories(flags, kind) for kind in _KINDS}
         last = [*named["-isystem"], *system]
@@ -109,16 +101,9 @@ def header_search(
     *,
     forced: bool = False,
 ) -> HeaderSearch:
-    """Return what a build found besides the content of what it read.
-
-    Args:
-        source: the file that was compiled.
-        headers: the files that it read, in order.
-        path: where it searched.
-        macros: of the command line, `NAME=value`.
-        start_ns: when the build began. A file that came later was not looked at, so it counts as
-            one that was not there.
-        forced: whether flags include headers before the source.
+    """Return what a build of the file `source` found besides the content of the `headers` that it
+    read. `macros`: of the command line, `NAME=value`; `forced`: flags include headers before the
+    source. A file that came after `start_ns` counts as one that was not there.
 
     Raises `OSError` when a file is gone.
     """

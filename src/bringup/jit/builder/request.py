@@ -1,9 +1,8 @@
-"""What a caller asked for, in canonical form, and what makes two builds of it the same: the request
-key and the key record.
+"""What a caller asked for, in canonical form, and what makes two builds of it the same.
 
-The request key covers what is known before the compiler has run; directories enter only there: they
-decide which header is found, not what is built. The build key, over the record, covers everything
-that decides what is built, the headers that the compiler read among it.
+The request key covers what is known before the compiler has run; directories enter only there, for
+they decide which header is found. The build key, over the record, covers all that decides what is
+built, the headers that the compiler read among it.
 """
 
 from __future__ import annotations
@@ -77,16 +76,10 @@ class Request:
         answers: Sequence[str] = (),
         names: Sequence[str] = (),
     ) -> Record:
-        """Return what decides the binary.
-
-        Args:
-            source_digest: the content of the source.
-            headers: the digests of the headers in the order of their inclusion.
-            inputs: those of the other files that the build read beyond every build's: libraries and
-                scripts that flags link or name, data that it assembled, and programs that flags
-                chose.
-            answers: what `__has_include` was answered, in the order of the text.
-            names: the names of source and headers as the binary has them, where it can have any.
+        """Return what decides the binary: digests of the source, of the headers in the order of
+        their inclusion and of other `inputs` (what flags link or name, data that it assembled,
+        programs that flags chose), the `answers` of `__has_include`, and the `names` of source
+        and headers in the binary.
         """
         source, compiler = self.source, self.toolchain
         return {

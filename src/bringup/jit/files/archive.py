@@ -13,8 +13,8 @@ _NAMES = b"//"  # the member with all names that are longer than a header has ro
 
 
 def thin_members(path: str) -> Iterator[str]:
-    """Yield the files that the thin archive at `path` stands for, archives among them and theirs
-    too; nothing for another file. Raises `OSError` when it cannot be read.
+    """Yield the files that a thin archive names, those of archives among them too. Raises
+    `OSError`.
     """
     with open(path, "rb") as file:
         if file.read(len(_THIN)) != _THIN:

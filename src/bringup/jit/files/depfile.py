@@ -25,9 +25,7 @@ def read_depfile(path: str | os.PathLike[str]) -> list[str]:
 
 
 def is_whole(path: str | os.PathLike[str], *, ends_lines: bool) -> bool:
-    """Return whether the file has a rule, and goes on behind lines that say so. `ends_lines` says
-    that its writer ends the last line too.
-    """
+    """Return whether the file has a rule and is not cut off; `ends_lines`: the last ends too."""
     with open(path, "rb") as file:
         content = file.read()
     goes_on = content.rstrip(b"\n").endswith(b"\\")

@@ -1,6 +1,4 @@
-"""What an ELF file says of itself: the machine it is for, the symbols that it exports and wants
-(System V ABI, chapters 4 and 5).
-"""
+"""What an ELF file says of itself: machine and dynamic symbols (System V ABI, chapters 4, 5)."""
 
 from __future__ import annotations
 
@@ -29,10 +27,7 @@ _MACHINES = {
 
 
 def machine_of(path: str | os.PathLike[str]) -> str:
-    """Return the machine that the file was built for, or "" for a file that is no ELF.
-
-    Raises `OSError` when it cannot be read.
-    """
+    """Return the machine of an ELF file, or "" for another file. Raises `OSError`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         head = os.read(descriptor, 20)
@@ -72,9 +67,7 @@ _UNIQUE, _WEAK = 10, 2  # bindings
 
 
 def symbols_of(path: str | os.PathLike[str]) -> Symbols | None:
-    """Return the dynamic symbols of a 64-bit little-endian library; None for a file that is none,
-    or whose table of sections is damaged. Raises `OSError` when it cannot be read.
-    """
+    """Return the dynamic symbols of a 64-bit little-endian library, or None. Raises `OSError`."""
     content = Path(path).read_bytes()
     if content[:6] != b"\x7fELF\x02\x01":
         return None
@@ -85,9 +78,9 @@ def symbols_of(path: str | os.PathLike[str]) -> Symbols | None:
 
 
 def keep_symbols_apart(path: str | os.PathLike[str]) -> None:
-    """Make the inline variables and static variables of inline functions in a host's library its
-    own: the loader makes unique ones (STB_GNU_UNIQUE) one for the process, whatever flags it is
-    opened with, and never unloads the library. Raises `OSError` when it cannot be written.
+    """Make the unique symbols (STB_GNU_UNIQUE: inline and their static variables) of a host's
+    library weak: the loader has one of each for the process, and never unloads the library.
+    Raises `OSError`.
     """
     content = bytearray(Path(path).read_bytes())
     if content[:6] != b"\x7fELF\x02\x01" or machine_of(path) == DEVICE_CODE:

@@ -1,8 +1,7 @@
 """Which entries are in use, when they were used last, and how much a store holds.
 
-A process marks what it loads in one file of its own, which it keeps locked as long as it lives;
-so pruning sees at once what must stay, and a process that was killed holds nothing. Sizes
-are counted in 16 shards, so that nothing scans the store when an entry is added.
+A process marks what it loads in a file that it keeps locked while it lives, so pruning sees what
+must stay. Sizes are counted in 16 shards, so that nothing scans the store when an entry is added.
 """
 
 from __future__ import annotations

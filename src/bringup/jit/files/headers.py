@@ -1,8 +1,5 @@
-"""Whether a build would read the same headers again: the content of those that it read, and the
-places where files were looked for, found or not.
-
-Owns headers and searched places as they are remembered. Which headers a build reads, only its
-compiler knows; where it looked for them is worked out in `search`.
+"""Whether a build would read the same headers again: their content, and where files were looked
+for, found or not.
 """
 
 from __future__ import annotations
@@ -110,9 +107,9 @@ class Searched(NamedTuple):
 
 
 class PortableHeader(NamedTuple):
-    """A header as another machine finds it: the name of a folder of the request (`source`,
-    `bringup`, `include0`, ...), or nothing for one of the system, and the path from there. Or a
-    place where a file was looked for: its digest then says whether there was one.
+    """A header as another machine finds it: a folder of the request (`source`, `bringup`,
+    `include0`, ...; "" for the system's) and the path from there; or a place whose digest says
+    whether a file was there.
     """
 
     root: str
@@ -130,8 +127,8 @@ class PortableHeader(NamedTuple):
         return self.digest == _IS_THERE
 
     def holds(self, roots: Sequence[tuple[str, str]], *, system: bool) -> bool:
-        """Return whether it is the same here. Headers of the system count as the same where
-        `system` is false: without their compiler they are not there at all.
+        """Return whether it is the same here; without `system` the system's headers count as the
+        same.
         """
         if not self.root:
             folder = ""
@@ -210,9 +207,7 @@ def _settled_stamp(folder: str) -> Stamp | None:
 
 
 def _nearest_folder(path: str) -> tuple[str, bool]:
-    """Return the innermost existing folder on the way to a file, and whether its stamp proves that
-    nothing came or went, which a link elsewhere does not.
-    """
+    """Return a file's innermost existing folder, and whether its stamp proves that nothing came."""
     certain = not os.path.islink(path)
     folder = os.path.dirname(path)
     while folder != os.path.dirname(folder) and not os.path.isdir(folder):

@@ -1,8 +1,4 @@
-"""File identity: the content of a file decides, and its digest is only remembered while nothing
-touched the file.
-
-Owns stamps (what `stat` says of a file) and the digest memo of this process.
-"""
+"""File identity: stamps (what `stat` says), and digests of files that nothing touched."""
 
 from __future__ import annotations
 
@@ -38,8 +34,8 @@ def file_time_ns() -> int:
 
 
 def next_file_time_ns() -> int:
-    """Return a time that comes between what changed before this call and what changes behind it,
-    for the clock of files is finer at times. Waits for its next tick, a few milliseconds.
+    """Return a time between what changed before this call and what changes after it, by waiting for
+    the next tick of the files' clock, a few milliseconds: that of writes is finer at times.
     """
     before = time.time_ns()
     for _ in range(_TICKS):
@@ -79,9 +75,7 @@ def _open_at_once(path: str, flags: int) -> int:
 
 
 def quick_digest(content: bytes) -> str:
-    """BLAKE2b of `content` in 256 bits, in hex: for what stays on this machine. The first SHA-256
-    of a process costs as much as everything else about a small kernel.
-    """
+    """Return BLAKE2b of `content`, for this machine: the first SHA-256 takes long."""
     return hashlib.blake2b(content, digest_size=32).hexdigest()
 
 

@@ -1,9 +1,7 @@
 """Where things lie in a store, and whether the store may be trusted and written.
 
-    <root>/v1/<ab>/<key>/    an entry: kernel.so, meta.json, build.log, source
-    <root>/v1/.<name>/       everything else
-
-Owns no content: what is in a folder belongs to the module that asks for it.
+<root>/v1/<ab>/<key>/    an entry: kernel.so, meta.json, build.log, source
+<root>/v1/.<name>/       everything else
 """
 
 from __future__ import annotations
@@ -79,9 +77,7 @@ def write_durably(path: Path, content: bytes) -> None:
 
 
 def sync(*paths: Path) -> None:
-    """Wait until the disk has the files or folders as they are. All at once: a journal is written
-    once for those that wait together, and that is what takes the time.
-    """
+    """Wait until the disk has files or folders; all at once, for they share a write."""
     from concurrent.futures import ThreadPoolExecutor  # a lookup has no use for it
 
     with ThreadPoolExecutor(len(paths)) as pool:
@@ -152,8 +148,8 @@ class StoreLayout:
         return self.root / _VERSION
 
     def distrust(self) -> str:
-        """Return why nothing may be loaded from here, or "". Code is loaded from the store, so
-        nothing else may write it, or put another one in its place.
+        """Return why no code may be loaded from here, since others could write or replace it, or
+        "".
         """
         return _open_fault(self._store, follow=False, sticky_is_safe=False) or _open_fault(
             self._root, follow=True, sticky_is_safe=True

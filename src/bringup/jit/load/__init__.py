@@ -1,5 +1,1 @@
-"""A binary on disk becomes a kernel of this process.
-
-`binary`: loading and unloading. `prebuilt`: libraries that are built already. `cuda_kernel`:
-device code on a GPU.
-"""
+"""A binary becomes a kernel of this process: `binary`, `prebuilt` libraries, `cuda_kernel`."""

@@ -1,7 +1,7 @@
-"""What a compile returns: a file on disk that can be loaded into the native kernel table.
+"""What a compile returns: a file that is loaded into the native kernel table, and unloaded.
 
-Owns loading and unloading: an entry of a store is marked as in use while this process has it
-loaded, and a store on a file system that nothing may be executed from is loaded through memory.
+An entry of a store is marked as in use while it is loaded; one on a file system that nothing may be
+executed from is loaded through memory.
 """
 
 from __future__ import annotations

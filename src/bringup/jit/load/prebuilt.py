@@ -1,7 +1,5 @@
-"""Libraries that are built already, and the functions that are called as they are.
-
-Owns what is said about a library before it is loaded (its symbols), and loading: two builds of one
-file, and libraries that want tvm-ffi's runtime.
+"""Libraries that are built already: what their symbols say, two builds of one file, and libraries
+that want tvm-ffi's runtime.
 """
 
 from __future__ import annotations
@@ -31,9 +29,7 @@ def library_key(source: Source) -> str:
 
 
 def check_symbol(source: Source) -> None:
-    """Raise `ValueError` when the library does not export the entry, with what it may be called
-    there, and `FileNotFoundError` when there is no such file.
-    """
+    """Raise `ValueError` for an entry that is not exported, `FileNotFoundError` without a file."""
     source.digest()
     symbols = symbols_of(str(source.path))
     if symbols is None:
@@ -65,11 +61,8 @@ def _hint(source: Source, symbols: Symbols) -> str:
 
 
 def path_to_load(library: Path) -> str:
-    """Return the path by which a library is opened, once what it needs is there.
-
-    The loader takes a path that it knows for the library that it has, so another build of the same
-    file is opened by another spelling of its path.
-
+    """Return the path by which a library is opened, once what it needs is there: the loader takes a
+    known path for the library that it has, so another build of the file gets another spelling.
     Raises `CompileError` when the file was changed in place under a library that is loaded.
     """
     symbols = symbols_of(str(library))

@@ -1,7 +1,5 @@
-"""A kernel that is nowhere yet: built once among all processes that want it, and published.
-
-Owns single flight between processes and the way into a private cache. The lock is that of `locks`,
-what is asked while it is held stands in `lookups`.
+"""A kernel that is nowhere yet: built once among all processes that want it, and published, in a
+private cache where the one in use cannot take it.
 """
 
 from __future__ import annotations
@@ -35,17 +33,14 @@ _log = settings.logger("jit")
 
 
 def lock_seconds() -> float:
-    """Return how long to wait for another process, longer than its compiler may run. After that
-    this one builds too: two builds of one request are a waste, not an error.
+    """Return how long to wait for another process, longer than its compiler may run; then build
+    too.
     """
     return settings.jit_timeout() + 30
 
 
 def build_somewhere(request: Request, source_digest: str, store: Cache) -> Hit:
-    """Build into the store, or into a private cache where that is not possible.
-
-    Raises `CompileError`, and `SourceChangedError` when the source was changed.
-    """
+    """Build into the store or else a private cache. Raises `CompileError`, `SourceChangedError`."""
     try:
         return _build_once(request, source_digest, store)
     except StoreUnwritableError as error:

@@ -1,7 +1,7 @@
 """`compile`: from a source to a binary.
 
-Owns single flight between threads (one build of a request at a time) and the frozen state; where a
-binary is looked for stands in `lookups`. No lock is held that another request or a hit could need.
+Owns single flight between threads and the frozen state. No lock is held that another request or a
+hit could need.
 """
 
 from __future__ import annotations

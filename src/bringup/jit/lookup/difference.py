@@ -73,9 +73,7 @@ def _distance(found: Sequence[Difference]) -> tuple[int, int]:
 def nearest(
     store: Cache, name: str, record: Record, *, but: str = ""
 ) -> tuple[str, tuple[Difference, ...]] | None:
-    """Key of the entry for a source called `name` that differs least from `record`, and how; None
-    when there is no such entry. The entry with the key `but` does not count.
-    """
+    """Return key and differences of the entry of source `name`, but `but`, nearest to `record`."""
     best: tuple[str, tuple[Difference, ...]] | None = None
     for entry in store.entries():
         if entry.name != name or entry.key == but:

@@ -1,7 +1,4 @@
-"""What happens while kernels are found and built, for listeners: progress, records, diagnostics.
-
-Owns the list of listeners and the events. Emitting costs one look at an empty tuple without any.
-"""
+"""What happens while kernels are found and built, for listeners; free of cost without any."""
 
 from __future__ import annotations
 
@@ -49,9 +46,7 @@ class CompileFailed(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """Another process builds this request, and this one has waited for `seconds` so far. Emitted
-    again every few seconds.
-    """
+    """Another process builds this request. Emitted again every few seconds."""
 
     request: Request
     key: str
@@ -80,10 +75,8 @@ os.register_at_fork(after_in_child=_reset_lock)
 
 
 def subscribe(listener: Listener, *kinds: type[Event]) -> Callable[[], None]:
-    """From now on `listener` is called with every event of these kinds (without any: of all), on
-    the thread where it happens. Returns what ends that.
-
-    A listener may not raise: what it raises is logged and does not disturb the build.
+    """Call `listener` with every event of these kinds, of all without any, on the thread where it
+    happens; return what ends that. What it raises is logged and does not disturb the build.
     """
     global _listeners
     entry = listener, kinds or _KINDS  # an object of its own: a listener may be there twice

@@ -1,8 +1,4 @@
-"""Where a kernel is looked for: the look-ups, in their order, and when each of them is asked.
-
-Owns the order and the conditions. What a look-up does belongs to the store, the shared tier and the
-builder; single flight belongs to `compilation` (threads) and `building` (processes).
-"""
+"""Where a kernel is looked for: the look-ups, in their order, and when each of them is asked."""
 
 from __future__ import annotations
 
@@ -91,11 +87,9 @@ def private_cache(question: Question) -> Hit | None:
 
 
 def portable_index(question: Question) -> Hit | None:
-    """Return what was imported, whatever compiler built it; without a compiler, whatever was built
-    before, here or elsewhere, for this source, these macros and flags.
-
-    Raises `MissingCompilerError` without a compiler, saying why the entries that come near do not
-    do.
+    """Return what was imported, whatever compiler built it; without a compiler, any build of this
+    source, these macros and flags. Raises `MissingCompilerError` with why those that come near
+    do not do.
     """
     request, store, missing = question.request, question.store, question.missing
     hit, refused = store.lookup_portable(

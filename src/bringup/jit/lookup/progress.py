@@ -1,8 +1,6 @@
-"""What people see while kernels are built: nothing for a hit or a quick compile, otherwise a live
-display on a terminal and plain lines elsewhere, on stderr.
-
-Compiles announce themselves as events; they are shown once they have taken two seconds together.
-`batch` shows a known number of kernels from the start.
+"""What people see while kernels are built: nothing for a hit or compiles of less than two seconds
+together, then a live display on a terminal and plain lines elsewhere, on stderr. `batch` shows a
+known number of kernels from the start.
 """
 
 from __future__ import annotations
@@ -121,12 +119,7 @@ def _note(text: str) -> None:
 
 class _Work:
     """Compiles under way, shown from `start` on: a line on a terminal, or lines from time to time.
-
-    Args:
-        total: how many kernels there are; None when that is not known beforehand.
-        name: what is compiled first.
-        start: the monotonic time from which on it is shown.
-        since: when it began.
+    `total` is None when it is not known; `name` is compiled first; `since`: when it began.
     """
 
     def __init__(self, total: int | None, name: str, *, start: float, since: float) -> None:
@@ -203,8 +196,8 @@ class _Work:
 
 @contextlib.contextmanager
 def batch(total: int) -> Iterator[Callable[[str], None]]:
-    """Show `total` kernels being built: at once when they are several, a single one when it takes
-    long. Gives what is called with a line for each that is done.
+    """Show `total` kernels being built, one alone when it takes long; gives what takes a line for
+    each.
     """
     if not _wanted():
         yield lambda text: None

@@ -39,19 +39,9 @@ def publish(
     store: Cache,
     facts: Mapping[str, object],
 ) -> Hit:
-    """Make what was built for a request an entry that is found by it, and by others without a
-    compiler.
-
-    Args:
-        request: what was asked for.
-        record: the key record of the build.
-        files: the headers and other files that it read.
-        searched: where else it looked.
-        staged: the folder with what was built.
-        store: where it goes.
-        facts: what else meta.json is to say.
-
-    Raises `StoreUnwritableError`.
+    """Make what was built for a request, in the folder `staged` from `files` and with a key
+    `record`, an entry that is found by it, and by others without a compiler. `facts`: what else
+    meta.json says. Raises `StoreUnwritableError`.
     """
     compiler = request.toolchain
     roots = portable_roots(request)

@@ -1,6 +1,4 @@
-"""One kernel that a caller may want: what `compile` is called with, as a value that can be stored,
-sent to another process, and recorded while a program runs.
-"""
+"""What `compile` is called with as a value: stored, sent to another process, recorded in a run."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Kernels at the wrong time: a miss while compiling is frozen, a compile after warm-up. Both name
-the kernel, what the nearest known one has otherwise, and how to have it built beforehand.
+"""Kernels at the wrong time, a miss while frozen or a compile after warm-up: which, what the
+nearest known one has otherwise, and how to build it beforehand.
 """
 
 from __future__ import annotations
@@ -47,9 +47,7 @@ def missing_kernel(request: Request, source_digest: str, store: Cache) -> Missin
 
 
 def prebuild_command(spec: Spec, key: str, store: Cache) -> str:
-    """Return a command line that builds `spec` into the cache in use here. The spec is left in the
-    cache; where that cannot be written it is in the command itself.
-    """
+    """Return a command that builds `spec` into this cache, by a file in it or by itself."""
     variables = settings.inherited("BRINGUP_CACHE_DIR", "BRINGUP_JIT_CXX")
     words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     python = shlex.quote(sys.executable or "python")

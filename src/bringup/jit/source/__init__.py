@@ -1,6 +1,6 @@
 """What is compiled, and what its text says.
 
-`source`: a file or a text, and its entry. `lexer`: what in a text is code. `include_scan`: the
-headers and probes in it. `declaration`, `param_struct`: what it says of a function and of a
-parameter struct.
+`source`: a file or a text, and its entry. `lexer`: what is code. `include_scan`: headers and
+probes. `declaration`, `param_struct`: what it says of functions and structs. `element`, `writer`:
+entries that are written for it.
 """

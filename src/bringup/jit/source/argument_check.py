@@ -1,8 +1,7 @@
 """Whether a function takes what `args=` passes: items against the parameters that it declares.
 
-C converts without a word: a float into a whole number, a number into one of fewer bits, any address
-into any other. What would lose a value or lead to other memory is refused at definition, or has a
-range that is looked at before each call.
+C converts without a word; what would lose a value or lead to other memory is refused at definition,
+or has a range that is looked at before each call.
 """
 
 from __future__ import annotations
@@ -84,10 +83,9 @@ def fit(
     values: bool = False,
     signature: Sequence[Argument] = (),
 ) -> CParameter:
-    """Return the parameter as the function takes it. With `values` nothing converts it: it has to
-    be of the declared type already.
-
-    Raises `ValueError` starting with `where` for what the function would read as something else.
+    """Return the parameter as the function takes it; with `values` it has to be of the type
+    already. Raises `ValueError` starting with `where` for what the function would read as
+    something else.
     """
     wrong = ""
     if parameter.by_reference:

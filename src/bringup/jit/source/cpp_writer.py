@@ -1,7 +1,4 @@
-"""Entries in C++: of kernel.h's form, and around these with plain values.
-
-What their pieces mean is in include/bringup/element.h.
-"""
+"""Entries in C++, by include/bringup/element.h: of kernel.h's form, and with plain values."""
 
 from __future__ import annotations
 
@@ -65,8 +62,8 @@ class CppWriter(Writer):
         return Written(made.source, made.flags, binding, (_DENSE, dense), several)
 
     def reduction(self, element: Element, *, values: bool) -> Written:
-        """Return an entry that gives the elements behind each result to an object of the author's
-        class; with `values` one that calls it.
+        """Return an entry that feeds each result's elements to the author's class, or one that
+        calls it.
         """
         text = _reduction_body(element)
         if not values:

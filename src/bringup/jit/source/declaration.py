@@ -1,9 +1,7 @@
-"""What a source says of a function: the types of its parameters, as far as the text shows them,
-with the headers beside it.
+"""What a source and the headers beside it show of a function: the types of its parameters.
 
-Only for what has to be known before the compiler runs, and for what C converts without a word (a
-64-bit number into an `int`). A type of other headers stays unknown here: the generated entry holds
-it against what is passed.
+For what has to be known before the compiler runs, and for what C converts without a word. A type of
+other headers stays unknown: the generated entry holds it against what is passed.
 """
 
 from __future__ import annotations
@@ -125,9 +123,7 @@ def _base_of(text: str) -> tuple[str, int]:
 def declared_in(
     source: Source, entry: str, words: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[Declared, ...] | None:
-    """Return the parameters that a source declares for a function, with the headers beside it;
-    None where it does not show them. `words`: see `declaration_in`.
-    """
+    """Return the parameters in a source or the headers beside it, or None; see `declaration_in`."""
     text = source.content().decode(errors="replace")
     declared = declaration_in(text, entry, words)
     if declared is None or any(not one.word and not one.dtype for one in declared):
@@ -149,8 +145,8 @@ def check_returns_nothing(source: Source, entry: str) -> None:
 
 
 def after_position(entry: str, declared: Sequence[Declared]) -> tuple[Declared, ...]:
-    """Return the parameters behind the place in the grid, which comes first in kernels that are
-    built like the host's code. Raises `ValueError` where it does not.
+    """Return the parameters behind the place in the grid. Raises `ValueError` where it is not
+    first.
     """
     position = declared[0].text if declared else ""
     if not re.fullmatch(r"(const\s+)?bringup_position(\s+const)?\s*\*\s*\w*", position):
@@ -169,11 +165,8 @@ def as_declared(
     signature: Sequence[Argument] = (),
 ) -> tuple[CParameter, ...]:
     """Return the parameters as the source declares them: whole numbers with the range of their
-    type, addresses with the dtype of their elements. `signature` says which arguments the operator
-    writes.
-
-    Raises `ValueError` when the function takes another number of parameters, is not there, or has a
-    parameter that would not hold what it gets.
+    type, addresses with the dtype of their elements. Raises `ValueError` for another number of
+    parameters, a function that is not there, or a parameter that would not hold what it gets.
     """
     if declared is None:
         _refuse_unknown(source, where)

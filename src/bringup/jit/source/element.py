@@ -1,11 +1,10 @@
-"""What an operator computes for one element, as a text that every target's language can say:
-`"self + value * tensor1 * tensor2"`.
+"""What an operator computes for one element, as a text that every target's language can say: `"self
++ value * tensor1 * tensor2"`.
 
-The text is Python's: numbers, `+ - * / **`, comparisons, `and or not`, `a if condition else b`,
-functions, names of arguments, and before the result lines that name a part of it
-(`t = tanh(self); grad * (1 - t * t)`). What is asked of an argument that is None or a text
-(`min is None`, `approximate == "tanh"`) is answered when the code is written. Several results are
-separated by commas, as in Python. `uniform()` is a random number of the element in [0, 1).
+It is Python: numbers, `+ - * / **`, comparisons, `and or not`, `a if condition else b`, functions,
+names of arguments, and lines that name a part (`t = tanh(self); grad * (1 - t * t)`). What is asked
+of an argument that is None or a text is answered when the code is written. Several results are
+separated by commas; `uniform()` is a random number of the element in [0, 1).
 """
 
 from __future__ import annotations
@@ -191,8 +190,8 @@ class _Writer:
         self._draws = 0
 
     def value(self, node: ast.expr) -> str:
-        """Return a number of the type computed in. What is made of exact numbers alone is rounded
-        to it once, as torch computes with numbers before it meets tensors.
+        """Return a number of the type computed in; exact numbers are joined first, as torch does
+        it.
         """
         if self._is_exact(node):
             known = {name: value and str(value) for name, value in self._known.items()}

@@ -8,9 +8,7 @@ ENTRY = "bringup_run"
 
 
 def included(source: Source) -> str:
-    """Return the lines that bring a source into a generated one: its text, or an include of its
-    file.
-    """
+    """Return the lines that bring a source into a generated one: its text, or an include."""
     if source.path is not None:
         return f'#include "{source.file_name}"'
     return f'#line 1 "{source.name}"\n{source.text}\n#line 1 "{source.name} (its entry)"'

@@ -1,9 +1,7 @@
-"""What sources and headers ask of the file system, read off their text: the headers they include,
-and the probes (`__has_include`) whose answers decide what is compiled.
+"""The headers that a text includes, and the probes (`__has_include`) that decide what is compiled.
 
-A compiler says which headers it read, not which probes it answered nor where else it looked. An
-include that is not found here is recognised among what the compiler read; a probe has to be found,
-so one whose operand the text does not tell is reported as `Untracked`.
+A compiler says which headers it read, not which probes it answered nor where else it looked: a
+probe whose operand the text does not tell is `Untracked`.
 """
 
 from __future__ import annotations
@@ -158,13 +156,8 @@ def _directives_of(path: str) -> tuple[_Directive, ...]:
 
 
 def probes_of(paths: Sequence[str], command_line: Iterable[str] = ()) -> Probes:
-    """Return the probes of the files that one build read.
-
-    Args:
-        paths: the files, in the order in which they were read.
-        command_line: the macros of the command line, `NAME=value`.
-
-    Raises `OSError` when a file is gone.
+    """Return the probes of the files that one build read, `paths` in order; `command_line`: its
+    macros, `NAME=value`. Raises `OSError` when a file is gone.
     """
     given = [_Directive("define", f" {macro.replace('=', ' ', 1)}") for macro in command_line]
     suspects = {path: _directives_of(path) for path in paths if mentions_of(path).suspect}

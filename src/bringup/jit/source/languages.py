@@ -1,8 +1,7 @@
 """What file suffixes mean. Targets bring their languages, and packages bring targets.
 
-An entry point of the group `bringup.targets` names a module that registers its targets when it is
-imported, or a function that does. It is imported when a suffix or a target is asked for that is not
-known yet.
+An entry point of `bringup.targets` names a module or function that registers its targets. It is
+imported when a suffix or target is asked for that is not known yet.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""What in the text of a C or C++ file is code: comments, literals and directives are told apart as
-a compiler does, one token after the other.
-
-A quote or `/*` begins something only where no other token has it: not in a text, a raw string, a
-number with separators (`1'000`), or behind an unclosed quote, which ends with its line.
+"""What in the text of a C or C++ file is code: a quote or `/*` begins something only where no other
+token has it: a text, a raw string, a number with separators, an unclosed quote up to its line's
+end.
 """
 
 from __future__ import annotations

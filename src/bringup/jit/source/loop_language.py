@@ -1,8 +1,4 @@
-"""What a target says of its language so that loop nests can be generated in it, for torch.compile.
-
-The generated text is C with the vocabulary that `LoopLanguage` lists; a target's `prelude` gives
-each word its meaning. How the kit's two languages do it: `c_loops.py`, and the OpenCL package.
-"""
+"""What a target says of its language so that torch.compile's loop nests can be written in it."""
 
 from __future__ import annotations
 

@@ -1,9 +1,7 @@
-"""What the text of a source says of its parameter struct and of its optional functions, and what
-its symbols say of these.
+"""What a source's text and symbols say of its parameter struct and optional functions.
 
-The struct is read for C, and for entries that take `const void*`: there the compiler cannot hold it
-against `params=`. In C++ with a pointer to the struct, include/bringup/glue.h does. Read is what is
-written plainly; a type behind a typedef or a macro is taken for right.
+The struct is read for C and for entries that take `const void*`; for others include/bringup/glue.h
+holds it against `params=`. A type behind a typedef or a macro is taken for right.
 """
 
 from __future__ import annotations
@@ -92,8 +90,8 @@ def check_text(text: str, entry: str, items: Sequence[CParameter]) -> str:
 
 
 def check_args_text(text: str, entry: str) -> str:
-    """Return why the entry of a source with `abi="args"` gets something else, or why an optional
-    function has no caller; "" where neither is so.
+    """Return why an entry of form "args" gets something else, or an optional function no caller, or
+    "".
     """
     if not re.search(rf"\b{entry}\s*\(\s*void\s*\*\s*(\*|\w+\s*\[)", text):  # almost always
         declared = declaration_in(text, entry)

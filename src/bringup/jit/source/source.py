@@ -1,6 +1,4 @@
-"""What is compiled: a kernel source with its entry point. Owns what a source may look like, not
-how it is built.
-"""
+"""What is compiled: a kernel source with its entry point, not how it is built."""
 
 from __future__ import annotations
 

@@ -1,10 +1,8 @@
-"""The code around an author's function for one element: what a target's writer is asked for, and
-what the kernels that it writes are called with.
+"""What a target's writer is asked for: the code around an author's function for one element.
 
-A kernel of a device that runs the host's code has kernel.h's form and gets tensors as they are. One
-of any other device gets plain values, in an order that is stated here once for all targets: what
-belongs to each argument, then to each result, then the sizes. Dimensions are merged as far as
-possible, and there are `RANK` of them: the first ones may have size 1.
+A device that runs the host's code gets kernel.h's form. Any other gets plain values: what belongs
+to each argument, then to each result, then the sizes. Dimensions are merged as far as possible, and
+there are `RANK` of them: the first ones may have size 1.
 """
 
 from __future__ import annotations

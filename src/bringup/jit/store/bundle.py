@@ -1,8 +1,7 @@
-"""Bundles: entries of a store in one file, for machines that have no compiler.
+"""Bundles: entries in one file, for machines that have no compiler.
 
-A bundle is a zip archive: `bundle.json` names the entries with the digest of their meta.json, which
-has the digests of their files. Everything is checked before anything is taken; a bundle is as
-trustworthy as where it comes from, for it is not signed.
+A zip archive, whose `bundle.json` has digests of meta.json files, which have those of their files.
+All is checked before anything is taken; nothing is signed.
 """
 
 from __future__ import annotations
@@ -108,10 +107,7 @@ def write_bundle(entries: Iterable[Packed]) -> bytes:
 
 
 def read_bundle(content: bytes, what: str) -> list[Packed]:
-    """Return the entries of a bundle, all of them checked. `what` is its name in messages.
-
-    Raises `BundleError`.
-    """
+    """Return a bundle's entries, checked; messages call it `what`. Raises `BundleError`."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             index = json.loads(archive.read(_INDEX))

@@ -1,10 +1,8 @@
-"""What calls of `compile` were answered with, for other processes: one record for each call, with
-the stamps of all that the answer depends on. A new process then needs neither the compiler's
-answers nor the manifest, and checks the stamps in one native call.
+"""What calls of `compile` were answered with: a record each, with the stamps of all that the answer
+depends on, so that a new process needs neither the compiler's answers nor the manifest.
 
-Owns the records: their names, when there may be one, and writing them. They are read by
-`native/runtime/call_record.cpp`. Any doubt about a record costs the longer way, never a wrong
-kernel: that way looks at contents, a record at stamps alone.
+Read by `native/runtime/call_record.cpp`. Any doubt about a record costs the longer way, which looks
+at contents, never a wrong kernel.
 """
 
 from __future__ import annotations
@@ -45,9 +43,8 @@ class CallIndex:
         self._prefix = f"{layout.prefix}{self.FOLDER}/"
 
     def find(self, name: str, proved: str) -> RecordedBuild | None:
-        """Return the build of the call of this name, if all that it depends on is as it was.
-        `proved`: the key of the build that this process has found before, if any: for that one the
-        compiler's parts and the system's headers are not looked at once more.
+        """Return the build of this call if nothing changed; for the key `proved` the compiler is
+        not looked at once more.
         """
         found = _native.core().recall_call(os.fsencode(self._prefix + name), proved)
         return None if found is None else RecordedBuild(*found)
@@ -58,9 +55,8 @@ class CallIndex:
 
 
 def call_name(request: Request) -> str:
-    """Return the call name: what is known before a compiler is looked for; "" when only the
-    compiler says what would be built: a debug build, or a target with an own way to find its
-    compiler.
+    """Return the call's name, or "" when only the compiler says what would be built: a debug build,
+    or a target with an own way to find its compiler.
     """
     if request.debug:
         return ""
@@ -78,14 +74,7 @@ def call_name(request: Request) -> str:
 
 
 def call_record(request: Request, source_digest: str, hit: Hit) -> bytes | None:
-    """Return the record of a call, or None when stamps cannot stand for all that its answer depends
-    on.
-
-    Args:
-        request: what was asked for, with its compiler.
-        source_digest: the content of the source that was built.
-        hit: the answer.
-    """
+    """Return the record of a call with this answer, or None when stamps cannot stand for it."""
     compiler = request.toolchain
     passed_over = request.platform.passed_over(compiler.compiler)
     if passed_over is None or compiler.lacking:
@@ -120,9 +109,7 @@ def call_record(request: Request, source_digest: str, hit: Hit) -> bytes | None:
 
 
 def watched(request: Request, headers: Iterable[Header]) -> tuple[Header, ...]:
-    """Return the headers that are looked at in every call: those beside the source, in folders of
-    the request, or named by its flags; the system's are left out.
-    """
+    """Return the headers beside the source, in the request's folders or named by its flags."""
     folders = (
         request.source.directory,
         *request.toolchain.include_directories,

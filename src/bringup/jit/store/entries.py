@@ -1,6 +1,4 @@
-"""What a store answers with: an entry that was found, and how it is found where its compiler is
-not known.
-"""
+"""What a store answers with: an entry, and how it is found where its compiler is not known."""
 
 from __future__ import annotations
 

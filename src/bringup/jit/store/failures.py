@@ -1,9 +1,7 @@
-"""The negative cache: a source that failed is not compiled again until something changes that its
-failure could depend on.
+"""A source that failed is not compiled again until something changes that it could depend on.
 
-Only what the source is to blame for is kept: a diagnostic that names a place in it, or a function
-that is not defined. A compiler that was killed, ran out of time, memory or disk, or lacks a part of
-itself is asked again.
+Only what the source is to blame for is kept, not a compiler that was killed or ran out of time,
+memory or disk.
 """
 
 from __future__ import annotations
@@ -141,7 +139,7 @@ class Failures:
 def _ask_what_is_missing(
     request: Request, command: Sequence[str], staged: Path
 ) -> tuple[list[str], Searched]:
-    """Return the headers found, and all places of missing ones, by asking for dependencies alone: a
+    """Return headers found and all places of missing ones, by asking for dependencies alone: a
     compiler that stops at a missing header does not list what it read.
     """
     if request.toolchain.family not in ("gcc", "clang"):

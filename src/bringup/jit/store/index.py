@@ -1,8 +1,7 @@
-"""The indexes of a store: from what is asked for to the builds that answered it.
+"""From what is asked for to the builds that answered it; a lost index costs a build.
 
-`RequestIndex` answers where the compiler is known: the compiler is part of the question.
-`PortableIndex` answers by source, macros, flags and target alone, for machines without a compiler
-and for builds that came from elsewhere. Both are only indexes: a lost or damaged one costs a build.
+`RequestIndex` answers where the compiler is known, `PortableIndex` by source, macros, flags and
+target alone.
 """
 
 from __future__ import annotations

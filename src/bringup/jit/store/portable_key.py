@@ -1,8 +1,5 @@
-"""What was asked for in terms that need no compiler: the portable key, and the folders of a
-request by name.
-
-The compiler, its version and the instruction set are not in this key: they are checked on the entry
-that is found.
+"""The portable key, of what was asked for in terms that need no compiler, and the folders of a
+request by name. Compiler and instruction set are checked on the entry that is found.
 """
 
 from __future__ import annotations

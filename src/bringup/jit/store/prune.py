@@ -1,6 +1,5 @@
-"""Keeps a store within its bounds: the entries used longest ago go first, and none that a living
-process has loaded. Whatever else is left behind (killed builds, locks, indexes of entries that are
-gone, failures, damaged entries) goes by age.
+"""Keeps a store within its bounds: the entries used longest ago go first, none that a living
+process has loaded; whatever else is left behind goes by age.
 """
 
 from __future__ import annotations
@@ -118,8 +117,8 @@ def _count(layout: StoreLayout, left: Iterable[_PruneCandidate]) -> None:
 def prune(
     layout: StoreLayout, max_bytes: float, max_entries: float, *, keep: Collection[str] = ()
 ) -> Pruned:
-    """Remove entries, but none of `keep`, until both bounds hold, and everything that is stale.
-    Raises `StoreUnwritableError`.
+    """Remove entries but `keep` until both bounds hold, and what is stale. Raises
+    `StoreUnwritableError`.
     """
     entries = scan(layout)
     size, count = sum(entry.size for entry in entries), len(entries)
@@ -142,9 +141,7 @@ def prune(
 
 
 def clear(layout: StoreLayout) -> Pruned:
-    """Remove everything but what living processes have loaded, and builds that run. Raises
-    `StoreUnwritableError`.
-    """
+    """Remove all but what living processes have loaded or build. Raises `StoreUnwritableError`."""
     done = prune(layout, 0, 0)
     for name in (FAILED, QUARANTINE, _TOOLCHAINS, _CALLS):
         for path in layout.files(name):
@@ -155,8 +152,8 @@ def clear(layout: StoreLayout) -> Pruned:
 def prune_when_full(
     layout: StoreLayout, max_bytes: float, max_entries: float, keep: Collection[str]
 ) -> Pruned:
-    """After entries came: looks at the counters, and only if they say so at the entries. Those of
-    `keep` stay: their builder loads them next. Raises `StoreUnwritableError`.
+    """Prune all but `keep` if the counters say that bounds are passed. Raises
+    `StoreUnwritableError`.
     """
     size, count = Sizes(layout).total()
     if size <= max_bytes and count <= max_entries:

@@ -3,8 +3,7 @@
     <url>/v1/ac/<key>      which entry answers what was asked for, built by this compiler
     <url>/v1/cas/<digest>  the entry, as a bundle, under the SHA-256 of its content
 
-Nothing here may fail or delay a call: what does not answer in time is left alone for a while, with
-one warning, and what is not what its name says is not used.
+Nothing here may fail or delay a call: what does not answer in time is left alone for a while.
 """
 
 from __future__ import annotations
@@ -38,12 +37,8 @@ class _NoAnswerError(Exception):
 
 
 class Tier:
-    """One shared tier.
-
-    Args:
-        url: where it is, as fsspec has it: `s3://...`, `gs://...`, `file:///...`.
-        seconds: how long one request may take.
-        pause_seconds: how long it is left alone after it has not answered.
+    """One shared tier at a `url` of fsspec (`s3://...`, `gs://...`, `file:///...`), left alone for
+    `pause_seconds` after a request that took longer than `seconds`.
     """
 
     def __init__(self, url: str, seconds: float, *, pause_seconds: float = 60.0) -> None:

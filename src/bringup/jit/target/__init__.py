@@ -1,6 +1,5 @@
 """What kernels are built for, and the compilers that do it. One module for each vendor.
 
-`target`: the interface. `toolchain`: what is known of a compiler. `compiler_process`: running one.
-`flags`: macros and options in canonical form. `debug`: what is added for debugging. `machine`: what
-this processor can run. `gnu`, `cuda` and `nvrtc`, `ascend`, `triton`: the targets there are.
+`target`: the interface. `toolchain`, `compiler_process`: a compiler, and running it. `flags`,
+`debug`: options. `machine`: what this processor can run.
 """

@@ -1,7 +1,5 @@
-"""The target of Huawei's Ascend NPUs: AscendC sources, built by the compiler of the CANN toolkit.
-
-The command is the one that the toolkit documents for a shared library of a `.cpp` file. There is no
-such compiler and no such NPU where bringup is tested: its tests run a stand-in.
+"""The target of Huawei's Ascend NPUs: AscendC, built by the CANN toolkit's compiler as it documents
+for a shared library. Tested with a stand-in: there is no such compiler or NPU here.
 """
 
 from __future__ import annotations

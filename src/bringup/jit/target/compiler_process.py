@@ -1,7 +1,4 @@
-"""Running a compiler: without a shell, in a process group of its own, under limits.
-
-Owns the limits. What the outcome means is decided elsewhere.
-"""
+"""Running a compiler: without a shell, in a process group of its own, under limits."""
 
 from __future__ import annotations
 
@@ -69,10 +66,8 @@ def _limit(pid: int) -> None:
 
 
 def run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Finished:
-    """Run the command in the folder. The compiler starts children of its own: all of them end with
-    it, and with this process.
-
-    Raises `OSError` when it cannot be started.
+    """Run the command in the folder; its children end with it, and with this process. Raises
+    `OSError`.
     """
     seconds = settings.jit_timeout()
     with started(command, folder=folder, environment=environment, prepare=_limit) as process:

@@ -1,7 +1,5 @@
-"""The target of NVIDIA GPUs. Host entries (`.cu` files with `<<<>>>`) are built by nvcc into a
-library that launches for itself; device code is built by NVRTC into a cubin.
-
-Nothing here needs a GPU: kernels are built for the architectures that the target's name says.
+"""The target of NVIDIA GPUs: host entries (`.cu` with `<<<>>>`) by nvcc into a library, device code
+by NVRTC into a cubin, for the architectures of the target's name. Nothing here needs a GPU.
 """
 
 from __future__ import annotations

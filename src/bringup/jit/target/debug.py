@@ -1,6 +1,4 @@
-"""What a kernel is built with for people who look for a mistake in it: dumps, line information,
-sanitizers. Owns what can be asked for, not how a target does it.
-"""
+"""What a kernel is built with to find a mistake in it: dumps, line information, sanitizers."""
 
 from __future__ import annotations
 

@@ -69,9 +69,7 @@ def render_macros(macros: Mapping[str, Macro]) -> tuple[str, ...]:
 
 
 def render_flags(flags: Iterable[str]) -> tuple[str, ...]:
-    """Return the flags in order, their folders made absolute: a compiler runs in a folder of its
-    own. Raises `TypeError` or `ValueError` naming the flag.
-    """
+    """Return the flags with absolute folders. Raises `TypeError` or `ValueError` naming it."""
     if isinstance(flags, str):
         raise TypeError(f"flags={flags!r}: expected a sequence of flags, got one string")
     flags = tuple(flags)
@@ -114,8 +112,8 @@ def _absolute(flag: str, folder: str, flags: Sequence[str]) -> str:
 
 
 def include_directories(flags: Iterable[str], kind: str = "") -> list[str]:
-    """Return the directories that include flags name, in order; those of one kind of flag if that
-    is given (`-I`, `-iquote`, `-isystem`, `-idirafter`).
+    """Return the directories that include flags, or those of one `kind` (`-I`, ...), name, in
+    order.
     """
     named = (found for flag in flags if (found := _INCLUDE_FLAG.match(flag)))
     return [found[2] for found in named if kind in ("", found[1])]

@@ -1,7 +1,4 @@
-"""Targets whose compiler is called like GCC: the host's own g++ or clang++, and cross compilers.
-
-Owns their options, and asking them which programs and files take part in a build.
-"""
+"""Targets whose compiler is called like GCC: the host's own g++ or clang++, cross compilers."""
 
 from __future__ import annotations
 

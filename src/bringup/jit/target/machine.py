@@ -1,7 +1,5 @@
-"""What this machine can run: the instruction sets that its processor has.
-
-Asked where a binary comes from another machine and no compiler is there to say what
-`-march=native` means.
+"""The instruction sets of this processor, for binaries of another machine where no compiler says
+what `-march=native` means.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """NVRTC: NVIDIA's compiler for device code as a library in this process, no toolkit needed.
 
-It has no depfile, so it is given no folder to search: it gets every header from us, by name. What
-it asks for and we did not foresee is looked up, added, and the source is compiled again.
+It has no depfile, so it gets every header from us by name: one that it misses is looked up and the
+source compiled again.
 """
 
 from __future__ import annotations

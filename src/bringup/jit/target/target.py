@@ -1,8 +1,5 @@
-"""What kernels are built for. A vendor's compiler is one class here: a `Target` that finds it, asks
-it what it is, and says how it is called. Everything else (key, store, races, limits, errors) is the
-same for all of them.
-
-Owns the interface and the targets there are.
+"""The interface of targets: a vendor's compiler is one class that finds it, asks it what it is, and
+says how it is called. Key, store, races, limits and errors are the same for all.
 """
 
 from __future__ import annotations
@@ -328,9 +325,7 @@ def find_target(name: str) -> Target:
 
 
 def loops_of(target: str) -> LoopLanguage | None:
-    """Return what torch.compile's loop nests are written in for a target; None where there is no
-    such target, or it does not say.
-    """
+    """Return the language of torch.compile's loop nests for a target, or None."""
     known = target.partition(":")[0] in targets()
     writer = find_target(target).writer if known else None
     return writer.loops if writer is not None else None
@@ -358,8 +353,8 @@ def target_of_language(language: str) -> Target:
 def called_as_declared(
     source: Source, parameters: Sequence[CParameter], where: str, signature: Sequence[Argument]
 ) -> tuple[CParameter, ...]:
-    """Return what a function is called with, in the types that its source declares; `signature` is
-    the operator's. Raises `ValueError` that starts with `where` for what does not fit.
+    """Return a function's parameters as its source declares them. Raises `ValueError` after
+    `where`.
     """
     try:
         declared = target_of_language(source.language).declaration(source, source.entry)

@@ -1,7 +1,5 @@
-"""What is known of a compiler: where it is, and everything about it that can change a binary.
-
-Owns the environment that compilers run in, asking them, and finding them on PATH. Which compiler a
-target uses and how it is called is the target's business.
+"""What is known of a compiler: where it is, and all about it that can change a binary. Owns the
+environment that compilers run in, asking them, and finding them on PATH.
 """
 
 from __future__ import annotations
@@ -134,11 +132,8 @@ class KnownToolchain:
         self.last: Toolchain | None = None
 
     def get(self, asked_for: object, find: Callable[[], Toolchain]) -> Toolchain:
-        """Return the toolchain.
-
-        Args:
-            asked_for: all that decides which one it is, apart from the content of files.
-            find: finds it. What it raises is not remembered.
+        """Return the toolchain that `asked_for`, all that decides it but the content of files,
+        names; what `find` raises is not remembered.
         """
         if self.last is None or self._asked_for != asked_for or not self.last.untouched():
             self.last, self._asked_for = find(), asked_for
@@ -146,9 +141,7 @@ class KnownToolchain:
 
 
 def recalled_or_asked(memo: Memo, asked_for: object, ask: Callable[[], Toolchain]) -> Toolchain:
-    """Return the toolchain by another process's record, if that still holds, or else by
-    `ask`, for other processes too. `asked_for` says which it is, all that decides it.
-    """
+    """Return the toolchain of `asked_for` by a record or by `ask`, for others too."""
     name = f"{bytes_digest(repr(asked_for).encode(errors='surrogateescape'))}.json"
     found = recall(memo.recall(name))
     if found is None:
@@ -175,10 +168,8 @@ def ask(
     said_on_stderr: bool = False,
     variables: Iterable[str] = (),
 ) -> str:
-    """Return what the compiler prints when it is run with these arguments.
-
-    Raises `MissingCompilerError` with what it said when it fails; `get` is the hint in it, and
-    `variables` are those of the environment that it needs.
+    """Return what the compiler prints, run with these arguments and `variables` of the environment.
+    Raises `MissingCompilerError` with what it said when it fails; `get` is the hint in it.
     """
     command = [compiler, *arguments]
     try:
@@ -243,11 +234,7 @@ def stamps_of(files: Iterable[str]) -> tuple[tuple[str, Stamp], ...]:
 
 
 def libraries_of(program: str) -> list[str]:
-    """Return the shared libraries that the loader gives the program: a compiler may be mostly
-    library.
-
-    Empty for one that is linked statically. The loader is asked, the program does not run.
-    """
+    """Return the shared libraries that the loader, which is asked, gives the program."""
     answer = _answer([program], {**compiler_environment(), "LD_TRACE_LOADED_OBJECTS": "1"})
     return sorted(
         path for path in re.findall(_LOADED_LIBRARY, answer.stdout) if os.path.isfile(path)
@@ -255,9 +242,7 @@ def libraries_of(program: str) -> list[str]:
 
 
 def space_advice(said: Iterable[str]) -> str:
-    """Return what to do where there is no space for temporary files, or this process has a limit on
-    the size of files, if that may be the reason.
-    """
+    """Return what to do about space or a limit for temporary files, if that may be the reason."""
     if re.search(r"No space left|[Qq]uota exceeded|No usable temporary", " ".join(said)):
         folder = settings.inherited("TMPDIR").get("TMPDIR", "/tmp")
         return (

@@ -1,8 +1,6 @@
 """The target of Triton kernels: device code for NVIDIA's and AMD's GPUs, built by the triton
-package in this process. Nothing here needs a GPU.
-
-The source is a text that names a kernel and how it is specialised (`TritonKernel`): the kernel
-itself is Python. Owns that text and the compiler; what launches a kernel is outside.
+package in this process from a text that names a kernel and its specialisation (`TritonKernel`).
+Nothing here needs a GPU.
 """
 
 from __future__ import annotations

@@ -1,5 +1,3 @@
-"""Sources whose dtypes, layouts and choices are macros.
-
-`template`: what is declared, and resolved against arguments. `params`: what one call makes of it.
-`glue`: the generated entry.
+"""Sources whose dtypes, layouts and choices are macros: `template` declares them, `params` is what
+one call makes of it, `glue` the generated entry.
 """

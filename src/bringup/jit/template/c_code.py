@@ -1,7 +1,5 @@
-"""Expressions in C: what a generated entry passes, and why it refuses a call.
-
-The functions are those of include/bringup/glue.h, over `args` and `ctx`. Results and words are
-those of native/runtime/expression.cpp.
+"""Expressions in C, by the functions of include/bringup/glue.h over `args` and `ctx`, with the
+results and words of native/runtime/expression.cpp.
 """
 
 from __future__ import annotations
@@ -77,9 +75,7 @@ def value_code(value: Expression) -> str:
 
 
 def refusals(parameter: CParameter) -> str:
-    """Return statements that return why there is no value, or none that the parameter can hold.
-    They refuse in the order in which the steps run.
-    """
+    """Return statements that refuse values that are missing or do not fit, step by step."""
     value, lines = parameter.value, []
     stack: list[str] = []
     for number, step in enumerate(value.program):

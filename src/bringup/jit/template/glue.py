@@ -1,7 +1,5 @@
-"""Generated entries: a few lines of C around a source make kernel.h's entry of any other form.
-
-So whatever starts kernels (calls, the simulator, graph nodes) knows one form, and a launch costs
-nothing more. Owns the text of these lines; what the pieces mean is in include/bringup/glue.h.
+"""Generated entries: a few lines of C around a source make kernel.h's entry of any other form, so
+whatever starts kernels knows one form. Their pieces are in include/bringup/glue.h.
 """
 
 from __future__ import annotations
@@ -29,15 +27,10 @@ class Glued:
 
 
 def glue(source: Source, form: Form, items: Sequence[CParameter], blocks: str = "1") -> Glued:
-    """`source`, whose entry has the given form, as a source with an entry of kernel.h's form.
+    """Return `source`, whose entry has the given form, as one with an entry of kernel.h's form.
 
-    Args:
-        source: defines the entry: `run(block_num, stream, params)` for `"params"`,
-            `aclrtlaunch_<entry>(block_dim, stream, items...)` for `"ascendc"`. It is included, so
-            its own headers are found beside it.
-        form: which of these.
-        items: what the entry gets.
-        blocks: the C expression of block_num and block_dim.
+    Its entry is `run(block_num, stream, params)` for `"params"`, `aclrtlaunch_<entry>(block_dim,
+    stream, items...)` for `"ascendc"`; `blocks` is the C of block_num and block_dim.
     """
     if form == "ascendc":
         return _glued(source, items, _ascendc_call(source.entry, items, blocks))
@@ -51,8 +44,8 @@ def glue(source: Source, form: Form, items: Sequence[CParameter], blocks: str = 
 
 
 def glue_function(source: Source, parameters: Sequence[CParameter]) -> Glued:
-    """`source`, whose entry is any function, as a source with an entry of kernel.h's form that
-    calls it with these parameters. What it returns is a status, unless it returns nothing.
+    """Return `source`, any function, with an entry of kernel.h's form that calls it; it returns a
+    status or nothing.
     """
     lines = "".join(_variable(i, parameter) for i, parameter in enumerate(parameters))
     given = ", ".join(_given(i, parameter) for i, parameter in enumerate(parameters))
@@ -86,8 +79,8 @@ def _parameters(entry: str, items: Sequence[CParameter], blocks: str) -> str:
 
 
 def _checks(items: Sequence[CParameter]) -> str:
-    """Return C++ that refuses a struct whose fields are not the items: types in order, and members
-    that `params=` names or that are called as an argument is.
+    """Return C++ that refuses a struct whose types, or names where they are given, are not the
+    items'.
     """
     kinds = [_KINDS[item.c_type] for item in items]
     lines = ""

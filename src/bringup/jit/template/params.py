@@ -1,7 +1,4 @@
-"""The typed parameter set of one call: which macros a template gets, which values the kernel.
-
-Owns how tensors and scalars decide it, and how it is shown.
-"""
+"""The typed parameter set of one call: which macros a template gets, which values the kernel."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Templates: a source whose dtypes, layouts, choices, buckets and tile sizes are macros.
-
-Owns what a template declares and checking it against a signature. What one call makes of it is in
-`params`, the generated entry in `glue`.
+"""Templates: a source whose dtypes, layouts, choices, buckets and tile sizes are macros, checked
+against a signature.
 """
 
 from __future__ import annotations
