@@ -1,7 +1,5 @@
-"""The input contract of kernel operators: what `checks=` declares.
-
-Owns `same_shape`, `same_dtype` and the like, resolving a check against a schema, handing it to the
-native library, and evaluating it for fake and meta tensors with the same result and words.
+"""`checks=`: `same_shape` and the like, resolved against a schema, handed to the native library,
+and evaluated for fake and meta tensors with the same result and words.
 """
 
 from __future__ import annotations

@@ -17,9 +17,8 @@ _SLICE_END = 2**63 - 1
 
 @dataclass(frozen=True)
 class Dimension:
-    """One item of a shape: an expression, or a slice of a tensor's sizes or of an int[] argument.
-
-    `sliced` is the argument's index, or -1 where the expression counts.
+    """One item of a shape: an expression, or a slice of the sizes or int[] of argument `sliced` (or
+    -1).
     """
 
     size: Expression

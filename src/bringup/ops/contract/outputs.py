@@ -1,7 +1,5 @@
-"""Output rules of kernel operators: what `outputs=` declares.
-
-Owns `empty_like`, `empty` and what they take, resolving a rule against a schema, handing it to the
-native library, and evaluating it for fake and meta tensors with the same result and words.
+"""`outputs=`: `empty_like` and `empty`, resolved against a schema, handed to the native library,
+and evaluated for fake and meta tensors with the same result and words.
 """
 
 from __future__ import annotations
@@ -282,9 +280,8 @@ class _Binder:
 
 @dataclass(frozen=True, kw_only=True)
 class BoundOutput:
-    """An output rule over argument indices; those that are unused are -1. `dtype_of` is a Tensor
-    or a ScalarType argument; `list` says that `like` is a Tensor[]; `count` numbers the kernel's
-    counts.
+    """An output rule over argument indices, -1 for unused. `dtype_of` is a Tensor or a ScalarType;
+    `list`: `like` is a Tensor[]; `count` numbers the kernel's counts.
     """
 
     like: int
@@ -326,9 +323,8 @@ class BoundOutput:
         device: Any,
         count: Callable[[int, Any], Any] | None = None,
     ) -> Any:
-        """Return what the rule gives for fake and meta inputs: an empty tensor, or a list of them.
-
-        `count(number, bound)` gives a size that the kernel counts; without it, it is the bound.
+        """Return an empty tensor, or a list of them, for fake and meta inputs; a size that the
+        kernel counts is `count(number, bound)`, or else its bound.
         """
         if self.list:
             return [torch.empty(t.shape, dtype=t.dtype, device=device) for t in values[self.like]]

@@ -1,5 +1,3 @@
-"""Python functions as operators, and the functions that register by an operator's name.
-
-`custom_op`: the decorator. `structured_arguments`: structured arguments. `library`: `Library`,
-`impl` and the `register_*` functions.
+"""Python functions as operators: `custom_op` and its `structured_arguments`; `library`: `Library`,
+`impl` and the `register_*` functions, by an operator's name.
 """

@@ -1,6 +1,4 @@
-"""`custom_op`: a Python function becomes a torch operator.
-
-Owns the decorator and the callable it gives. What is registered for the operator is in
+"""`custom_op`: a Python function becomes a torch operator. What is registered for it is in
 `registration.methods`, its gradient in `registration.autograd`.
 """
 

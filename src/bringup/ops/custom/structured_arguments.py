@@ -92,8 +92,8 @@ class Structure:
         return call
 
     def vmap_rule(self, rule: Callable[..., Any]) -> Callable[..., Any]:
-        """`rule` as it is called with the operator's arguments; of a structured argument the batch
-        dimensions are a tuple.
+        """Return `rule` for the operator's arguments; a structured one's batch dimensions are a
+        tuple.
         """
 
         def call(info: Any, in_dims: Sequence[Any], *args: Any, **kwargs: Any) -> Any:

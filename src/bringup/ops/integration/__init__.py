@@ -1,5 +1,3 @@
-"""Where others' code meets operators.
-
-`adopt`: operators that other code has registered. `triton_op`: Triton kernels. `plugins`:
-files and packages that define operators. `attention`, `replace`: models that exist already.
+"""Where others' code meets operators: theirs (`adopt`), Triton kernels (`triton_op`), packages
+(`plugins`), and models that exist already (`attention`, `replace`).
 """

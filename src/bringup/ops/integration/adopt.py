@@ -1,8 +1,4 @@
-"""`adopt`: a handle on an operator that other code has registered.
-
-Owns the handle, what it refuses to take the place of, and a backward that is another operator.
-What is registered through it is in `methods`.
-"""
+"""`adopt`: a handle on an operator that other code registered, and what it refuses to replace."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""`register_attention`: an operator becomes an `attn_implementation` of transformers.
-
-Owns what reaches the operator: the arguments that it declares, by name, and masks in the form it
-takes. What the model asks for and the operator does not declare is refused, never ignored.
+"""`register_attention`: an operator becomes an `attn_implementation` of transformers. What the
+model asks for and the operator does not declare is refused, never ignored.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""`replace_modules`: layers of a model run functions of ours, until it is undone.
-
-Owns which modules are meant, putting a function in place of their `forward`, and taking it out
-again. Parameters, names, hooks and the modules themselves stay as they are.
+"""`replace_modules`: layers of a model run functions of ours in place of their `forward`, until it
+is undone. Parameters, names, hooks and the modules stay as they are.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""`triton_op`: a Triton kernel becomes a torch operator.
-
-Owns matching the kernel's parameters to a schema, launching it, and what is said where it cannot
-run. Triton is optional and is not imported before a kernel of it is given. Device code for GPUs
-that are not there is built by jit's target `triton`.
+"""`triton_op`: a Triton kernel becomes a torch operator. Triton is not imported before a kernel of
+it is given; device code for GPUs that are not there is built by jit's target `triton`.
 """
 
 from __future__ import annotations

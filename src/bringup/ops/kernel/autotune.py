@@ -1,7 +1,5 @@
-"""`autotune`: calls of operators with tile sizes to choose from are measured as they happen.
-
-Owns how a candidate is run: as an operator of its own with that one set of tile sizes, removed
-afterwards. What is chosen and how it is kept is `jit.tune`'s.
+"""`autotune`: measure calls of operators with tile sizes to choose from as they happen, each
+candidate as an operator of its own. What is chosen is `jit.tune`'s.
 """
 
 from __future__ import annotations

@@ -13,9 +13,7 @@ from bringup.ops.kernel.kernel_op import definition_of
 
 
 def wrong_language(name: str, device: str) -> str:
-    """Return why the kernel of the operator `name` cannot be built for a driver's device: "" where
-    it can, and for other operators.
-    """
+    """Return why the operator's kernel cannot be built for a driver's device, or ""."""
     definition = definition_of(name)
     if definition is None:
         return ""
@@ -27,9 +25,7 @@ def wrong_language(name: str, device: str) -> str:
 
 
 def missing_binary(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Return why a kernel operator's binary for these arguments, which may be fake, cannot be had:
-    "" where it can, and for other operators. It is built where there is a compiler.
-    """
+    """Return why the binary for these arguments, maybe fake, cannot be had or built, or ""."""
     definition = definition_of(func.name())
     if definition is None:
         return ""

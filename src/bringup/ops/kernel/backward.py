@@ -1,7 +1,4 @@
-"""Matching a backward operator to its forward operator: where each of its arguments comes from.
-
-Owns the rules of `register_backward`; the node that calls the backward operator is native.
-"""
+"""Where each argument of a backward operator comes from in its forward operator."""
 
 from __future__ import annotations
 
@@ -32,9 +29,7 @@ class ArgumentSource(NamedTuple):
 
 @dataclass(frozen=True)
 class BackwardPlan:
-    """What the native library takes: sources by backward argument, receiving inputs by backward
-    return, which fresh outputs are differentiable.
-    """
+    """Sources by backward argument, receiving inputs by return, differentiable fresh outputs."""
 
     name: str
     overload: str
@@ -67,9 +62,7 @@ def match(
 def formula_of(
     forward: Schema, plan: BackwardPlan
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return the plan as `backward(ctx, *grads)` and `setup_context(ctx, inputs, output)` in
-    Python, for a call that also has tangents.
-    """
+    """Return the plan as `backward` and `setup_context` in Python, for calls that have tangents."""
     tensors = (SourceKind.INPUT, SourceKind.OUTPUT)
 
     def setup_context(ctx: Any, inputs: Sequence[Any], *rest: Any) -> None:

@@ -1,7 +1,5 @@
-"""Functions as they are behind an operator: what `entry=`, `args=` and `returns=` of `kernel_op`
-mean, which dtype stands behind an address, and how many dimensions a function knows of.
-
-Reading `args=` and calling the function is jit's.
+"""Functions as they are behind an operator: `entry=`, `args=` and `returns=` of `kernel_op`, the
+dtype behind an address, and how many dimensions a function knows of.
 """
 
 from __future__ import annotations
@@ -34,9 +32,7 @@ class CFunction:
     returns: Literal["status", "void"] | None
 
     def of(self, source: jit.Source) -> jit.Source:
-        """`source` with the entry and the form that the options ask for. Raises `TypeError` or
-        `ValueError` for options that cannot be.
-        """
+        """Return `source` with the options' entry and form. Raises `TypeError`, `ValueError`."""
         for option, value in vars(self).items():
             if value is not None and not isinstance(value, str):
                 raise TypeError(f"{option}={value!r}: expected a text, got {type(value).__name__}")
@@ -74,9 +70,7 @@ class GridSize:
         return given if self.block is not None or self.work_items is not None else {}
 
     def of(self, source: jit.Source) -> jit.Source:
-        """`source` in the form that the options ask for. Raises `TypeError` or `ValueError` for
-        options that cannot be.
-        """
+        """Return `source` in the options' form. Raises `TypeError`, `ValueError`."""
         of_blocks = self.work_items is None or source.abi != "function"
         if self.block is None and of_blocks:
             if self.shared is not None:
@@ -107,10 +101,8 @@ def with_dtypes(
     outputs: Sequence[BoundOutput],
     checks: Sequence[BoundConstraint],
 ) -> tuple[BoundConstraint, ...]:
-    """Return the contract with a check for each dtype that the function's parameters tell.
-
-    Raises `SchemaError` for a tensor whose address is passed while nothing says which dtype it must
-    have, and for an output that is allocated with another one.
+    """Return the contract with a check for each dtype that the function's parameters tell. Raises
+    `SchemaError` for an address of unknown dtype, or an output allocated with another.
     """
     required = _required(schema, bound, outputs)
     made = [
@@ -197,12 +189,10 @@ def implied_ranks(
     checks: Sequence[BoundConstraint],
 ) -> tuple[BoundConstraint, ...]:
     """Return a check for each shape whose sizes the function gets one by one, and behind one of
-    whose addresses it reads or writes: it knows of no more dimensions than `args=` names, and would
-    leave out what lies in another.
-
-    None where a check says the shape or the rank, or where the function gets `numel` or `ndim` of
-    a tensor of that shape. Raises `SchemaError` where the named axes are not all that there are:
-    those of an output that is allocated with others, and `size(x,1)` without `size(x,0)`.
+    whose addresses it reads or writes: dimensions that `args=` does not name would be left out.
+    None where a check says shape or rank, or the function gets `numel` or `ndim`. Raises
+    `SchemaError` where the named axes are not all: of an output allocated with others, or
+    `size(x,1)` without `size(x,0)`.
     """
     inputs, known = len(schema.arguments), len(schema.arguments) + len(outputs)
     groups = [check.indices for check in checks if check.kind is CheckKind.SAME_SHAPE]

@@ -1,6 +1,5 @@
-"""Teaches Dynamo that a kernel operator's callable is its torch.ops operator.
-
-Dynamo is patched once it is imported, which is expensive: nothing here imports it.
+"""Teach Dynamo that a kernel operator's callable is its torch.ops operator, once it is imported:
+nothing here imports it, which is expensive.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ from bringup._after_import import after_import
 
 
 def substitute(function: Any) -> None:
-    """Make Dynamo take the callable `function` for `function.overload`, wherever it comes across
-    it: called, handed to `torch.vmap`, asked for attributes. Now, or once Dynamo is imported.
+    """Make Dynamo take `function` for `function.overload` wherever it meets it, now or once
+    imported.
     """
     after_import("torch._dynamo", functools.partial(_install, function))
 
@@ -23,8 +22,8 @@ def _install(function: Any) -> None:
 
 
 class _RuleMap:
-    """Dynamo's map from objects to variables, with our callables: also after torch has forgotten
-    it, as it does when a process group begins.
+    """Dynamo's map from objects to variables with our callables, which outlive torch's resets of
+    it.
     """
 
     def __init__(self, of_torch: Any) -> None:

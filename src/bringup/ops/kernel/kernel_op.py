@@ -1,8 +1,7 @@
 """`kernel_op`: a C-ABI kernel file becomes a torch operator.
 
-Owns checking a definition, registering it (schema, kernels, fake, Dynamo), choosing macros for
-dtypes and compiling on first use, and backward operators. The call itself is native
-(native/torch/ops).
+Owns checking a definition, registering it (schema, kernels, fake, Dynamo), macros for dtypes and
+compiling on first use. The call itself is native (native/torch/ops).
 """
 
 from __future__ import annotations
@@ -110,8 +109,8 @@ class _Definition:
         return operator
 
     def register_instead_of(self, known: _Definition) -> KernelOperator:
-        """Register it instead of `known`, under another name first: what fails does so while
-        `known` is still there, which torch cannot have twice.
+        """Register it instead of `known`: under another name first, so that what fails leaves
+        `known`.
         """
         name = self.schema.qualified_name
         text = rehearsed(name) + self.schema.text[self.schema.text.index("(") :]
@@ -229,8 +228,8 @@ class _Definition:
         return self.built(self.template.load, device, self.variants.params_of_key(values))
 
     def built(self, build: Callable[..., _Built], device: str, params: jit.Params) -> _Built:
-        """Return what `build`, of the template, gives for a device type and a parameter set with
-        the tile sizes that were measured for it.
+        """Return what `build` gives for a device type and a parameter set with its measured tile
+        sizes.
         """
         name = self.schema.qualified_name
         tuning = self.tuning(device)
@@ -285,8 +284,8 @@ class _Definition:
         return packed(results or [values[index] for index in self.schema.returns])
 
     def verify(self, values: Sequence[Any]) -> Any:
-        """Check the input contract; the one device of all tensors. Raises `ContractError` without
-        the operator's name.
+        """Check the contract; return the tensors' one device. Raises `ContractError` without the
+        name.
         """
         arguments = self.schema.arguments
         device = verify_devices(values, self.schema)

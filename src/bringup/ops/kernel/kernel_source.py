@@ -37,9 +37,8 @@ def template_for(
     function: CFunction,
     size: GridSize,
 ) -> jit.Template:
-    """Return the template behind the operator: the given one, or one around the given source.
-
-    Raises `SchemaError` for what does not fit together, `FileNotFoundError` for a missing file.
+    """Return the given template, or one around the source. Raises `SchemaError`,
+    `FileNotFoundError`.
     """
     name = schema.qualified_name
     if isinstance(source, jit.Template):

@@ -1,7 +1,5 @@
-"""On which devices the kernel of an operator runs, and what it is built for there.
-
-A device is the CPU, the loaded driver's, or one of torch's own CUDA backend. On that one a kernel
-is a host entry that launches for itself on the stream that it is given.
+"""On which devices an operator's kernel runs, and what it is built for there: the CPU, the loaded
+driver's, or torch's own CUDA, where it is a host entry that launches for itself.
 """
 
 from __future__ import annotations
@@ -15,9 +13,7 @@ _CUDA_MARKS = (b".nv_fatbin", b"libcudart.so", b"libcuda.so")
 
 
 def runs_on_cuda(template: jit.Template) -> bool:
-    """Return whether the kernel can run for tensors of torch's CUDA backend: a host entry in CUDA's
-    language, or in a library that was built with CUDA. Others would read a GPU's memory.
-    """
+    """Return whether it can run for CUDA tensors: others than CUDA's would read a GPU's memory."""
     source = template.source
     if template.kind == "device":
         return False
@@ -28,10 +24,7 @@ def runs_on_cuda(template: jit.Template) -> bool:
 
 
 def target_for(name: str, template: jit.Template, device: str) -> str:
-    """Return what jit builds the kernel of operator `name` for on a device, "npu" or "npu:1".
-
-    Raises `DeviceError` for a device on which the kernel cannot run.
-    """
+    """Return what the kernel of `name` is built for on a device, "npu:1". Raises `DeviceError`."""
     if device == "cpu":
         return "cpu"
     if device == "cuda" and runs_on_cuda(template):

@@ -1,7 +1,5 @@
-"""What a kernel operator offers, and what can be registered for it after its definition.
-
-Owns the difference between `RegistrationMethods` and a kernel operator, whose gradient and call
-are native: a backward operator, and the operator that stands for its forward-mode rule.
+"""What can be registered for a kernel operator beyond `RegistrationMethods`: native gradients by a
+backward operator, and the operator that stands for its forward-mode rule.
 """
 
 from __future__ import annotations

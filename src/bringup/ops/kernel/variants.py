@@ -1,8 +1,5 @@
-"""What chooses the binary of an operator: the template behind it, and how a call's dtypes, layouts,
-choices and buckets are handed to the native library.
-
-Owns the widths of the fields in a variant's key (native/torch/ops/variant.h). A plain source is a
-template of the entry form "args".
+"""What chooses an operator's binary: its template, and how a call's dtypes, layouts, choices and
+buckets are handed to the native library, in fields of a key (native/torch/ops/variant.h).
 """
 
 from __future__ import annotations
@@ -38,9 +35,7 @@ class KeyField(NamedTuple):
 
 
 def output_names(schema: Schema) -> tuple[str, ...]:
-    """Return the names of fresh outputs: those of the returns, otherwise `out`, or `out0`, `out1`,
-    ... where there are several or an argument is called `out`.
-    """
+    """Return the names of fresh outputs: those of the returns, or `out`, or `out0`, `out1`, ..."""
     if schema.fresh_outputs == 0:
         return ()
     several = schema.fresh_outputs > 1 or "out" in schema.index
@@ -60,16 +55,10 @@ def signature_of_schema(schema: Schema, counts: bool = False) -> tuple[jit.Argum
 
 
 class Variants:
-    """The binaries of one operator.
-
-    Attributes:
-        bound: the template, resolved against the operator's arguments and outputs.
-    """
+    """The binaries of one operator; `bound` is its template, resolved against the schema."""
 
     def __init__(self, template: jit.Template, schema: Schema, *, counts: bool = False) -> None:
-        """`counts`: the kernel gets the tensor of its counts behind the outputs. Raises
-        `SchemaError` when the template does not fit the schema.
-        """
+        """Resolve the template; with `counts` the kernel gets them last. Raises `SchemaError`."""
         self._schema = schema
         try:
             self.bound = template.bind(signature_of_schema(schema, counts))
@@ -112,9 +101,7 @@ class Variants:
         return fields
 
     def params_of_key(self, values: Sequence[Any]) -> jit.Params:
-        """Return the parameter set for the fields of a key. Raises `ContractError` for a dtype
-        without a C type.
-        """
+        """Return parameters of a key. Raises `ContractError` for a dtype without a C type."""
         rest = iter(values)
         parts = [
             [next(rest) for _ in declared]
@@ -133,9 +120,8 @@ class Variants:
     def params_of_call(
         self, values: Sequence[Any], outputs: Sequence[BoundOutput], strided: Sequence[int]
     ) -> jit.Params:
-        """Return the parameter set of a call with these values in schema order; `strided` are the
-        arguments that the kernel takes in any layout. Raises `ContractError` (without the
-        operator's name) for values that no binary can be for.
+        """Return the parameter set of a call with these values; `strided` are taken in any layout.
+        Raises `ContractError` without the operator's name for values that no binary can be for.
         """
         self.verify(values)
         try:

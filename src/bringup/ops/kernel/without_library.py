@@ -1,8 +1,5 @@
-"""Kernel operators in a process without the library that links libtorch.
-
-They are defined as always (schema, checks, output rules, fake), so that a module that defines them
-is imported, plugins load, and graphs are traced, exported and compiled. Calls are native, so the
-first that would run the kernel raises one sentence: what is missing, why, and what to do.
+"""Kernel operators without the library that links libtorch: defined, traced, exported and compiled
+as always; the first call that would run a kernel raises what is missing, why, and what to do.
 """
 
 from __future__ import annotations

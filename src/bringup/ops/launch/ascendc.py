@@ -1,7 +1,6 @@
-"""`ascendc_load`: AscendC sources, built by the vendor's compiler or for the simulated NPU.
-
-Owns finding the kernels of a source and the lines that export `aclrtlaunch_<name>` for each, as the
-vendor's build system generates them. What they do on the host is in include/bringup/ascendc.
+"""`ascendc_load`: AscendC sources, built by the vendor's compiler or for the simulated NPU, with
+the lines that export `aclrtlaunch_<name>` for each kernel as the vendor's build system generates
+them.
 """
 
 from __future__ import annotations

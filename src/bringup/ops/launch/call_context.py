@@ -1,7 +1,5 @@
-"""Where a function of a foreign library is called: the device, its stream, and in which order.
-
-Owns what `KernelLauncher` and `TwoPhaseLauncher` have in common: turning Python arguments into C
-ones, finding symbols, and the order between a direct call and what a stream still has to do.
+"""What `KernelLauncher` and `TwoPhaseLauncher` share: C arguments, symbols, device and stream, and
+the order between a direct call and what a stream still has to do.
 """
 
 from __future__ import annotations
@@ -34,9 +32,8 @@ _C_VALUES = (
 
 
 class Libraries:
-    """Shared libraries in which symbols are looked up, in order; what was found is kept.
-
-    Raises `FileNotFoundError` for a path that is not there, `KernelError` for what does not load.
+    """Libraries in which symbols are looked up, in order. Raises `FileNotFoundError`,
+    `KernelError`.
     """
 
     def __init__(self, paths: Sequence[str | os.PathLike[str]]) -> None:
@@ -89,9 +86,8 @@ def _load(path: Path) -> ctypes.CDLL:
 
 
 def c_arguments(where: str, args: Sequence[Any], tensor: Callable[[Any], Any]) -> list[Any]:
-    """Return what a C function gets for these arguments; `tensor` says what it gets for a tensor.
-
-    Raises `TypeError` or `OverflowError` naming the argument.
+    """Return the C arguments, of a tensor `tensor(it)`. Raises `TypeError`, `OverflowError` naming
+    one.
     """
     values: list[Any] = []
     for index, value in enumerate(args):
@@ -128,9 +124,8 @@ class Place:
     queued: int | None
 
     def settle(self, where: str) -> None:
-        """Make a direct call of host code safe: waits for what the stream still has to do.
-
-        Raises `DeviceError` when the host cannot see the device's memory.
+        """Wait for the stream before host code is called. Raises `DeviceError` for memory it cannot
+        see.
         """
         info = devices.loaded()
         if self.queued is None or info is None:
@@ -156,10 +151,8 @@ class Place:
 
 
 def place_of(where: str, args: Sequence[Any], stream: StreamLike) -> Place:
-    """Return where a call with these arguments goes: the one device of its tensors and addresses,
-    and the stream that was given or is current there.
-
-    Raises `ContractError` for several devices, or a stream of another device.
+    """Return the one device of the arguments and the given or current stream there. Raises
+    `ContractError` for several devices, or a stream of another.
     """
     device = _device_of(where, args)
     info = devices.loaded()

@@ -1,7 +1,5 @@
-"""`TwoPhaseLauncher`: functions that first say how much workspace they need, then run.
-
-Owns the order of the two calls, the workspace, and descriptors of tensors. The form is the one of
-CANN's aclnn functions (aclnn/aclnn_base.h and acl/acl_base.h of the toolkit).
+"""`TwoPhaseLauncher`: functions that first say how much workspace they need, then run, in the form
+of CANN's aclnn functions (aclnn/aclnn_base.h and acl/acl_base.h of the toolkit).
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Kernels for operators that exist, on the device of the loaded driver.
+"""Kernels for operators that exist, on the device of the loaded driver; calls are native.
 
 Read `family` (which overloads one declaration covers), `entry` (the code around an author's
-function), `planning` (which binary runs for a call, and what its results are) and `operator_kernel`
-(the public function). The call itself is native (native/torch/operators).
+function), `planning` (which binary runs, what its results are), `operator_kernel`.
 """

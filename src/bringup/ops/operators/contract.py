@@ -1,6 +1,5 @@
-"""What the CPU takes, where torch's Meta kernels have no check: asked on small tensors.
-
-A call that the CPU refuses goes to the CPU: its answer or its error is the user's.
+"""What the CPU takes, where torch's Meta kernels have no check, asked on small tensors: a call that
+it refuses goes there, for its answer or error.
 """
 
 from __future__ import annotations
@@ -36,20 +35,11 @@ def refusal(
     results: Sequence[torch.Size],
     dtypes: Sequence[torch.dtype],
 ) -> Exception | None:
-    """Return how the CPU refuses a call that torch's Meta kernel takes, or that it gives other
-    dtypes.
+    """Return how the CPU refuses a call that torch's Meta kernel takes, or gives other dtypes, or
+    None.
 
-    Args:
-        overload: the operator; only those of torch that draw no random numbers are asked.
-        kind: of its kernel.
-        supports: the dtypes that its author declared: there the CPU need not have a kernel.
-        values: all arguments in schema order.
-        results: the shapes of the results.
-        dtypes: theirs.
-
-    Returns:
-        None where the CPU takes the call, and where a raw operator may have refused the numbers of
-        the stand-ins, and no dtype.
+    `supports` are the dtypes that the kernel's author declared, for which the CPU need not have
+    one. A raw operator may refuse the numbers of the stand-ins: that does not count.
     """
     seeded = torch.Tag.nondeterministic_seeded in overload.function.tags
     if seeded or not overload.name.startswith("aten::"):
@@ -79,11 +69,8 @@ def refusal(
 
 
 def check_declared(overload: Overload, kind: Kind) -> None:
-    """Refuse what no kernel of this kind can compute.
-
-    Raises:
-        SchemaError: the operator gives views or no tensors, `kind` is "reduction" and it does not
-            reduce, or "pointwise" and its several results are of other shapes.
+    """Raise `SchemaError` for what no kernel of this kind can compute: views or no tensors, a
+    "reduction" that does not reduce, "pointwise" results of other shapes.
     """
     schema = overload.function._schema
     where = f"{overload.qualified_name}: a kernel of kind {kind!r}"

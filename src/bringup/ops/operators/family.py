@@ -1,7 +1,5 @@
-"""Which overloads of an operator one declaration covers, and what their arguments are for a kernel.
-
-A family is the functional form of an operator, its in-place form and those that write given
-results, as far as they have kernels of their own: the others are made of these.
+"""Which overloads one declaration covers, and what their arguments are for a kernel: the
+functional, in-place and given-results forms that are not made of the others.
 """
 
 from __future__ import annotations
@@ -119,8 +117,8 @@ class Overload:
 
     @property
     def composite(self) -> bool:
-        """Return whether it is made of other operators, above autograd: torch has no formula for
-        its gradient, or does not use it, whatever the device registers.
+        """Return whether it is made of other operators above autograd, so torch has no formula for
+        it.
         """
         return self.has_kernel("CompositeImplicitAutograd") and not self.has_kernel("Autograd")
 
@@ -148,15 +146,9 @@ class Overload:
 
 
 def family_of(operator: str, kind: Kind) -> tuple[Overload, ...]:
-    """Return the overloads that get a kernel declared for `operator`, functional ones first.
-
-    Args:
-        operator: "aten::add", for the family of its usual overload, or "aten::add.Tensor".
-        kind: as of `devices.kernel`.
-
-    Raises:
-        SchemaError: there is no such operator, it is made of others, or a kernel of this kind
-            cannot get its arguments.
+    """Return the overloads that a kernel for "aten::add" (its usual family) or "aten::add.Tensor"
+    covers, functional ones first. Raises `SchemaError` where there is no such operator, it is
+    made of others, or a kernel of this `kind` cannot get its arguments.
     """
     namespace, separator, rest = operator.partition("::")
     base, _, wanted = rest.partition(".")
@@ -192,9 +184,7 @@ def family_of(operator: str, kind: Kind) -> tuple[Overload, ...]:
 
 
 def functional_form(overload: Overload, kind: Kind) -> Overload:
-    """Return the form of an overload that makes its own results: itself where it does, or where
-    there is no other than in place.
-    """
+    """Return an overload's form that makes its own results, or itself where there is no other."""
     if overload.functional:
         return overload
     namespace, _, base = overload.name.partition("::")

@@ -46,11 +46,8 @@ class OperatorKernel:
     """
 
     def __init__(self, where: str, handles: Mapping[str, Any]) -> None:
-        """`devices.kernel` makes one.
-
-        Args:
-            where: the line of the declaration, for messages.
-            handles: the native registration of each overload, by its name.
+        """Keep what `devices.kernel` declared at the line `where`; `handles`: registrations by
+        overload.
         """
         self.operators: tuple[str, ...] = tuple(handles)
         self._where = where

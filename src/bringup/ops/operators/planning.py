@@ -1,8 +1,7 @@
 """Which binary runs for a call of an operator, and what its results are.
 
-torch's own Meta kernel is asked once for each choice of dtypes, and the CPU's where Meta has no
-check (contract.py): what one of them refuses goes to the CPU, and a result has the dtype that it
-has there.
+torch's Meta kernel is asked once for each choice of dtypes, and the CPU's where Meta has no check
+(contract.py): what they refuse goes to the CPU; a result has the dtype that it has there.
 """
 
 from __future__ import annotations
@@ -90,8 +89,8 @@ class Planner:
         device_name: str,
         takes_plain_values: bool,
     ) -> None:
-        """`device_name`: the type of the devices that it plans for, and what their kernels get.
-        Raises `SchemaError` for a macro that no argument has, and for what they cannot run.
+        """Plan for devices of type `device_name`. Raises `SchemaError` for a macro without an
+        argument.
         """
         self._overload = overload
         self._functional = functional_form(overload, declaration.kind)
@@ -116,8 +115,8 @@ class Planner:
             )
 
     def __call__(self, values: list[Any]) -> Plan | Exception | None:
-        """Return the plan for a call with these arguments in schema order; None when the kernel
-        takes no such call, torch's error when the operator does not take this one.
+        """Return the plan of a call, or None when the kernel does not take it. Raises torch's
+        error.
         """
         with _disable_current_modes():
             try:

@@ -1,7 +1,4 @@
-"""Pointwise operators of torch as expressions: one table for every device.
-
-NaN goes through as torch has it. What is a product or root in torch is one here, too.
-"""
+"""Torch's pointwise operators as expressions for every device; NaN goes through as in torch."""
 
 from __future__ import annotations
 

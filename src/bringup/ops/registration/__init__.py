@@ -1,7 +1,6 @@
-"""What can be registered for any operator.
+"""What can be registered for any operator: `methods`.
 
-`methods`: what an operator is given. `autograd`, `vmap`, `functionalize`: kernels at those dispatch
-keys. `python_kernel`: what runs around a Python kernel. `definition_rollback`: taking back
-what a plugin defined. `handle_lifetime`: handles that outlive their operator. `pickling`: operators
-by name.
+`autograd`, `vmap`, `functionalize`: kernels at those keys. `python_kernel`: what runs around a
+Python kernel. `definition_rollback`: taking a plugin's back. `handle_lifetime`: handles that
+outlive their operator. `pickling`: by name.
 """

@@ -1,9 +1,7 @@
 """Gradients of operators that are written in Python: the kernel at the Autograd key.
 
-Owns the node (a ctx-style `torch.autograd.Function`, which costs a third of the setup_context
-style), forward-mode tangents, lists and keyword-only tensors, and the node that raises where no
-formula is registered. It is below functorch's layers like torch's own autograd kernels, so
-`torch.func` needs nothing else.
+The node is a ctx-style `torch.autograd.Function`, a third of the cost of the setup_context style,
+below functorch's layers like torch's own kernels, so `torch.func` needs nothing else.
 """
 
 from __future__ import annotations
@@ -78,10 +76,7 @@ def _positional_setup(facts: Facts, setup: Callable[..., Any]) -> Callable[..., 
 
 
 def below_autograd(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Run `call` as autograd kernels run what is below them.
-
-    torch's own guard is an object to make and two calls, four times as much.
-    """
+    """Run `call` below autograd, at a fourth of the cost of torch's own guard."""
     if _is_excluded(_AUTOGRAD):
         return call(*args, **kwargs)
     _set_excluded(_AUTOGRAD, True)
@@ -92,9 +87,7 @@ def below_autograd(call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def runner_below_autograd(overload: Any) -> Callable[..., Any]:
-    """`below_autograd` of one operator, for callers that know that they are not there yet, and that
-    no argument overrides torch's functions, which this does not look for again.
-    """
+    """Return `below_autograd` of an operator for callers above it and have no overrides."""
     handle = overload._handle
 
     def run(*args: Any) -> Any:
@@ -108,11 +101,9 @@ def runner_below_autograd(overload: Any) -> Callable[..., Any]:
 
 
 def node_class(facts: Facts, formula: Formula, name: str = "") -> Any:
-    """Return the autograd function of an operator.
-
-    `apply(*values, run)` records what `run(*values)` does, which runs the operator below autograd.
-    `values` are all arguments in schema order. Unless `facts.simple`, `run` is a `_Call`, and lists
-    of tensors among them are taken apart by it. Nodes are called `name`, and "Backward".
+    """Return the autograd function of an operator, called `name` + "Backward": `apply(*values,
+    run)`, of all arguments in schema order, records `run(*values)`, which runs below autograd.
+    Unless `facts.simple`, `run` is a `_Call`, which takes lists of tensors apart.
     """
     members = _simple_members(facts, formula) if facts.simple else _general_members(facts, formula)
     return _function(facts, members, name)

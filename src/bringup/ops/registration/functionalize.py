@@ -1,12 +1,10 @@
 """Functionalization of operators whose results are, or are views of, their arguments.
 
 `Tensor(a!) -> Tensor(a!)`: torch 2.13 functionalizes two such forms, by tag, and Inductor then
-gives the memory of the argument away while the return is still in use: wrong numbers. So a second
-operator with the same arguments and no returns stands for it in functional graphs, which torch
-functionalizes soundly. The result of a call is then the written argument itself.
+gives the argument's memory away while the return is in use: wrong numbers. So a second operator
+without returns stands for it in functional graphs; the result is the written argument.
 
-`Tensor(a) -> Tensor(a)`: torch refuses these. What a graph gets is what the function does: the
-views of torch that it makes, which torch knows how to write through.
+`Tensor(a) -> Tensor(a)`: torch refuses these; a graph gets the views that the function makes.
 """
 
 from __future__ import annotations
@@ -26,18 +24,9 @@ _FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 def install(
     overload: Any, facts: Facts, text: str, library: torch.library.Library, function: Any = None
 ) -> Any:
-    """Make an operator functionalizable that returns views, or written arguments and nothing
-    else. Does nothing for others.
-
-    Args:
-        overload: the operator in `torch.ops`.
-        facts: of its schema.
-        text: its schema, with or without a name.
-        library: keeps the registrations.
-        function: its callable, where it is a kernel operator of the native library.
-
-    Returns:
-        What has to be kept as long as the library.
+    """Make an `overload` that returns views, or written arguments and nothing else,
+    functionalizable. `text` is its schema; `function`: the callable of a native kernel operator.
+    Returns what has to be kept as long as `library`.
     """
     operator = facts.name.partition("::")[2]
     if overload._schema._is_view_op():
@@ -64,9 +53,7 @@ def install(
 
 
 def refuse_taken_name(name: str, facts: Facts, known: Facts) -> None:
-    """Raise `SchemaError` when an operator `name` of this schema would need a second name that
-    other code has defined; `known` is the operator that it is to replace.
-    """
+    """Raise `SchemaError` when the schema's second name is another's, but of `known`."""
     second = _name_without_returns(name)
     if facts.returns_written and not known.returns_written and is_defined(second):
         raise SchemaError(

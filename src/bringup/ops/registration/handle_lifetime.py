@@ -1,8 +1,5 @@
-"""Keeping the dispatcher's entry of an operator that something calls by its handle.
-
-torch frees the entry with the last registration for the operator, and a call through a handle that
-is left then runs whatever came to lie there. Operators defined in C++ stay; those defined in Python
-go with their library.
+"""Keeping the dispatcher's entry of an operator that something calls by its handle: torch frees it
+with the last registration, and a call through a handle then runs whatever came to lie there.
 """
 
 from __future__ import annotations
@@ -36,9 +33,7 @@ class Held:
 
 
 def hold(name: str) -> Held | None:
-    """Keep the entry of `ns::name` or `ns::name.overload` as long as the result is held; None for
-    one that cannot be taken away. A call finds the operator without a kernel once it was removed.
-    """
+    """Return what keeps `ns::name[.overload]`; None if it stays. A removed one has no kernel."""
     if name not in torch.library._defs:
         return None
     with _lock:
@@ -49,10 +44,8 @@ def hold(name: str) -> Held | None:
 
 
 def destroy(library: torch.library.Library) -> None:
-    """Take a library's registrations away, and its names out of torch's books.
-
-    torch strikes them out when the object is collected, by when another library may have defined
-    them again: its definition would no longer be held for those who keep it.
+    """Take a library's registrations away, and its names out of torch's books now: torch does that
+    when the object is collected, by when another library may have defined them again.
     """
     from torch.fx.operator_schemas import _SCHEMA_TO_SIGNATURE_CACHE
 
@@ -65,9 +58,8 @@ def destroy(library: torch.library.Library) -> None:
 
 
 def hold_for_users(name: str, instead: Callable[..., Any]) -> None:
-    """Hold the entry of `ns::name` or `ns::name.overload`, which is about to be removed, while its
-    objects of `torch.ops` are held. These call `instead`, mostly `expired(...)`; a call by the
-    handle raises.
+    """Hold an entry about to be removed while its objects of `torch.ops` are held: these call
+    `instead`, mostly `expired(...)`; a call by the handle raises.
     """
     namespace, _, rest = name.partition("::")
     bare, _, overload = rest.partition(".")

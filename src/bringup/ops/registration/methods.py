@@ -1,7 +1,5 @@
-"""The methods that every operator of this package has: what can be registered after its definition.
-
-`RegistrationMethods` is a mixin over an operator in `torch.ops` and a `torch.library.Library` that
-keeps its registrations. Every registration can be repeated; the last one counts.
+"""What can be registered for every operator of this package after its definition, repeatedly: a
+mixin over an operator in `torch.ops` and the library that keeps its registrations.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Pickling operators: by qualified name, and the module that defines them.
-
-A copy is the operator itself, and what another process loads is the operator of that name there.
-"""
+"""Pickling operators by name and defining module: a copy is the operator itself."""
 
 from __future__ import annotations
 
@@ -25,11 +22,7 @@ def reduced(name: str, module: str) -> tuple[Any, ...]:
 
 
 def load_operator(name: str, module: str) -> Any:
-    """Return the callable of the operator `name`; imports `module` where it is not defined yet.
-
-    Raises:
-        SchemaError: there is no such operator in this process.
-    """
+    """Return the operator `name`, importing `module` to define it. Raises `SchemaError`."""
     if (found := _find(name)) is not None:
         return found
     tried = ""

@@ -1,8 +1,5 @@
-"""A Python function as an operator's kernel: what is checked around each run of it.
-
-Always: that no output shares memory with an input or with another output, which autograd and
-compilers take for granted. With debugging on (`debugging()`, or `BRINGUP_OPS_DEBUG=1`) also that
-the function wrote no tensor that its schema does not say it writes.
+"""What is checked around a Python kernel: no output shares memory with an input or another output,
+as autograd and compilers assume; with debugging, that it wrote only what its schema says.
 """
 
 from __future__ import annotations

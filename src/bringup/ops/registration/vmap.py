@@ -118,11 +118,8 @@ def _loop(overload: Any, facts: Facts) -> Callable[..., Any]:
 
 
 def _empty(overload: Any, facts: Facts, in_dims: Sequence[Any], values: Sequence[Any]) -> Any:
-    """Return the result of no samples by the operator's fake. Raises `RuntimeError` where only data
-    say how large a result is.
-
-    functorch's keys are excluded: they would switch to the modes from before the batch, without the
-    fake mode, and the kernel would run.
+    """Return the result of no samples by the operator's fake, without functorch's keys, which would
+    bring back the modes from before. Raises `RuntimeError` where only data say how large it is.
     """
     with torch._C._DisableFuncTorch(), FakeTensorMode():
 

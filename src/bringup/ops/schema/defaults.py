@@ -1,6 +1,4 @@
-"""Defaults of schemas as Python writes them: torch gives dtypes, layouts and memory formats as
-numbers.
-"""
+"""Defaults as Python writes them: torch gives dtypes, layouts and memory formats as numbers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The names of dispatch keys and devices: one table from what people write to what torch calls it.
-
-"NPU", "AutogradNPU" and `"npu"` mean PrivateUse1 before, during and after any driver is loaded,
-whatever name that driver gives its device.
+"""The names of dispatch keys and devices: one table from what people write to torch's. "NPU",
+"AutogradNPU" and `"npu"` mean PrivateUse1, whatever a driver calls its device.
 """
 
 from __future__ import annotations
@@ -75,10 +73,8 @@ def device_type(name: str) -> str:
 
 
 def device_key(name: str) -> str:
-    """Return the dispatch key of the backend for the device type `name`.
-
-    "npu" and the name that PrivateUse1 has just now mean PrivateUse1. Raises `SchemaError` naming
-    the known devices for another name.
+    """Return the backend's key for a device type, "npu" or another. Raises `SchemaError` naming
+    known ones.
     """
     found = _DEVICES.get(name)
     if found is not None:

@@ -1,7 +1,5 @@
-"""From a Python signature to an operator's schema, and from its values to the schema's and back.
-
-Owns which annotations an argument may have, how structured ones (tuples, named tuples, dataclasses,
-dictionaries) become several schema arguments, and which defaults a schema can write.
+"""From a Python signature to a schema, and from its values to the schema's and back: annotations,
+structured arguments that become several, and defaults that a schema can write.
 """
 
 from __future__ import annotations
@@ -172,9 +170,7 @@ def infer(function: Callable[..., Any], mutates_args: Collection[str] | str = ()
 
 
 def registered_text(text: str) -> str:
-    """Return the schema as the dispatcher gets it: `SymInt` for `int`, `Tensor(m0!)` for `Tensor!`;
-    `int` for a view, since torch's tracking of custom views takes no `SymInt`.
-    """
+    """Return torch's text: `SymInt` for `int` but of views, `Tensor(m0!)` for `Tensor!`."""
     numbers_of_sets = itertools.count()
     named = _SHORT_MUTABLE.sub(
         lambda m: f"Tensor(m{next(numbers_of_sets)}!)" if m[0] == "Tensor!" else m[0], text

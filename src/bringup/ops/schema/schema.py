@@ -1,8 +1,4 @@
-"""Operator schemas: what the kernel ABI can carry, and how a call is bound to it.
-
-Owns parsing a schema text, refusing what no kernel can take, and filling in defaults. Does not know
-the dispatcher.
-"""
+"""Operator schemas: reading them, refusing what no kernel can take, and binding a call to one."""
 
 from __future__ import annotations
 
@@ -123,9 +119,7 @@ def with_plain_ints(text: str) -> str:
 
 
 def read_schema(text: str, shown: str) -> Any:
-    """torch's reading of a schema. `SchemaError` that shows it as `shown` for what is none, for two
-    arguments of one name and for a variable number of arguments.
-    """
+    """Return torch's reading. Raises `SchemaError`, also for two arguments of one name or `...`."""
     try:
         parsed = torch._C.parse_schema(text)
     except UnicodeDecodeError as error:
@@ -153,10 +147,8 @@ def _reason(error: RuntimeError) -> str:
 
 
 def parse_schema(text: str) -> Schema:
-    """Parse `namespace::name(arguments) -> returns`, written with `int` or `SymInt`.
-
-    Raises `SchemaError` for a text that is no schema, for a type that no kernel can take, and for
-    returns that are not tensors.
+    """Parse `namespace::name(arguments) -> returns`. Raises `SchemaError` for no schema, a type
+    that no kernel can take, or returns that are not tensors.
     """
     if not isinstance(text, str):
         raise SchemaError(

@@ -1,5 +1,3 @@
-"""`ops.check`: is an operator right in every way that torch may call it?
-
-`report`: `check` and what it returns. `basic_checks`, `gradient_checks`: the checks. `samples`:
-arguments to check with.
+"""`ops.check`: is an operator right in every way that torch may call it? `report`: `check` and what
+it returns; `basic_checks`, `gradient_checks`; `samples`: arguments.
 """

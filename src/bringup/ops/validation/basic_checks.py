@@ -1,5 +1,5 @@
-"""The checks of `check` that need no gradients: each takes an operator and a sample, and returns,
-or raises `Failed` or `NotApplicable` with the reason. Any other exception is a failure too.
+"""The checks that need no gradients: each returns, or raises `Failed`, `NotApplicable` or any other
+exception, a failure too.
 """
 
 from __future__ import annotations

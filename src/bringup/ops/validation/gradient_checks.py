@@ -1,6 +1,4 @@
-"""The checks of `check` that need gradients: finite differences against backward, against double
-backward and against forward mode.
-"""
+"""The checks that need gradients: finite differences against backward, double and forward mode."""
 
 from __future__ import annotations
 
@@ -174,9 +172,7 @@ def forward_mode(subject: Subject, sample: Sample) -> None:
 
 
 def gradient_layouts(subject: Subject, sample: Sample) -> None:
-    """Require equal gradients for any strides of those that come to backward: what follows in a
-    model may expand, transpose, narrow or negate them.
-    """
+    """Require equal gradients for any strides of those that come to backward from what follows."""
     checked = _layouts_checked(*_differentiable(subject, sample)[:2])
     for what, variant in resized(sample, times=0):
         try:

@@ -1,8 +1,4 @@
-"""`check`: is an operator right in every way that torch may call it?
-
-Owns the report and how the outcomes of samples become one row. What is checked is in
-`basic_checks.py` and `gradient_checks.py`, the arguments are in `samples.py`.
-"""
+"""`check`: its report, and how the outcomes of samples become one row."""
 
 from __future__ import annotations
 

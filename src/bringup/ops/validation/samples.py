@@ -1,5 +1,5 @@
-"""Arguments to check an operator with: reading what a caller gives, changing the layout, the sizes
-or the dtype of a sample, and making samples from the schema and the contract of a kernel operator.
+"""Arguments to check an operator with: given ones, other layouts, sizes and dtypes of them, and
+those made from the schema and the contract of a kernel operator.
 """
 
 from __future__ import annotations
@@ -99,9 +99,8 @@ def _read_one(operator: str, index: int, item: Any) -> Sample:
 
 
 def generate(operator: str, form: Form = Form()) -> list[Sample]:
-    """Return samples from the schema and the contract of a kernel operator: without its optional
-    tensors, and with them. Raises `ValueError` where that is not possible, `MemoryError` where they
-    would fill more than they may.
+    """Return samples by schema and contract, without and with optional tensors. Raises `ValueError`
+    where that cannot be, `MemoryError` where they would fill too much.
     """
     definition = definition_of(operator)
     if definition is None:
