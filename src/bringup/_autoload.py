@@ -1,5 +1,5 @@
-"""What `import torch` calls (entry point group `torch.backends`): `torch.compile` checks options of
-the backend from then on, and the driver that `BRINGUP_DRIVER` names is loaded.
+"""What `import torch` calls (`torch.backends`): watch torch.compile's options, load
+`BRINGUP_DRIVER`.
 """
 
 from __future__ import annotations

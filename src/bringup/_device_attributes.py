@@ -1,6 +1,5 @@
-"""What packages add to a device before or after a driver loads: attributes of `torch.<device>`, and
-its code generator. Below them all: neither the package that brings one nor `devices` imports the
-other.
+"""What packages add to a device, loaded or not: attributes of `torch.<device>` and a code
+generator. Below them, so that neither imports the other.
 """
 
 from __future__ import annotations

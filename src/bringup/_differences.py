@@ -1,8 +1,4 @@
-"""How two results differ: the values in a nest, by name, and how far two of them are apart.
-
-Owns what every comparison computes: elements side by side on the host, exact differences, NaN and
-infinities. What of it is allowed, and in which words it is said, is the caller's.
-"""
+"""The values in a result, by name, and how far two are apart; what is allowed is the caller's."""
 
 from __future__ import annotations
 
@@ -42,9 +38,8 @@ class Leaf:
 
 
 def leaves(result: Any) -> list[Leaf]:
-    """Return the values in a result, in order: of tuples (named ones too), lists, mappings,
-    dataclasses and objects with attributes of their own, nested. Tensors are copied: a captured
-    graph overwrites its own.
+    """Return a result's values in order, of nested tuples, lists, mappings, dataclasses and
+    objects; tensors are copied, for a captured graph overwrites its own.
     """
     return [
         Leaf(path, value.detach().clone() if isinstance(value, torch.Tensor) else value)
@@ -134,13 +129,8 @@ def alike(ours: Any, expected: Any) -> bool:
 
 
 def gap(ours: Any, expected: Any, *, nonfinite_equal: bool = True) -> float | None:
-    """Return the largest absolute difference of two tensors of one shape and dtype, or of two
-    numbers; None for other things.
-
-    Args:
-        ours, expected: the values.
-        nonfinite_equal: whether NaN equals NaN and an infinity itself; otherwise they differ by
-            NaN.
+    """Return the largest absolute difference of two tensors of one form, or two numbers, or else
+    None. NaN and infinities differ by NaN unless `nonfinite_equal`.
     """
     if isinstance(ours, NUMBERS):
         same = ours == expected or (ours != ours and expected != expected)
@@ -213,13 +203,8 @@ def cosine(ours: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def not_close(ours: Any, expected: Any, **options: Any) -> str:
-    """Return what `torch.testing.assert_close` says of two tensors or numbers, in one line; "" for
-    close ones. NaN equals NaN.
-
-    Args:
-        ours, expected: the values.
-        options: of `assert_close`: `rtol` and `atol` (by default those of the dtype), what is
-            checked besides the values.
+    """Return in one line how two tensors or numbers are not close by `torch.testing.assert_close`
+    with these `options`, or "". NaN equals NaN.
     """
     try:
         torch.testing.assert_close(ours, expected, equal_nan=True, **options)

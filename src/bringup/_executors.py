@@ -13,9 +13,7 @@ _PACKAGES = {"dask": "distributed", "ray": "ray"}
 
 
 class _Ray(Executor):
-    """Jobs as Ray's tasks, whose references become futures; a task whose worker is lost is tried
-    again, as Ray does by default.
-    """
+    """Jobs as Ray's tasks; one whose worker is lost is tried again, as Ray does by default."""
 
     def __init__(self, ray: Any) -> None:
         self._remote = ray.remote(lambda function, args, kwargs: function(*args, **kwargs))
@@ -28,16 +26,9 @@ class _Ray(Executor):
 
 @contextlib.contextmanager
 def opened(given: Executor | str) -> Iterator[Executor]:
-    """Yield an executor, which is disconnected afterwards where it was given by an address.
-
-    Args:
-        given: one, or "dask://HOST:PORT" (a scheduler's), "ray://HOST:PORT".
-
-    Raises:
-        TypeError: it is neither.
-        ValueError: the address is none of these.
-        ModuleNotFoundError: the engine's package is not installed.
-        ConnectionError: nothing answers there.
+    """Yield an executor, given, or of "dask://HOST:PORT" or "ray://HOST:PORT" and then
+    disconnected. Raises `TypeError`, `ValueError` for another address, `ModuleNotFoundError` for
+    no such engine, `ConnectionError` where nothing answers.
     """
     if not isinstance(given, str):
         if not callable(getattr(given, "submit", None)):
@@ -71,13 +62,8 @@ def opened(given: Executor | str) -> Iterator[Executor]:
 def completed(
     executor: Executor, function: Any, jobs: dict[Job, tuple[Any, ...]]
 ) -> Generator[tuple[Job, Future[Any]], None, None]:
-    """Yield jobs with their futures, as they end; a lost worker is the error of its future alone.
-    What has not begun is cancelled when the generator is closed.
-
-    Args:
-        executor: who runs them.
-        function: called with the arguments of each job, maybe elsewhere.
-        jobs: arguments by job.
+    """Yield jobs with the futures of `function(*arguments)` as they end; a lost worker is its
+    future's error. What has not begun is cancelled when the generator is closed.
     """
     futures: dict[Future[Any], Job] = {}
     try:

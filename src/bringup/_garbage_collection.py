@@ -14,10 +14,8 @@ _was_enabled = False
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No collections in this block, in no thread; blocks may overlap.
-
-    The collector looks through all objects again and again while their number grows, which takes a
-    third of the time of reading a large model. Nothing is lost: what is unreachable is found later.
+    """Pause the collector in all threads in this block: it takes a third of reading a large model.
+    What is unreachable is found later.
     """
     global _pausing, _was_enabled
     with _lock:

@@ -1,6 +1,4 @@
-"""Packages that import what they offer when it is first asked for: a start-up does not pay for what
-it never uses.
-"""
+"""Packages that import what they offer when it is first asked for."""
 
 from __future__ import annotations
 
@@ -12,13 +10,8 @@ if TYPE_CHECKING:
 
 
 def lazily(package: str, modules: Mapping[str, str]) -> Callable[[str], object]:
-    """Return the `__getattr__` of a package whose names come from these modules. A name that is
-    known is not asked for again, so what is patched stays patched.
-
-    Args:
-        package: its full name.
-        modules: modules by their names from the package, or by their full ones, and the names that
-            each of them gives.
+    """Return the `__getattr__` of a package whose names come from these modules: by a module's
+    name, from the package or full, what it gives. What is patched stays patched.
     """
     owners = {name: module for module, names in modules.items() for name in names.split()}
 

@@ -1,7 +1,5 @@
-"""Locks of files between processes: a `flock`, which goes with its holder however that ends.
-
-Where the file system has no locks there is no waiting: what is locked here is done twice then,
-and is right all the same.
+"""Locks of files between processes: a `flock`, which ends with its holder. Where the file system
+has none, work is done twice, and is right all the same.
 """
 
 from __future__ import annotations
@@ -69,11 +67,9 @@ def exclusive(
     waiting: Callable[[float, Owner], None],
     every: float = _REPORT_SECONDS,
 ) -> Iterator[bool]:
-    """Hold the lock of a file, which is made where it is missing, and says whether it could be had
-    in `timeout` seconds; at once where a user has stopped its holder, for as long as he likes.
-
-    `waiting` is called with the seconds so far and the lock's owner, at once and then every so many
-    seconds. Raises `OSError` where the file cannot be opened.
+    """Hold a file's lock, made where it is missing; yield whether it was had in `timeout` seconds,
+    at once where a user stopped its holder. `waiting` is called with seconds and owner every so
+    often. Raises `OSError` where the file cannot be opened.
     """
     start = reported_at = time.monotonic()
     pause = _POLL_SECONDS[0]

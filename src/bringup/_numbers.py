@@ -8,8 +8,8 @@ from typing import Any
 
 
 def identity(value: object) -> Hashable:
-    """Return what a host value is equal by where `==` and hash say too little: `0.0 == -0.0` and
-    `1 == 1.0 == True`, but NaN is not equal to itself. Nested lists and tuples are looked into.
+    """Return what a host value is equal by, nests too, where `==` says too little: -0.0, NaN, `1 ==
+    True`.
     """
     if isinstance(value, (tuple, list)):
         return tuple(map(identity, value))

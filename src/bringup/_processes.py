@@ -28,17 +28,9 @@ def started(
     output: int | None = subprocess.PIPE,
     errors: int | IO[bytes] | None = subprocess.STDOUT,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a program in a session of its own. Its process group is sent SIGTERM when this process
-    ends, whatever ends it, and is killed at the end of the block if the program still runs.
-
-    Args:
-        argv: the program, by its path, and its arguments.
-        folder: where it runs.
-        environment: its variables; ours when None.
-        prepare: called with its number before it begins.
-        takes_input: whether its input is a pipe from here; it has none otherwise.
-        output: its standard output, as for `Popen`.
-        errors: its standard error, as for `Popen`; by default where its output goes.
+    """Start a program by its path, in a session of its own that ends with this process or the
+    block. `prepare` is called with its number before it begins; `takes_input` makes its input a
+    pipe; `errors` go by default where its `output` goes.
     """
     process = subprocess.Popen(
         ["/bin/sh", "-c", _START if takes_input else f"{_START} </dev/null", "sh", *argv],

@@ -1,7 +1,4 @@
-"""What a setting is, and how the texts of environment variables are read.
-
-A parser raises `ValueError` for a text that it does not take, and says what it expected.
-"""
+"""What a setting is; parsers of texts raise `ValueError` with what they expected."""
 
 from __future__ import annotations
 
@@ -48,10 +45,8 @@ class Setting(Generic[T]):
     default: Callable[[], T] | None = None
 
     def __call__(self) -> T:
-        """Return the current value.
-
-        Raises:
-            SettingError: the text of the variable cannot be parsed.
+        """Return the current value. Raises `SettingError` where the variable's text cannot be
+        parsed.
         """
         text = os.environ.get(self.variable, "")
         if not text.strip():

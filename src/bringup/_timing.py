@@ -26,18 +26,9 @@ def interleaved(
     before: Callable[[], None] | None = None,
     clock: Clock = time.perf_counter_ns,
 ) -> Iterator[dict[Name, float]]:
-    """Yield one round after the other, without an end: the nanoseconds that a call took, by name.
-
-    Every round begins with another call. There is no garbage collection from the first round until
-    the iterator is closed or dropped.
-
-    Args:
-        calls: by name; each has run before.
-        sample_ns: what a sample should fill at least: as many calls as that takes are one sample.
-            0: `count` calls are.
-        count: see `sample_ns`.
-        before: run before every sample, outside of what is timed.
-        clock: what is looked at.
+    """Yield rounds without an end: the nanoseconds of each of `calls`, which have run before. A
+    sample is as many as fill `sample_ns`, or for 0 `count`; `before` runs ahead of it, untimed,
+    and every round begins with another. No garbage is collected until the iterator is closed.
     """
     counts = dict.fromkeys(calls, count)
     if sample_ns:

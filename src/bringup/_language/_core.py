@@ -1,7 +1,4 @@
-"""What is taken from the native core of how kernels are called: the language's opcodes, functions
-of libraries, and the kinds that contracts, variants and gradients consist of. Importing this raises
-`NativeLibraryError` when it is missing.
-"""
+"""What is taken from the native core of how kernels are called; raises `NativeLibraryError`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""What a kernel is called with: `"ptr(out), ptr(x), i32(size(x,0)), f32(eps)"`.
-
-Owns reading such a list against a signature; whole numbers in it are expressions of `reader`. What
-the native library does with it is in native/runtime/c_function.h.
+"""Reading what a kernel is called with, `"ptr(out), ptr(x), i32(size(x,0)), f32(eps)"`, against a
+signature. What the native library does with it is in native/runtime/c_function.h.
 """
 
 from __future__ import annotations
@@ -239,15 +237,8 @@ class Binding:
 def parse_call(
     text: str, signature: Sequence[Argument], where: str, *, tvm_ffi: bool = False
 ) -> tuple[CParameter, ...]:
-    """Return the parameters of a comma-separated list.
-
-    Args:
-        text: the list.
-        signature: the kernel's arguments, outputs last.
-        where: what errors start with.
-        tvm_ffi: whether a name stands for the argument itself, tensors included.
-
-    Raises `ValueError` for a list that cannot be read, or that names what the signature has not.
+    """Return the parameters of a list over `signature`, outputs last; with `tvm_ffi` a name stands
+    for the argument itself. Raises `ValueError` starting with `where`.
     """
     parts = _parts(text, signature, where)
     return tuple(_Reader(part, signature, where, tvm_ffi).parameter(node) for part, node in parts)
@@ -256,10 +247,9 @@ def parse_call(
 def parse_items(
     text: str, signature: Sequence[Argument], where: str, *, named: bool = False
 ) -> tuple[CParameter, ...]:
-    """Return the items of a comma-separated list: what stands for itself, without operators. With
-    `named`, each may begin with the name of its member in the parameter struct: `rows=size(x,0)`.
-    `ValueError` starting with `where` for a list that cannot be read, that names what the signature
-    has not, or two members alike.
+    """Return a list's items, without operators; with `named`, each may begin with the name of its
+    member in the parameter struct, `rows=size(x,0)`. Raises `ValueError` starting with `where`,
+    also for two members alike.
     """
     items: list[CParameter] = []
     for part in _split(text):

@@ -1,8 +1,6 @@
-"""Expressions over the arguments of a kernel: postfix programs, and what they are for the arguments
-of a call.
-
-native/runtime/expression.cpp runs the same programs when a kernel is called; `Expression.evaluate`
-runs them with ints or SymInts, with the same results and words.
+"""Expressions over a kernel's arguments: postfix programs, which native/runtime/expression.cpp runs
+when it is called and `Expression.evaluate` with ints or SymInts, with the same results and
+words.
 """
 
 from __future__ import annotations
@@ -66,9 +64,7 @@ _AS_GIVEN = (Opcode.FLOAT, Opcode.STRING, Opcode.TENSOR)
 
 @dataclass(frozen=True)
 class Expression:
-    """What the user wrote, its program, and the names of the arguments, for messages. A whole
-    number, a float, a text or an address; what is true is 1.
-    """
+    """What the user wrote, its program, and its arguments' names; what is true is 1."""
 
     text: str  # as written
     program: tuple[Instruction, ...]  # at most 16 values are on the stack
@@ -77,13 +73,10 @@ class Expression:
     is_real: bool = False  # whether constants are the bits of a double
 
     def evaluate(self, values: Sequence[Any]) -> Any:
-        """Return the value for these arguments in the signature's order: an int, a SymInt where
-        sizes are, a float, a text, an address, or a tensor as it is. Of None every number is 0.
-        Tensors are torch's or numpy's. Stream, device and the word of fault() are None, they are
-        known when the kernel is called.
-
-        Raises `ContractError` (without the kernel's name) for a missing dimension, a division by
-        zero and a result beyond 64 bits.
+        """Return an int, a SymInt where sizes are, a float, a text, an address, or a tensor as it
+        is, for arguments of torch or numpy. Of None every number is 0; stream, device and the
+        word of fault() are None. Raises `ContractError` (without the kernel's name) for a
+        missing dimension, a division by zero and a result beyond 64 bits.
         """
         stack: list[Any] = []
         for step in self.program:

@@ -1,8 +1,4 @@
-"""Reading texts over the arguments of a kernel: one grammar with two spellings, `x.shape[0] // 2`
-and `size(x,0) // 2`.
-
-Owns whole numbers; `c_call` adds what else a function can be given.
-"""
+"""Reading whole numbers over a kernel's arguments: `x.shape[0] // 2` or `size(x,0) // 2`."""
 
 from __future__ import annotations
 
@@ -78,17 +74,9 @@ def parse_expression(
     none_is_zero: bool = False,
     condition: bool = False,
 ) -> Expression:
-    """Turn an int or a text into an expression.
-
-    Args:
-        value: the integer, or the text in either spelling.
-        arguments: what it may name.
-        where: what errors start with.
-        none_is_zero: whether arguments that may be None can be named.
-        condition: whether it has to be true or false.
-
-    Raises:
-        SchemaError: it cannot be read, or names what is not there.
+    """Turn an int or a text over `arguments` into an expression; with `none_is_zero` it may name
+    optional ones, a `condition` has to be true or false. Raises `SchemaError` starting with
+    `where`.
     """
     text = str(value).strip()
     reader = ExpressionReader(text, arguments, where, none_is_zero=none_is_zero)

@@ -1,7 +1,4 @@
-"""What a kernel is called with: names and types of its arguments, dtypes as C types, layouts.
-
-Tensors are torch's or numpy's, looked at without importing either.
-"""
+"""Names, types, dtypes, layouts of a kernel's arguments; imports neither torch nor numpy."""
 
 from __future__ import annotations
 
@@ -116,8 +113,8 @@ def c_type(dtype: object) -> str:
 
 
 def dtype_number(dtype: object, which: str) -> int:
-    """torch's number of a dtype (`"dtype"`), DLPack's code or its bits (`"dtype_code"`,
-    `"dtype_bits"`); -1 for one that has none.
+    """Return torch's number (`"dtype"`), DLPack's code or bits (`"dtype_code"`, `"dtype_bits"`), or
+    -1.
     """
     numbers = _NUMBERS.get(dtype_name(dtype), (-1, -1, -1))
     return numbers[("dtype", "dtype_code", "dtype_bits").index(which)]
@@ -176,9 +173,7 @@ def _plain_layout(shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout:
 
 
 def signature_of(values: Mapping[str, Any]) -> tuple[Argument, ...]:
-    """Return the arguments that these values amount to, in order. An int is an int: write 1.0 for a
-    float. None stands for a tensor.
-
+    """Return the arguments of these values in order; None stands for a tensor, 1 is no float.
     Raises `TypeError` naming a value that no kernel can take.
     """
     return tuple(

@@ -1,7 +1,5 @@
-"""Building the library that links libtorch, once, into the cache.
-
-One process builds, others wait for it; what is published is whole. A build that failed is not tried
-again until something changes that it depends on.
+"""Building the library that links libtorch, once for all processes, into the cache. One that failed
+is not tried again until something changes that it depends on.
 """
 
 from __future__ import annotations
@@ -151,11 +149,8 @@ def remembered_failure(recipe: Recipe) -> str:
 
 
 def obtain(recipe: Recipe) -> Path:
-    """Return the library of a recipe: from the cache, or built now.
-
-    Raises:
-        NativeLibraryError: the build failed, now or before with the same tools; or the cache cannot
-            be written.
+    """Return a recipe's library, from the cache or built now. Raises `NativeLibraryError` when it
+    failed, now or before, or the cache cannot be written.
     """
     if (found := recipe.published()) is not None:
         return found

@@ -1,8 +1,5 @@
-"""Whether the native core fits the engine that the process has already.
-
-A C++ program brings `libbringup_engine.so`, and the core takes the engine that is there. One of
-another build may lack symbols, and then the linker only names the first of them: so the keys are
-compared before the core is opened.
+"""Whether the native core fits the engine that a C++ program has brought already: keys are compared
+before it is opened, as the linker would only name a symbol.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""Which library links the running torch: its key, and where one may lie.
-
-A library belongs to one minor version of torch and one Python. Two places may have it: a folder of
-this package, and the cache, where one is built when none of the package fits. The manifest beside a
-library says what it was built for.
+"""Which library links the running torch: one of its minor version and Python, by the manifest
+beside it, in this package or in the cache.
 """
 
 from __future__ import annotations
@@ -136,11 +133,8 @@ def missing_core(folder: Path) -> str:
 
 
 def damage(package_folder: Path, names: tuple[str, ...] = ("",)) -> Iterator[str]:
-    """Yield what is wrong with the package's native files, each with the file: reads them whole.
-
-    Args:
-        package_folder: the one of the native core; those for torch are in folders of it.
-        names: how the names of the files begin.
+    """Yield what is wrong with each native file of the package whose name begins with one of
+    `names`.
     """
     for folder in (package_folder, *sorted(package_folder.glob("torch-*"))):
         try:
@@ -176,9 +170,7 @@ def cache_folder(key: Key, digest: str) -> Path:
 
 
 def distrust(folder: Path) -> str:
-    """Return why nothing may be loaded from a folder, or "": others could have put it there. What
-    is missing would be made private.
-    """
+    """Return why others could have put something to load into a folder, or ""."""
     for place in (folder, folder.parent, folder.parent.parent):
         try:
             status = place.stat()

@@ -1,7 +1,5 @@
-"""What the native libraries of a folder were built for: `manifest.json`, which lies beside them.
-
-The build writes it, with this file as a program, and the loader chooses by it. Both know the
-standard library only: no dependency of the package is there while it is built.
+"""`manifest.json`: what the native libraries beside it were built for. The build runs this file, so
+it knows the standard library only.
 """
 
 from __future__ import annotations
@@ -57,13 +55,8 @@ class Artifact:
     build_key: str  # the digest of the sources; libraries that share one process share it
 
     def incompatibility_reason(self, runs: Interpreter, torch: str, build_key: str) -> str:
-        """Return why a process with this interpreter and torch cannot load it, or "". Reads no
-        file.
-
-        Args:
-            runs: the interpreter.
-            torch: the version of torch that is there, or "" where none is needed.
-            build_key: that of the native core, or "" where that is not known.
+        """Return why a process with this interpreter, `torch` version ("" for none needed) and
+        core's `build_key` ("" for not known) cannot load it, or "".
         """
         if self.platform != runs.platform:
             return f"was built for {self.platform}, this is {runs.platform}"
@@ -90,11 +83,7 @@ class Artifact:
 
 
 def read(folder: Path) -> list[Artifact]:
-    """Return what the manifest of a folder lists; nothing where there is none.
-
-    Raises:
-        ValueError: there is one that cannot be used; says its path and what is wrong.
-    """
+    """Return what a folder's manifest, if any, lists. Raises `ValueError` with path and fault."""
     path = folder / MANIFEST
     try:
         if (size := path.stat().st_size) > _LIMIT:
@@ -124,13 +113,7 @@ def _artifact(entry: object, path: Path) -> Artifact:
 
 
 def write(folder: Path, build_key: str, torch: str = "") -> Path:
-    """Write the manifest of the native files that lie in a folder; returns its path.
-
-    Args:
-        folder: where they lie; subfolders have their own manifest.
-        build_key: the digest of the sources.
-        torch: the version that they link, or "".
-    """
+    """Write the manifest of a folder's own native files, which link `torch`; return its path."""
     built_by = interpreter()
     files = sorted(path for path in folder.iterdir() if path.is_file() and _is_elf(path))
     artifacts = [_describe(path, built_by, build_key, torch) for path in files]

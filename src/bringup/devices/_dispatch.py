@@ -1,8 +1,5 @@
-"""Which kernel runs: the dispatch table of an operator, as torch tells it.
-
-Owns what a row of the table means and the keys that a call passes. Nothing is registered or called
-here; torch is imported on the first question. What torch's table says is read from its debug dump,
-which is the only account of it that names where a kernel was registered.
+"""Which kernel runs: the dispatch table of an operator as torch's debug dump tells it, the only
+account that names where a kernel was registered. Nothing is registered or called here.
 """
 
 from __future__ import annotations
@@ -306,16 +303,11 @@ def _registrations(operator: str) -> tuple[str, tuple[Registration, ...]]:
 def call_chain(
     table: DispatchTable, key_set: Any, factory_key: str = ""
 ) -> tuple[DispatchEntry, ...]:
-    """Return the kernels that a call passes, outermost first, as far as the table determines them.
+    """Return the kernels that a call with this `DispatchKeySet` passes, outermost first.
 
-    Each kernel above a backend's is taken to call on with the keys below its own, as torch's do. A
-    kernel that computes, decomposes or hands over to Python ends the chain. The host fallback is
-    followed by the CPU's kernel.
-
-    Args:
-        table: of the operator.
-        key_set: torch's `DispatchKeySet` of the call: of its arguments and of the thread.
-        factory_key: what BackendSelect's kernel adds: the key of the device and layout asked for.
+    Each kernel above a backend's is taken to call on with the keys below its own, as torch's do.
+    One that computes, decomposes or hands over to Python ends the chain; the host fallback is
+    followed by the CPU's kernel. `factory_key` is what BackendSelect's kernel adds.
     """
     torch_c = _torch_c()
     chain: list[DispatchEntry] = []

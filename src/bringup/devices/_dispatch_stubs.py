@@ -1,8 +1,5 @@
-"""What `REGISTER_PRIVATEUSE1_DISPATCH` can register: the dispatch stubs of the installed torch.
-
-Many of torch's kernels do the shapes and leave the loop to a *stub*, a function pointer for each
-kind of device. The list is read from the headers that a vendor's library would include, and each
-stub is looked up in the library that it would be linked with.
+"""What `REGISTER_PRIVATEUSE1_DISPATCH` can register: the installed torch's *stubs*, in which its
+kernels leave the loop to a kind of device, read from headers and looked up in their library.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""`dispatch_trace`: which operators a program calls, and the kernels that each call passes.
-
-Calls are observed natively, in all threads; which kernels they pass is computed from the dispatch
-table when the trace ends.
+"""`dispatch_trace`: which operators a program calls in all threads, observed natively, and the
+kernels that each call passes by the dispatch table, when the trace ends.
 """
 
 from __future__ import annotations
@@ -158,11 +156,7 @@ def _chain(operator: str, keys: Any, factory: str) -> tuple[DispatchEntry, ...]:
 
 
 def trace_process(file: Path | None) -> None:
-    """Trace this process to its end.
-
-    Args:
-        file: what `BRINGUP_DISPATCH_TRACE` asks for, as `settings.dispatch_trace` gives it.
-    """
+    """Trace this process to its end, into `file`, as `settings.dispatch_trace` gives it."""
     if file is None:
         return
     native = _devices()

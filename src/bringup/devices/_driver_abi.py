@@ -1,7 +1,4 @@
-"""`bringup/driver.h` for ctypes: its statuses, structures and functions, and opening a driver.
-
-A test compares sizes, offsets and numbers with what a C compiler makes of the header. No torch.
-"""
+"""`bringup/driver.h` for ctypes, without torch, and opening a driver; a test compares it with C."""
 
 from __future__ import annotations
 
@@ -347,10 +344,8 @@ class Table(c.Structure):
 
 
 def open_table(path: Path) -> Table:
-    """Return the function table of a driver, completed with nothing to the size that is known here.
-
-    Raises:
-        DriverError: the library cannot be loaded, is no driver, or does not speak this ABI.
+    """Return a driver's function table, completed with nothing to the size known here. Raises
+    `DriverError` for a library that does not load, is no driver, or speaks another ABI.
     """
     try:
         library = c.CDLL(str(path))

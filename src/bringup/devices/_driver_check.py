@@ -1,7 +1,4 @@
-"""The executable that tests drivers in processes of its own: finding it, running it, reading it.
-
-What is tested is in `native/driver_check`; here are its results. No torch is needed.
-"""
+"""Running `native/driver_check`, which tests drivers in processes of its own, and its results."""
 
 from __future__ import annotations
 

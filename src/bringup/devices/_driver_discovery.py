@@ -1,8 +1,7 @@
 """Drivers by name: on `BRINGUP_DRIVER_PATH`, and from packages with an entry point.
 
-The entry point `name = package.module:attribute` in the group `bringup.drivers` leads to the path
-of the driver's shared library, or to a function without arguments that returns it. The module may
-have device code for `bringup driver check` as well.
+`name = package.module:attribute` in the group `bringup.drivers` leads to the path of the driver's
+library, or to a function that returns it; the module may have the checks' device code.
 """
 
 from __future__ import annotations
@@ -45,12 +44,9 @@ def driver_library(driver: str | Path) -> Path:
 
 
 def check_kernels(driver: str) -> Path | None:
-    """Return the device code of the checks that a driver's package brings, or None.
-
-    The module of its entry point has it as `check_kernels`: a path, or a function that returns it.
-
-    Raises:
-        DriverError: the package is broken, or there is no such file.
+    """Return the device code of the checks, or None: `check_kernels` of the entry point's module, a
+    path or a function that returns it. Raises `DriverError` for a broken package or no such
+    file.
     """
     for entry in plugins.entry_points(ENTRY_POINT_GROUP):
         if entry.name != driver:

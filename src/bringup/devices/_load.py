@@ -355,9 +355,8 @@ class _Mark:
 def _await_autograd_release(native: ModuleType, name: str) -> None:
     """Wait until autograd's threads hold no Python object.
 
-    backward() returns before the device's thread has released the graph and torch's object for the
-    backward. Releasing takes the GIL, which at shutdown ends in an abort. The thread releases one
-    graph before it begins the next, so one is run whose own object is watched.
+    backward() returns before the device's thread released the graph, for which it takes the GIL,
+    and at shutdown that aborts. It releases one graph before the next, so one is run and watched.
     """
     if not _has_autograd_threads():
         return

@@ -1,8 +1,7 @@
 """The probe: a short test of a driver library in another process, before this one loads it.
 
-A driver is native code that is believed where nothing can be checked: a copy that does nothing is a
-wrong number. What passed is remembered in the cache under the content of every file that was loaded
-with it, so that it is probed once.
+A copy that does nothing is a wrong number. What passed is remembered in the cache under the content
+of every file that was loaded with it.
 """
 
 from __future__ import annotations
@@ -37,11 +36,8 @@ class Probed:
 
 
 def require_probed(library: Path) -> Probed | None:
-    """Probe a driver unless it was probed before; return what was probed, or None: nothing is.
-
-    Raises:
-        DriverError: it breaks the contract of `bringup/driver.h`, crashes or hangs, with the first
-            rule that it breaks.
+    """Probe a driver unless it was probed before; return what was probed, or None for nothing.
+    Raises `DriverError` where it breaks bringup/driver.h, crashes or hangs, with the first rule.
     """
     if not settings.driver_probe():
         return None
@@ -52,9 +48,8 @@ def require_probed(library: Path) -> Probed | None:
 
 
 def require_same(library: Path, probed: Probed | None, now: Probed) -> None:
-    """Probe a driver once more where what it says now is not what was probed: another version of
-    what its libraries find on the device, other functions, memory of another kind.
-    Raises `DriverError` as `require_probed`.
+    """Probe once more where the driver now says other versions, functions or memory than when
+    probed. Raises `DriverError` as `require_probed`.
     """
     if settings.driver_probe() and now != probed:
         _probe(library, _record_file(library))

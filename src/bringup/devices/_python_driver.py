@@ -1,7 +1,5 @@
-"""A driver written in Python, for first steps: `load_driver(MyDriver())`.
-
-Methods become the functions of `bringup/driver.h` by ctypes callbacks. What every call costs then
-(a few microseconds, and the GIL) is not meant for work; the steps from here to C are.
+"""A driver written in Python by ctypes callbacks, for first steps: `load_driver(MyDriver())`. A
+call costs microseconds, and the GIL.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Makes the calls of a trace on a driver, in a process that has no torch: `python -m` runs one.
+"""Makes the calls of a trace on a driver, in a process without torch: `python -m` runs one.
 
-Calls are made by one thread, in the order in which they began. Addresses and handles are those that
-this driver gives. Statuses are compared, and the bytes that copies brought to the host wherever the
-trace says what they must be.
+One thread makes them in the order in which they began, with this driver's addresses and handles.
+Statuses are compared, and bytes that copies brought to the host where the trace says them.
 """
 
 from __future__ import annotations
@@ -87,13 +86,8 @@ class _Copy:
 
 
 class Replay:
-    """One replay of a trace.
-
-    Args:
-        trace: the calls.
-        table: the driver's functions.
-        progress: memory that gets each call before it is made, see `PROGRESS`.
-        timeout: seconds that work may take to be done when the trace says that it was.
+    """One replay of a trace: `progress` is memory that gets each call before it is made
+    (`PROGRESS`); `timeout`: seconds that work may take which was done in the trace.
     """
 
     def __init__(

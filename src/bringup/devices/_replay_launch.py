@@ -20,12 +20,7 @@ _LAUNCHING = frozenset({
 
 
 class Launches:
-    """Makes the structures of launches, and keeps them until the driver lets go of them.
-
-    Args:
-        memory: where device memory lies.
-        handles: what stands for the handles of the trace, by kind and value.
-    """
+    """Makes the structures of launches, and keeps them until the driver lets go of them."""
 
     def __init__(self, memory: Memory, handles: dict[tuple[str, int], int | None]) -> None:
         self._memory, self._handles = memory, handles

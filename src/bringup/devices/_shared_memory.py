@@ -1,8 +1,7 @@
 """Device memory in several processes, through the driver's BRINGUP_HAS_IPC.
 
-The process whose memory it is, its *owner*, keeps a storage as long as another may use it:
-from the moment it is pickled, under a *ticket*, until the receiver that took the ticket has let go
-of it or has ended, which its connection shows. Nothing lies in the file system.
+The *owner* keeps a storage from the moment it is pickled, under a *ticket*, until the receiver has
+let go of it or has ended, which its connection shows. Nothing lies in the file system.
 """
 
 from __future__ import annotations
@@ -172,14 +171,8 @@ _numbers = itertools.count(1)
 
 
 def share(receive: Callable[..., Any], storage: torch.UntypedStorage) -> tuple[Any, ...]:
-    """Return function and arguments that make the storage in one other process.
-
-    Args:
-        receive: calls `open_storage` with the arguments, where the driver is loaded.
-        storage: of a tensor of the device.
-
-    Raises:
-        DeviceError: work of the device failed, or the driver does not export the memory.
+    """Return what makes the storage in one other process: `receive` calls `open_storage` there.
+    Raises `DeviceError`: work of the device failed, or the driver does not export the memory.
     """
     device = storage.device
     settle(device)
@@ -197,10 +190,8 @@ def share(receive: Callable[..., Any], storage: torch.UntypedStorage) -> tuple[A
 
 
 def open_storage(name: str, device: int, address: str, ticket: int) -> torch.UntypedStorage:
-    """Return the storage of a ticket, which is used up.
-
-    Raises:
-        RuntimeError: the owner has ended, the ticket was used before, or the process is forked.
+    """Return the storage of a ticket, which is used up. Raises `RuntimeError` where the owner has
+    ended, the ticket was used, or the process is forked.
     """
     if native().in_forked_child():
         raise RuntimeError(

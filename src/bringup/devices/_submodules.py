@@ -1,7 +1,5 @@
-"""The submodules of `torch.<device>`: amp, graphs, memory, profiler, random and _utils.
-
-The same functions under the names that CUDA's users import them by, e.g.
-`from torch.npu.amp import autocast`.
+"""The submodules of `torch.<device>` (amp, graphs, memory, profiler, random, _utils): the same
+functions under CUDA's names, e.g. `from torch.npu.amp import autocast`.
 """
 
 from __future__ import annotations
@@ -143,11 +141,9 @@ def _device_index(
     optional: bool = False,
     allow_cpu: bool = False,
 ) -> int:
-    """As `torch.cuda._utils._get_device_index`: torch.load asks it what a location means.
-
-    Raises:
-        ValueError: `device` names no index and `optional` is false.
-        DeviceError: there is no such device, or it is of another type.
+    """Return the index, as `torch.cuda._utils._get_device_index`, which torch.load asks. Raises
+    `ValueError` for a `device` without an index unless `optional`, `DeviceError` for no such
+    device.
     """
     named = torch.device(device) if isinstance(device, str) else device
     if allow_cpu and isinstance(named, torch.device) and named.type == "cpu":

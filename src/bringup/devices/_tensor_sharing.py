@@ -1,5 +1,5 @@
 """Tensors of the device in queues, pipes and arguments of other processes: handed over where the
-driver shares memory, refused where it does not. torch itself would let the receiver wait for ever.
+driver shares memory, refused elsewhere, where torch would let the receiver wait for ever.
 """
 
 from __future__ import annotations
@@ -20,11 +20,8 @@ _MOST_LEAVES = 1000  # of an object that a queue is given; what lies behind fail
 
 
 def hand_over(name: str, receive: Callable[..., Any]) -> None:
-    """Share tensors of the device of this name, or refuse to.
-
-    Args:
-        name: of the device.
-        receive: loads the driver and calls `_shared_memory.open_storage`; it is pickled.
+    """Share or refuse tensors of device `name`; the pickled `receive` loads the driver and opens
+    them.
     """
     reducers: Any = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
     shares = _shared_memory.native().shares_memory()

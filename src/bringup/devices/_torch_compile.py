@@ -1,6 +1,4 @@
-"""What torch.compile has to know of a device: its interface for Dynamo, and who generates code for
-it in Inductor.
-"""
+"""A device's interface for Dynamo, and who generates code for it in Inductor."""
 
 from __future__ import annotations
 
@@ -15,12 +13,7 @@ from bringup._device_attributes import register_code_generator
 
 
 def register_for_compilers(name: str, module: Any) -> None:
-    """Tell Dynamo and Inductor of the device when they are imported; nothing imports them here.
-
-    Args:
-        name: of the device.
-        module: its `torch.<name>`.
-    """
+    """Tell Dynamo and Inductor of the device and its `module` once they are imported by others."""
     after_import("torch._dynamo.device_interface", partial(_register_interface, name, module))
     after_import("torch._inductor.codegen.common", partial(register_code_generator, name))
 

@@ -1,7 +1,5 @@
-"""`torch.<device>`: the module that torch and its users expect a device to have.
-
-Mostly the names of `torch.accelerator` under the device's own name, as `torch.cuda` has them.
-Streams and events are `torch.Stream` and `torch.Event` themselves.
+"""`torch.<device>`: the module that a device is expected to have, mostly `torch.accelerator`'s
+names as `torch.cuda` has them. Streams and events are torch's own.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""What functions of torch in Python lack for a device of PrivateUse1: attention over jagged nested
-tensors, which they compute by strided ones, the fake form of LSTM cells without biases, and deep
-copies with the metadata of what they copy.
+"""What functions of torch in Python lack for PrivateUse1: attention over jagged nested tensors, the
+fake form of LSTM cells without biases, and deep copies with metadata.
 """
 
 from __future__ import annotations

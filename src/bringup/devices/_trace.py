@@ -61,10 +61,8 @@ class Trace:
     end: str  # how it ended, where that is not simply the end of the process: cut, over its limit
 
     def payload(self, facts: dict[str, Any], size: int) -> bytes | None:
-        """Return the bytes that a call or a finished copy kept, or None.
-
-        Raises:
-            DriverError: they should be in the payload file, and are not.
+        """Return the bytes that a call or a finished copy kept, or None. Raises `DriverError` if
+        missing.
         """
         if "payload" not in facts:
             return None
@@ -84,11 +82,7 @@ class Trace:
 
 
 def read_trace(file: Path) -> Trace:
-    """Read a trace; a last line that is cut is left out and told.
-
-    Raises:
-        DriverError: it cannot be read, or is none; with the line.
-    """
+    """Read a trace; a cut last line is left out and told. Raises `DriverError` with the line."""
     try:
         lines = file.read_bytes().split(b"\n")
     except OSError as error:

@@ -1,7 +1,5 @@
-"""torch.distributed on a driver's device: the backend `bringup`, by gloo on the host.
-
-It is registered when `torch.distributed` is imported, or now where that has been. Its native module
-is loaded with the first process group.
+"""torch.distributed on a driver's device: the backend `bringup`, by gloo on the host, registered
+when `torch.distributed` is imported. Its native module is loaded with the first group.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The simulated NPU breaks on demand: out of memory, failing and slow work, a lost device.
-
-The same by the environment: `BRINGUP_SIM_FAULTS=oom_after=10,copy_latency_us=200`.
+"""The simulated NPU breaks on demand: out of memory, failing and slow work, a lost device. By the
+environment: `BRINGUP_SIM_FAULTS=oom_after=10,copy_latency_us=200`.
 """
 
 from __future__ import annotations

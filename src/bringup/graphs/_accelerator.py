@@ -1,6 +1,4 @@
-"""What `torch.accelerator.Graph` does on the driver's device. Called from the native library, which
-torch asks for it by the device's name.
-"""
+"""What `torch.accelerator.Graph` does on the driver's device; the native library calls it."""
 
 from __future__ import annotations
 

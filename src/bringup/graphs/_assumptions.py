@@ -1,5 +1,5 @@
-"""What a capture takes as given: what the modules that ran hold, gradients, and optimizers. All of
-the graph gets it, and checks it before every replay.
+"""What a capture takes as given and checks before every replay: what the modules that ran hold,
+gradients, and optimizers.
 """
 
 from __future__ import annotations
@@ -18,11 +18,7 @@ _KINDS = {"_parameters": "parameter", "_buffers": "buffer"}
 
 
 class Given:
-    """Everything of one capture, from its beginning to its end.
-
-    Args:
-        predates: whether a tensor was there before the capture.
-    """
+    """Everything that one capture takes as given; `predates`: whether a tensor was before."""
 
     def __init__(self, predates: Callable[[torch.Tensor], bool]) -> None:
         self.held = HeldTensors(predates)
@@ -43,10 +39,8 @@ class Given:
     def settle(
         self, native: Any, watch: Any, ran: Iterable[torch.nn.Module]
     ) -> list[GivenOptimizer]:
-        """Tell the captured graph everything; returns the optimizers, for `refresh`.
-
-        Raises:
-            CaptureError: the run has put another tensor in the place of one that it reads.
+        """Tell the captured graph everything; return the optimizers, for `refresh`. Raises
+        `CaptureError` where the run has put another tensor in the place of one that it reads.
         """
         self.held.check(watch)
         watch_modules(watch, ran, self.held.modules)
@@ -58,13 +52,8 @@ class Given:
 
 
 class HeldTensors:
-    """The tensors that captured code finds in modules, containers and objects before it uses them.
-
-    A run that computes `self.state = f(self.state)` keeps its state in Python: a replay would read
-    the former tensor for ever.
-
-    Args:
-        predates: whether a tensor was there before the capture.
+    """The tensors that captured code finds in modules, containers and objects before it uses them:
+    after `self.state = f(self.state)` a replay would read the former tensor for ever.
     """
 
     def __init__(self, predates: Callable[[torch.Tensor], bool]) -> None:
@@ -126,14 +115,9 @@ class HeldTensors:
 def watch_modules(
     watch: Any, ran: Iterable[torch.nn.Module], known: Iterable[torch.nn.Module] = ()
 ) -> None:
-    """Add what the graph reads and modules hold: parameters, buffers and other tensors,
-    random generators, the submodules on the way to them, and whether a module that ran is in
-    training mode.
-
-    Args:
-        watch: the native watch of the graph, after the capture.
-        ran: the modules whose forward ran.
-        known: others that the captured code can reach, such as those that a compiled function uses.
+    """Add what the graph reads and modules hold: tensors, random generators, the submodules on the
+    way to them, and whether a module that `ran` is in training mode. `known`: others that the
+    captured code can reach.
     """
     called = _with_compiled(ran)
     seen: set[torch.nn.Module] = set()

@@ -1,5 +1,5 @@
-"""Code that torch.compile generated computes without operators: a capture refuses to enter it, but
-for code whose kernels the kit generated for a driver's device, which are recorded as they start.
+"""Refuse to capture code that torch.compile generated, which computes without operators, but for
+kernels of a driver's device that the kit generated: these are recorded as they start.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ _UNSEEN = re.compile(r"async_compile\.(?!wait\b)\w+\(|\b_?empty_strided_cpu\w*\(
 
 @contextmanager
 def generated_code_refused(recording: Callable[[], bool]) -> Iterator[Callable[[], None]]:
-    """Generated code that is called where `recording()` holds raises `CaptureError`.
-
-    Gives a function that looks again for classes that were imported since.
+    """Make generated code raise `CaptureError` where `recording()` holds; give a function that
+    looks again for classes imported since.
     """
     with ExitStack() as patches:
         replaced: set[tuple[type, str]] = set()

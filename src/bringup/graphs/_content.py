@@ -29,10 +29,8 @@ if TYPE_CHECKING:
 
 
 class CapturedContent:
-    """What a capture made: the native graph and the names of its slots.
-
-    Names are half of the cost of capturing kernels, and made when first asked for: at once where
-    handlers have a say, so that their mistakes raise and a later registration changes nothing.
+    """The native graph that a capture made and its slots' names, which are half of a capture's
+    cost: made when asked for, but at once where handlers have a say, whose mistakes then raise.
     """
 
     def __init__(

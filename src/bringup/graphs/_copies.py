@@ -59,13 +59,8 @@ def storage_address(tensor: torch.Tensor) -> int:
 
 
 class ResultNest:
-    """A nest of results (tensors in tuples, lists, dicts, dataclasses and what is registered with
-    torch's pytree), which is copied as a whole.
-
-    Attributes:
-        value: the nest.
-        tensors: all tensors in it, in order.
-        obstacle: why it cannot be copied, or None.
+    """A nest `value` of results, of what torch's pytree knows and dataclasses, which is copied as a
+    whole: its `tensors` in order, and why that cannot be (`obstacle`), or None.
     """
 
     def __init__(self, value: Any) -> None:

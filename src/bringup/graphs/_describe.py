@@ -1,7 +1,4 @@
-"""Captured graphs for people: as a DOT text, and what distinguishes two of them.
-
-It reads what `CapturedGraph` knows about its nodes and slots, and runs nothing.
-"""
+"""Captured graphs for people: as a DOT text or a trace, and what distinguishes two of them."""
 
 from __future__ import annotations
 
@@ -141,13 +138,7 @@ def chrome_trace(
     times: Sequence[tuple[int, int]],
     slots: Mapping[int, Mapping[str, Slot]],
 ) -> str:
-    """Return the run of a graph in Chrome's trace format.
-
-    Args:
-        nodes: the nodes, in replay order.
-        times: when each began and ended, in nanoseconds.
-        slots: every slot, by node number and its name.
-    """
+    """Return the run of a graph in Chrome's trace format; `times` of nodes are in nanoseconds."""
     events = [_event(scope, "scope", begin, end, {}) for scope, begin, end in _scopes(nodes, times)]
     for number, (node, (begin, end)) in enumerate(zip(nodes, times, strict=True)):
         values = {name: shown(slot.value) for name, slot in slots.get(number, {}).items()}
@@ -234,13 +225,7 @@ def dot_text(
     accesses: Sequence[Sequence[Access]],
     slots: Mapping[int, Mapping[str, Slot]],
 ) -> str:
-    """Return the graph in the DOT language.
-
-    Args:
-        nodes: the nodes, in replay order.
-        accesses: what each of them reads and writes.
-        slots: every slot, by node number and its name.
-    """
+    """Return the graph in the DOT language; `slots` by node number and the slot's name."""
     lines = ["digraph captured {", "  node [shape=box];"]
     for number, node in enumerate(nodes):
         values = _slot_words(slots.get(number, {}))

@@ -60,11 +60,8 @@ HandledCall = tuple[DispatchRecord, type[GraphOpHandler], range]
 
 
 class HandledCalls:
-    """The calls of one capture that handlers took part in, in order.
-
-    Attributes:
-        node_count: says how many nodes the recorder has until now.
-        unrecorded: gives a block in which nothing is recorded.
+    """The calls of one capture that handlers took part in, in order. `node_count` says how many
+    nodes there are until now, `unrecorded` gives a block in which nothing is recorded.
     """
 
     def __init__(self) -> None:
@@ -101,13 +98,8 @@ class HandledCalls:
 def handled_nodes(
     calls: Sequence[HandledCall], ops: Sequence[str]
 ) -> dict[int, tuple[DispatchRecord, type[GraphOpHandler]]]:
-    """Return the node of each call, among those that it became. Raises `CaptureError` for a call
-    that became no single node of its operator: an update would not reach what it was taken apart
-    into.
-
-    Args:
-        calls: the handled calls.
-        ops: the operators of all nodes.
+    """Return the node of each call, among the nodes' `ops`. Raises `CaptureError` for a call that
+    became no single node: an update would not reach what it was taken apart into.
     """
     found: dict[int, tuple[DispatchRecord, type[GraphOpHandler]]] = {}
     for called, of_call, nodes in calls:
@@ -251,9 +243,7 @@ class _Watched(Mapping[str, Any]):
 
 @dataclass
 class HandledRecord:
-    """A handled call for updates. What the graph has now is the values of its slots: an update of
-    them by name is one of the record too.
-    """
+    """A handled call for updates; its values are those of its slots, updated by name too."""
 
     captured: DispatchRecord  # what was called
     handler: type[GraphOpHandler]  # whose `update_args` it is
@@ -283,10 +273,8 @@ class HandledRecord:
         return now
 
     def stage(self, given: Mapping[str, Any]) -> tuple[list[tuple[int, Any]], set[str]]:
-        """Return the slots to write with their values, as `given` makes them, and the keys that it
-        took.
-
-        The caller makes sure that nothing updates the graph until these are written.
+        """Return the slots to write with values that `given` makes, and the keys that it took.
+        Nothing else may update the graph until they are written.
         """
         record = self.record()
         staged, watched = record.staged(), _Watched(given)

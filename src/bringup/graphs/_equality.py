@@ -1,6 +1,4 @@
-"""Whether values of a captured call are what they were: numbers, tensors, and the plain objects
-that no pytree takes apart, of which a snapshot is taken.
-"""
+"""Whether values of a captured call are what they were: numbers, tensors, snapshots of objects."""
 
 from __future__ import annotations
 
@@ -81,11 +79,7 @@ class _Unread:
 
 
 class Snapshot:
-    """What an object held when it was made.
-
-    Args:
-        value: no tensor and no plain value.
-    """
+    """What an object, no tensor and no plain value, held when it was made."""
 
     def __init__(self, value: Any) -> None:
         self._found = dict(_walk("", value))

@@ -1,13 +1,9 @@
-"""Level 2 of a replay: consecutive elementwise nodes as one C function each.
+"""Level 2 of a replay: consecutive elementwise nodes as one C function each, in groups. Nothing
+here compiles or runs (`_fuse_build.py`); functions read addresses from a table.
 
-It says which calls it writes and how, so that every bit is torch's, groups nodes and writes the
-text; nothing here compiles or runs (`_fuse_build.py`). A text has no addresses: functions read
-them from a table.
-
-Exact means: the operators below, whose results were compared with torch's (`tests/sweeps`), half
-types rounded behind each. What is left are results that torch itself gives in two ways, in vectors
-and behind them: NaN, and which zero `maximum` takes. A function that meets one puts back what it
-has overwritten and says so; then torch's kernels run.
+Exact means: results are torch's (`tests/sweeps`), half types rounded behind each operator. Where
+torch itself gives two, in vectors and behind them (NaN, which zero `maximum` takes), a function
+puts back what it has overwritten and says so; then torch's kernels run.
 """
 
 from __future__ import annotations
@@ -246,9 +242,7 @@ def _check_types(call: Call) -> None:
 
 @dataclass
 class Group:
-    """Calls whose elements one loop nest computes: none reads or writes what another one writes, or
-    it is the same element.
-    """
+    """Calls in one loop nest: what one writes no other reads or writes, but at the same element."""
 
     sizes: tuple[int, ...]
     calls: list[Call] = field(default_factory=list)

@@ -1,6 +1,4 @@
-"""Level 2 of a replay, behind the capture: functions are written, compiled in the background and
-given to the graph, which uses them from its next replay on.
-"""
+"""Level 2 of a replay: functions are compiled in the background; the next replay uses them."""
 
 from __future__ import annotations
 
@@ -22,11 +20,7 @@ _PENDING = "its function is not compiled yet"
 
 
 class Fusing:
-    """The functions of one graph, from the capture on.
-
-    Args:
-        native: the graph; it is not kept.
-    """
+    """The functions of one graph, which is not kept, from the capture on."""
 
     def __init__(self, native: Any) -> None:
         self._native = weakref.ref(native)
@@ -112,9 +106,9 @@ def compile_bodies(bodies: Sequence[str]) -> list[int]:
 
 
 class _Worker:
-    """One thread that fuses graphs, one after the other. A process that ends waits for what it does
-    then, and no more: the interpreter would end the thread in the midst of native code. A forked
-    child has its own; graphs that wait there stay at the level that they have.
+    """One thread that fuses graphs in turn. A process that ends waits for the graph in work, for
+    the interpreter would end the thread amid native code. A forked child has its own; graphs
+    that wait there keep their level.
     """
 
     def __init__(self) -> None:

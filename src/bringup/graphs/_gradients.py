@@ -1,5 +1,5 @@
-"""What a capture takes as given of gradients: `.grad` of every parameter that it can reach, told to
-the graph, which brings gradients to where it reads them and leaves them as the captured code does.
+"""What a capture takes as given of gradients: `.grad` of every parameter that it can reach, which
+the graph brings to where it reads it and leaves as the captured code does.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class GivenGradients:
 
     @contextmanager
     def backwards_seen(self, node_count: Callable[[], int | None]) -> Iterator[None]:
-        """See what gets a gradient from a backward in the block. `node_count`: how many nodes the
-        capture of this thread has, or None when there is none.
+        """See what gets a gradient from a backward in the block. `node_count`: of this thread's
+        capture.
         """
 
         def seen(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -108,11 +108,8 @@ class GivenGradients:
 
 
 def leaves_behind(roots: Iterable[Any], since: int = 0) -> list[torch.Tensor]:
-    """Return the tensors that a backward from these would give gradients to. `since`: autograd's
-    number of the first node that may be on the way.
-
-    Raises:
-        CaptureError: an older one is: the captured code uses a tensor that has a history.
+    """Return the tensors that a backward from these would give gradients to. Raises `CaptureError`
+    where a node is older than number `since`: the code uses a tensor that has a history.
     """
     found: dict[int, torch.Tensor] = {}
     seen: set[Any] = set()

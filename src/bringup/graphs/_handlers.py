@@ -1,6 +1,5 @@
-"""Handlers: which arguments of an operator a captured graph lets you update, and under which keys.
-
-The registry has torch_npu's shape: a class with `UPDATE_SPECS`, registered under operator names.
+"""Handlers: which arguments of an operator a captured graph lets you update, under which keys, as
+torch_npu registers them: classes with `UPDATE_SPECS`.
 """
 
 from __future__ import annotations

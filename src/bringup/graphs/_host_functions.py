@@ -1,6 +1,4 @@
-"""Functions of Python that replays call between operators: to look at tensors, or to tell the host
-how far the device is.
-"""
+"""Functions of Python between a replay's operators, that look at tensors or tell its progress."""
 
 from __future__ import annotations
 

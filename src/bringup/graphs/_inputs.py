@@ -1,7 +1,5 @@
-"""What `CapturedGraph.run` takes: the values of a captured call by name, tensors among them.
-
-A call is first matched with what is planned for calls of its form (so many by position, these by
-keyword). What the plan does not cover, nests and every mistake, is matched by name.
+"""What `CapturedGraph.run` takes: the values of a captured call by name, tensors among them. Calls
+of a known form follow a plan; nests and mistakes are matched by name.
 """
 
 from __future__ import annotations
@@ -46,13 +44,9 @@ class _Place:
 class Inputs:
     """The values of the captured call.
 
-    Args:
-        bind: turns the arguments of run into values by name, whatever they are; TypeError when
-            their number or keywords do not fit.
-        values: those of the capture.
-        fixed: storages (addresses) that run does not write: weights.
-        snapshots: of objects among the values, as the captured call found them, by id.
-        may_be_unread: whether the graph need not read them.
+    `bind` turns run's arguments into values by name, or raises TypeError; storages in `fixed`
+    (weights) are not written; `snapshots` are of objects as the call found them, by id; the graph
+    need not read what `may_be_unread`.
     """
 
     def __init__(
@@ -246,11 +240,8 @@ class Placeholders(tuple[Any, ...]):
 
 
 def declared_inputs(inputs: Any) -> Inputs:
-    """Return inputs as `capture(inputs=...)` declares them: one tensor, a sequence (run takes them
-    by position) or a mapping (by keyword); nests of tensors are allowed in both.
-
-    Raises:
-        TypeError: `inputs` is something else, or holds something that is no tensor.
+    """Return inputs as `capture(inputs=...)` declares them: a tensor, a sequence (run takes them by
+    position) or a mapping (by keyword), also of nests. Raises `TypeError` for anything else.
     """
     if isinstance(inputs, torch.Tensor):
         inputs = (inputs,)

@@ -52,11 +52,9 @@ class GivenOptimizer:
                     watch.name_tensor(value, what)
 
     def refresh(self) -> Callable[[], None]:
-        """Compare with what the optimizer has now; returns what takes it over: copies the state
-        into the captured tensors, which the optimizer has again then.
-
-        Raises:
-            CaptureError: the captured operators cannot compute with it.
+        """Compare with what the optimizer has now; return what copies its state into the captured
+        tensors, which it has again then. Raises `CaptureError` where the graph cannot compute
+        with it.
         """
         groups, state = self._optimizer.param_groups, self._optimizer.state
         if len(groups) != len(self._options):
@@ -125,8 +123,8 @@ class GivenOptimizer:
 def steps_seen(
     capturing: Callable[[], bool], began_to_step: Callable[[Any], None]
 ) -> Iterator[None]:
-    """See which optimizers step in the block. An optimizer makes its state in its first step,
-    which is refused: replays would make it anew each time.
+    """See which optimizers step; refuse their first step, which makes state that replays would
+    renew.
     """
     before: dict[int, dict[Any, Any]] = {}
 

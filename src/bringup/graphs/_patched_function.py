@@ -18,9 +18,8 @@ _below = weakref.WeakKeyDictionary()
 def attribute_replaced(
     owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> Iterator[None]:
-    """Replace a function for a while. One put over it in that time is left alone: ours
-    stays below theirs then, and does nothing outside captures. Ours below another one of ours goes
-    with that: captures that overlap, in threads, leave nothing.
+    """Replace a function for a while. One put over it in that time is left alone: ours stays below,
+    and does nothing outside captures. Captures that overlap, in threads, leave nothing.
     """
     with _changing:
         former = vars(owner).get(name)

@@ -1,9 +1,6 @@
-"""Update plans: which host arguments of captured calls come from which inputs of the function that
-was captured.
-
-A compiler knows where the arguments of its operators come from. A plan keeps that as data (JSON),
-is bound to the graph that was captured of the compiled function, and turns the inputs of a call
-into an update.
+"""Update plans: which host arguments of captured calls come from which inputs of the captured
+function. A compiler's plan is data (JSON), bound to the graph of the compiled function, and
+turns the inputs of a call into an update.
 """
 
 from __future__ import annotations

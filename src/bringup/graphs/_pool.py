@@ -56,11 +56,7 @@ def graph_pool_handle() -> GraphPool:
 
 
 def pool_of(pool: object | None) -> GraphPool:
-    """Return the pool that a capture is given, or a new one for None.
-
-    Raises:
-        TypeError: it is no `GraphPool`.
-    """
+    """Return the pool that a capture is given, or a new one for None. Raises `TypeError`."""
     if pool is None:
         return GraphPool()
     if not isinstance(pool, GraphPool):
@@ -72,11 +68,7 @@ def pool_of(pool: object | None) -> GraphPool:
 
 
 def numbered_pool(number: int) -> GraphPool | None:
-    """Return the pool of this number, None for 0.
-
-    Raises:
-        CaptureError: there is none, or it is gone.
-    """
+    """Return the pool of this number, None for 0. Raises `CaptureError` when it is gone."""
     if number == 0:
         return None
     pool = _pools.get(number)

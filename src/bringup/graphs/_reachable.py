@@ -1,5 +1,5 @@
-"""What captured code can reach: from the frame that captures, through functions, modules,
-containers and plain objects. What hides elsewhere (generators, C++ objects) is not found.
+"""What captured code can reach from its frame: through functions, modules, containers and plain
+objects. What generators and C++ objects hide is not found.
 """
 
 from __future__ import annotations
@@ -55,9 +55,7 @@ def local_variables(frame: types.FrameType) -> dict[str, Any]:
 
 
 def reachable(values: Mapping[str, Any]) -> Iterator[Found]:
-    """Yield every tensor, module and random generator behind these values, and everything on the
-    way that can hold one; nearest first, each once.
-    """
+    """Yield tensors, modules, random generators and their holders behind values, nearest first."""
     seen: set[int] = set()
     waiting = deque((name, value, 0) for name, value in values.items())
     visited = 0
@@ -75,8 +73,8 @@ def reachable(values: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def held_by(value: Any) -> dict[str, Any]:
-    """Return what a module, container or object holds in places that can be given another value, as
-    `{".weight": ...}` or `{"[0]": ...}`. Runs no code of the value's class.
+    """Return what an object holds in places, `{".weight": ...}`, `{"[0]": ...}`; run none of its
+    code.
     """
     kind = type(value)
     if issubclass(kind, torch.Tensor):

@@ -1,8 +1,6 @@
 """`CapturedGraph.run`: inputs are copied in, the graph replays, results are copied out, as one unit
-that is safe from any thread.
-
-What run takes and gives is declared, or it is what the one module call of the captured block took
-and gave. Where neither holds, run says so: it never guesses.
+that is safe from any thread. What it takes and gives is declared, or is that of the one module
+call of the captured block; otherwise it refuses.
 """
 
 from __future__ import annotations
@@ -38,10 +36,8 @@ def _without_memory(call: ModuleCall) -> str | None:
 
 
 class RunUnit:
-    """What run takes and gives for one capture, and the locks of its runs.
-
-    Args:
-        inputs: as declared, or None to take those of the block's only module call.
+    """What run takes and gives for one capture, and the locks of its runs. `inputs`: as declared,
+    or None to take those of the block's only module call.
     """
 
     def __init__(self, inputs: Inputs | None) -> None:
@@ -52,12 +48,9 @@ class RunUnit:
         self._run_locks: Any | None = None  # until outputs are known
 
     def declare_outputs(self, outputs: Any, native: Any | None) -> None:
-        """Declare what run gives: a nest of tensors of the capture. `native`: the graph, once it is
-        there.
-
-        Raises:
-            CaptureError: it cannot be copied, or holds a tensor that has nothing to do with the
-                graph.
+        """Declare what run gives: a nest of tensors of the capture, whose `native` graph may be
+        there. Raises `CaptureError` for what cannot be copied, or has nothing to do with the
+        graph.
         """
         nest = ResultNest(outputs)
         if nest.obstacle is not None:
@@ -73,10 +66,8 @@ class RunUnit:
         self._run_locks = _run_locks_of(self._inputs, nest)
 
     def settle(self, native: Any, calls: OutermostCalls) -> None:
-        """Check at the end of the capture what was declared, and infer the rest.
-
-        Raises:
-            CaptureError: a declared tensor has nothing to do with the graph.
+        """Check at the end of the capture what was declared, and infer the rest. Raises
+        `CaptureError`.
         """
         if self._outputs is not None:
             _check_known(self._outputs, native, self._inputs)
@@ -111,8 +102,8 @@ class RunUnit:
             self._inputs = inputs_of(call)
 
     def watch_inputs(self, watch: Any) -> None:
-        """From now on a replay is refused when an input has other memory: the graph may read it by
-        a view alone, and run writes what the input has then.
+        """Refuse replays from now on when an input has other memory: the graph may read it by a
+        view.
         """
         tensors = {} if self._inputs is None else self._inputs.tensors
         for name, tensor in tensors.items():

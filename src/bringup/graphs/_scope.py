@@ -81,11 +81,7 @@ class ModuleCall:
 
 
 class OutermostCalls:
-    """Watches for module calls in a capture that no other module contains.
-
-    Args:
-        seen: how many operators the recorder has seen until now.
-    """
+    """Watches outermost module calls in a capture; `seen`: how many operators came until now."""
 
     def __init__(self, seen: Callable[[], int]) -> None:
         self._seen = seen
@@ -126,13 +122,9 @@ class OutermostCalls:
 
 
 class ScopeTracker:
-    """Follows module calls and `graphs.scope` on the capturing thread, and tells where it is.
-
-    Args:
-        changed: called with the new scope, `"encoder.layer.0"`, whenever it changes.
-        entered: called with a module, its positional and its keyword arguments, before the first
-            call of one that is no part of a module called before.
-        calls: told of module calls that no other module contains.
+    """Follows module calls and `graphs.scope` on the capturing thread. It calls `changed` with a
+    new scope, `"encoder.layer.0"`, and `entered` with module and arguments before the first call
+    of one that is no part of a module called before; `calls` are told of outermost ones.
     """
 
     def __init__(

@@ -1,7 +1,5 @@
-"""Slots: the arguments of a captured graph by name, and what a key of `update` means.
-
-A slot's name is `<scope>.<operator>.<ordinal>.<argument>`. Names are made here, values are read and
-written natively.
+"""Slots: the arguments of a captured graph by name, `<scope>.<operator>.<ordinal>.<argument>`, and
+what a key of `update` means. Values are read and written natively.
 """
 
 from __future__ import annotations
@@ -161,11 +159,8 @@ class Record:
 def name_slots(
     calls: Sequence[UpdatableCall],
 ) -> tuple[list[SlotPlace], list[Record | HandledRecord]]:
-    """Return all slots of a graph and its records, in capture order.
-
-    Raises:
-        CaptureError: a handler declares an argument that the operator does not have, or that is no
-            host value.
+    """Return all slots of a graph and its records, in capture order. Raises `CaptureError` where a
+    handler declares no host argument of the operator.
     """
     places: list[SlotPlace] = []
     records: list[Record | HandledRecord] = []
@@ -245,11 +240,7 @@ def _declared(
 
 
 def check_become_nodes(ops: Iterable[str]) -> None:
-    """Raise `CaptureError` where one of these operators has a handler with specs.
-
-    Args:
-        ops: operators that ran and became no node of their own.
-    """
+    """Raise `CaptureError` where one of `ops`, which became no node, has a handler with specs."""
     for op in ops:
         found = handler_for(op)
         if found is not None and found[1]:
@@ -262,12 +253,8 @@ def check_become_nodes(ops: Iterable[str]) -> None:
 
 
 def resolve(key: str, names: Sequence[str]) -> list[int]:
-    """Return which slots `key` means.
-
-    `*` stands for one segment, `**` for any number. The ordinal may be left out.
-
-    Raises:
-        UpdateError: no slot, or several without a wildcard.
+    """Return the slots that `key` means: `*` is one segment, `**` any number, the ordinal may be
+    left out. Raises `UpdateError` for no slot, or several without a wildcard.
     """
     if not isinstance(key, str):
         raise UpdateError(f"a slot's name is a str, got {key!r}. Nothing was changed")

@@ -1,5 +1,5 @@
 """torch_npu's manual form of updating: parts of a capture are task groups, and calling their
-operators again with other values, between two marks, writes these into the graph.
+operators with other values between two marks writes these into the graph.
 """
 
 from __future__ import annotations

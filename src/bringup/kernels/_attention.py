@@ -1,7 +1,4 @@
-"""Operators over sequences of different length in one batch: `attention` and `mean_pool`.
-
-Importing this module registers them with torch; how they compute is described in their C++ files.
-"""
+"""Operators over sequences of different length in one batch, registered when this is imported."""
 
 from __future__ import annotations
 

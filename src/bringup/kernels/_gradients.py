@@ -1,7 +1,6 @@
-"""The backward of the shipped operators, made of torch operators: it has a backward itself.
-
-A formula gives a gradient for each tensor argument, None where there is none. It computes in
-float32 or float64; `register` rounds a gradient to the dtype of its argument, once.
+"""The backward of the shipped operators, of torch operators, so that it has a backward itself. A
+formula computes in float32 or float64 each tensor argument's gradient or None; `register` rounds
+it once.
 """
 
 from __future__ import annotations
@@ -26,12 +25,9 @@ _library = torch.library.Library("bringup", "FRAGMENT")
 
 
 def register(operator: ops.KernelOperator, formula: Formula) -> None:
-    """Give an operator with tensor arguments `bringup::<name>_backward`, which computes
-    `formula(arguments, wanted, *gradients)`.
-
-    `wanted` says of each tensor argument whether its gradient is asked for; the gradients of the
-    results are float32 or float64. The backward operator is a composite one: autograd and compilers
-    see the operators that it is made of.
+    """Give an operator `bringup::<name>_backward`, a composite of `formula(arguments, wanted,
+    *gradients)`; `wanted` says which gradients are asked for, those of results are float32 or
+    float64.
     """
     schema = operator.overload._schema
     name = f"{schema.name}_backward"

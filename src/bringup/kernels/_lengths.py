@@ -1,7 +1,5 @@
-"""`use_lengths`: a model of transformers takes lengths of its sequences instead of a mask.
-
-Owns what is prepared and what is refused. Whether padding is inert in a model is found by running
-it (`_lengths_check`), not by a list of architectures.
+"""`use_lengths`: a model of transformers takes lengths instead of a mask. Whether padding is inert
+in it is found by running it (`_lengths_check`).
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ Tensors = dict[str, torch.Tensor]
 def check(
     model: Any, example_inputs: Mapping[str, torch.Tensor] | None, tolerance: float, kind: str
 ) -> None:
-    """Raise `BringupError` with the cause where `model` does not take lengths; leaves it with
-    another attention implementation than `kind`, which it had.
+    """Raise `BringupError` with the cause where `model`, left with an attention other than `kind`,
+    does not take lengths.
     """
     inputs = dict(example_inputs) if example_inputs is not None else _random_inputs(model)
     _Check(model, inputs, tolerance, kind).run()
@@ -67,10 +67,8 @@ def _token_ids(model: Any, shape: tuple[int, ...], seed: int) -> torch.Tensor:
 
 @dataclass
 class _Patterns:
-    """What every attention of one run sees, held against the mask that transformers would build.
-
-    The mask interface gets a description, a function of positions; here it is given on as a tensor
-    that the layers hand to their attention, so that each is compared with its own.
+    """What every attention of one run sees, each held against the mask that transformers would
+    build: the mask interface gives on a function of positions as a tensor.
     """
 
     functions: dict[int, tuple[torch.Tensor, Callable[..., Any], int]] = field(default_factory=dict)

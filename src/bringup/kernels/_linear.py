@@ -1,6 +1,5 @@
-"""Linear layers over frozen weights: `packed_linear` and its int8 forms, and `pack_weight` and
-`pack_weight_int8`, which lay a weight out for them. How they compute is described in
-`csrc/panel_linear.h`.
+"""Linear layers over frozen weights: `packed_linear` and its int8 forms, and packing (see
+`csrc/panel_linear.h`).
 """
 
 from __future__ import annotations

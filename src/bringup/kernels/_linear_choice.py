@@ -1,6 +1,4 @@
-"""How a frozen weight should lie for the products that read it: measured once a machine and shape,
-kept by `jit.measured`.
-"""
+"""How a frozen weight should lie: measured once a machine and shape, kept by `jit.measured`."""
 
 from __future__ import annotations
 
@@ -41,17 +39,12 @@ def best_layout(
     may_be_narrow: bool = False,
     may_be_mkl: bool = False,
 ) -> str:
-    """PANELS, MKL, COLUMNS or AS_IT_IS: what is fastest on this machine with as many threads as
-    torch has now. For rows that only the run tells, what is never far from the best of 1, 16, 64
-    and 256; not MKL, which packs for one number of rows. Without measuring (see `jit.measured`):
-    PANELS.
+    """Return PANELS, MKL, COLUMNS or AS_IT_IS, the fastest here for x of `rows`, or PANELS
+    unmeasured.
 
-    Args:
-        rows: of x, or None.
-        depth, width: k and n of the weight.
-        dtype_name: of x and the weight, as "float32".
-        may_be_narrow: whether panels may become bfloat16 later, and so count as that.
-        may_be_mkl: whether the packed weight stays where it is: MKL's form cannot be moved.
+    Without `rows`, what is never far from the best of 1, 16, 64 and 256; not MKL, which packs for
+    one number. `may_be_narrow`: panels count as bfloat16, which they may become; `may_be_mkl`: the
+    packed weight stays where it is, as MKL's form has to.
     """
     dtype: torch.dtype = getattr(torch, dtype_name)
     if 0 in (rows, depth, width):
@@ -72,9 +65,7 @@ def best_layout(
 
 
 def _is_trusted(table: Mapping[str, float]) -> bool:
-    """Return whether the machine was idle when measured. Untrusted figures are kept too, so that
-    the next run decides as this one.
-    """
+    """Return whether the machine was idle when measured; others are kept so that runs agree."""
     return bool(table) and table[PANELS] <= _BUSY * table[_ONE_THREAD]
 
 

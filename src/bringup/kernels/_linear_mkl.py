@@ -1,11 +1,8 @@
-"""Linear layers over frozen weights that lie as MKL packs them: `mkl_linear` and `pack_weight_mkl`.
+"""Linear layers over weights that lie as MKL, the one inside torch, packs them: `mkl_linear` and
+`pack_weight_mkl`. torch's own form has no storage for a graph to keep; here it is bytes.
 
-torch's own form of such a weight has no storage, so a graph can neither keep it as a constant nor
-read it where it lies at a replay. Here it is a plain tensor of bytes. MKL is the one inside torch:
-both call it by the names that libtorch_cpu.so exports.
-
-What MKL packs depends on its address: a copy elsewhere would give other numbers. So the address is
-kept beside it, and a product over a copy is refused. Whatever leaves the process needs panels.
+What MKL packs depends on its address, which is kept beside it: a product over a copy is refused.
+Whatever leaves the process needs panels.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""The GEMM family: operators over the kernel templates in `csrc/gemm/`. One template is one
-operator; dtypes, layouts and the activation are its macros, so a variant is compiled when it is
-first called for. Sizes, strides and scalars are run-time values.
+"""The GEMM family: operators over the templates in `csrc/gemm/`, compiled by dtypes, layouts and
+activation when first called for; sizes, strides and scalars are run-time values.
 
-Operands are taken as they lie in memory: contiguous, transposed, any strides, expanded, or nz
-(blocks of 16 x 16, `_nz.py`). Sums are kept in float32 (float64 for float64, int32 for int8) and
-rounded once.
+Operands are taken as they lie: any strides, or nz (`_nz.py`). Sums are kept in float32 (float64 for
+float64, int32 for int8) and rounded once.
 """
 
 from __future__ import annotations

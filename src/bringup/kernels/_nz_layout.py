@@ -1,5 +1,5 @@
-"""The nz layout: a matrix as blocks of 16 x 16, row-major inside, the blocks of a column of blocks
-one after the other. Conversions, in torch operators of any device; no kernel.
+"""The nz layout, blocks of 16 x 16, row-major inside, column of blocks by column: conversions in
+torch operators.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""The shipped operators: for each its schema, its C++ source under `csrc/`, the shape of its output
-and its input contract, and what its arguments are. Importing this module registers them with torch;
-the kernels are compiled when they are first needed.
-
-How they compute is described in the C++ files, where they round 16-bit floats in docs/numerics.md.
+"""The shipped operators: schema, C++ source under `csrc/`, output and input contract, registered
+with torch when this is imported. Where they round 16-bit floats is in docs/numerics.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The sources of the shipped kernels, the binaries of them that a wheel brings, and their compiler
-options beyond those of every kernel.
-"""
+"""The shipped kernels' sources, the binaries that a wheel brings, and their compiler options."""
 
 from __future__ import annotations
 

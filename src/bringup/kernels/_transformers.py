@@ -1,8 +1,6 @@
-"""`bringup::attention` for the models of transformers, through its attention interface.
-
-The lengths are an input of the model: `model(input_ids, actual_seq_lengths=[n])` reaches the
-attention function as a keyword, layer by layer, so nothing about one example's length is baked into
-a compiled or captured model.
+"""`bringup::attention` for transformers, through its attention interface: `model(input_ids,
+actual_seq_lengths=[n])` reaches it as a keyword, so no length is baked into a compiled or
+captured model.
 """
 
 from __future__ import annotations

@@ -11,9 +11,7 @@ def texts(*headings: str, least: int = 0) -> list[Column]:
 
 
 def names(*headings: str, least: int = 0) -> list[Column]:
-    """Return columns of names, cut in the middle where they do not fit; with `least`, left out
-    where fewer places remain.
-    """
+    """Return columns of names, cut in the middle to fit; below `least` places left out."""
     return [Column(heading, cut=True, least=least) for heading in headings]
 
 

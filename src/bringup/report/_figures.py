@@ -131,8 +131,8 @@ class GraphNode:
 
 
 def rewrite(before: Sequence[GraphNode], after: Sequence[GraphNode]) -> str:
-    """Return two graphs beside each other, a node a line, with an arc to each that reads it. Nodes
-    that only one has are coloured; those that no such node reads or is read by are left out.
+    """Return two graphs side by side, with arcs to readers: nodes of only one, coloured, and
+    neighbours.
     """
     went, came = "var(--went, #c0392b)", "var(--came, #2a7d4f)"
     graphs = {"before": (before, after, went), "after": (after, before, came)}

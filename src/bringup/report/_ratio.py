@@ -1,6 +1,4 @@
-"""How many times one thing takes as long as another, from rounds in which both were timed: the
-median, an interval for it, and what may be said of it.
-"""
+"""How many times one thing takes as long as another, by rounds of both: median, interval."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Tables of text, printed with rich. A cell is text already: callers format numbers, as they know
-their unit. No cell is cropped: where there is no room, columns are left out and names cut, and both
-can be seen.
+"""Tables of text, printed with rich. No cell is cropped: where there is no room, columns are left
+out and names cut, visibly.
 """
 
 from __future__ import annotations
@@ -110,9 +109,7 @@ def render(table: Table, console: Console) -> None:
 
 
 def _layout(table: Table, room: int) -> tuple[list[int], list[int]]:
-    """Return which columns are shown and how wide each is to be, the space behind it included: all
-    of a column that is not folded, of another what it must have.
-    """
+    """Return which columns are shown and how wide: unfolded whole, others what they must have."""
     wanted, least = [], []
     for at, column in enumerate(table.columns):
         lines = [column.heading, *(line for row in table.rows for line in row[at].splitlines())]

@@ -1,6 +1,4 @@
-"""How pages look, and their parts: the macros of `page.html`, beside this file. They escape what
-they are given.
-"""
+"""How pages look: the macros of `page.html`, beside this file, which escape what they are given."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What a captured graph lets one update in these operators: lengths of sequences, and every
-keyword-only argument by its name.
-"""
+"""What captured graphs let one update in these operators: lengths, and keyword-only arguments."""
 
 from __future__ import annotations
 

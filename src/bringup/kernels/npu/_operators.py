@@ -1,5 +1,5 @@
-"""torch_npu's attention operators on the kernels of `csrc/attention`: the `.out` form of each is a
-kernel operator; the form that allocates its results calls that.
+"""torch_npu's attention operators on the kernels of `csrc/attention`, each an `.out` kernel
+operator; the form that allocates calls that.
 """
 
 from __future__ import annotations

@@ -19,9 +19,8 @@ _SHAPE_CHANGES = frozenset(
 
 
 class NodePass(passes.FusionBasePass):
-    """A pass that looks at every node of some operators and edits the graph around it.
-
-    It is skipped on a graph that has none of them, or in which something writes memory.
+    """A pass that edits around nodes of some operators, where there are any and nothing writes
+    memory.
     """
 
     op_types: ClassVar[tuple[str, ...]]
@@ -66,10 +65,8 @@ def descriptions(values: Iterable[object]) -> list[ir.TensorDesc]:
 def described(
     values: Iterable[object], dtypes: frozenset[str] = FLOATS, otherwise: str = ""
 ) -> list[ir.TensorDesc]:
-    """Return the descriptions of values that are tensors of one device and one of these dtypes.
-
-    Raises `PassSkipException` if they are anything else; `otherwise` says why another dtype is
-    left alone.
+    """Return descriptions of tensors of one device and of these dtypes. Raises `PassSkipException`
+    with `otherwise`, why another dtype is left alone.
     """
     known = descriptions(values)
     kinds = sorted({f"{desc.dtype} on {desc.device}" for desc in known})
@@ -95,9 +92,8 @@ def last_dimension(dim: object, desc: ir.TensorDesc) -> bool:
 
 
 def rows_are_dense(desc: ir.TensorDesc) -> bool:
-    """Return whether a tensor has elements, and those of the last dimension lie side by side.
-    Torch's fused attention takes that for granted: otherwise it reads other memory, or divides by
-    zero.
+    """Return whether a tensor has elements and dense rows: without, torch's fused attention is
+    wrong.
     """
     is_empty = any(ir.same_size(size, 0) for size in desc.shape)
     return not is_empty and len(desc.strides) > 0 and ir.same_size(desc.strides[-1], 1)

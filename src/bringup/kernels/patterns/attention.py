@@ -1,7 +1,5 @@
-"""Attention: written out in matrix products, with repeated key heads, with a causal mask as data.
-
-These passes walk the graph: between the products stand views, copies and expansions in many
-orders, which all keep the elements as they are.
+"""Attention written out in products, with repeated key heads, or with a causal mask as data. The
+passes walk the graph: views, copies and expansions stand between, in many orders.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""Linear layers with frozen weights: those over one input become one (query, key and value; gate
-and up), and weights are laid out for `bringup::packed_linear`.
-"""
+"""Linear layers with frozen weights: those over one input become one, and weights are packed."""
 
 from __future__ import annotations
 
