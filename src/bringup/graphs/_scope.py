@@ -124,7 +124,7 @@ class OutermostCalls:
 class ScopeTracker:
     """Follows module calls and `graphs.scope` on the capturing thread. It calls `changed` with a
     new scope, `"encoder.layer.0"`, and `entered` with module and arguments before the first call
-    of one that is no part of a module called before; `calls` are told of outermost ones.
+    of one that is no part of a module called before; `calls` hear of outermost ones.
     """
 
     def __init__(
