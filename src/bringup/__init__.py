@@ -7,11 +7,7 @@ touched until a system is used. In reading order: `jit`, `ops`, `devices`, `grap
 
 from __future__ import annotations
 
-from bringup._device_attributes import (
-    GRAPHS,
-    register_module_attribute,
-    use_code_generator,
-)
+from bringup._device_attributes import GRAPHS, register_module_attribute, use_code_generator
 from bringup._version import __version__
 
 TYPE_CHECKING = False  # importing `typing` for it takes most of the time of this import

@@ -10,12 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from bringup._language._core import (
-    Convention,
-    NativeLaunchSize,
-    NativeParameter,
-    ValueKind,
-)
+from bringup._language._core import Convention, NativeLaunchSize, NativeParameter, ValueKind
 from bringup._language.expression import Expression, Instruction, Opcode, bits_of
 from bringup._language.reader import ExpressionReader, parse_expression
 from bringup._language.signature import C_TYPES, Argument

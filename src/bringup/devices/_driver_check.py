@@ -142,10 +142,7 @@ def page(found: DriverCheck) -> Page:
     for one in found.results:
         outcome = f"{one.outcome}: {one.reason}" if one.outcome == "skipped" else one.outcome
         checks.add(one.name, one.function, outcome, one.rule)
-    rest = [
-        Section("By function", key=outcomes, bars=bars),
-        Section("All checks", tables=[checks]),
-    ]
+    rest = [Section("By function", key=outcomes, bars=bars), Section("All checks", tables=[checks])]
     sections = [*failures, *(rest if found.results else [])]
     return Page("bringup driver check", [verdict(found)], facts, sections)
 

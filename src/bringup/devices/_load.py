@@ -166,10 +166,7 @@ def _float64_policy(given: str | None) -> Float64Policy:
 
 
 def _same_or_refuse(
-    info: DriverInfo,
-    source: Path | PythonDriver,
-    name: str | None,
-    downcast_float64: str | None,
+    info: DriverInfo, source: Path | PythonDriver, name: str | None, downcast_float64: str | None
 ) -> DriverInfo:
     path = source.path if isinstance(source, PythonDriver) else source
     if source != _source:

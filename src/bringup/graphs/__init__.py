@@ -24,13 +24,7 @@ from bringup.graphs._handlers import (
     unregister_graph_handler,
 )
 from bringup.graphs._host_functions import host_function, print_tensor, save_tensor
-from bringup.graphs._lint import (
-    DetectedUpdate,
-    DetectedUpdates,
-    Refusal,
-    detect_updates,
-    lint,
-)
+from bringup.graphs._lint import DetectedUpdate, DetectedUpdates, Refusal, detect_updates, lint
 from bringup.graphs._plans import BoundPlan, Constant, Input, PlannedCall, UpdatePlan
 from bringup.graphs._pool import GraphPool, graph_pool_handle
 from bringup.graphs._recorded_arguments import TensorRef

@@ -379,10 +379,7 @@ def _in_stream(stream: Any) -> Iterator[None]:
 
 @contextmanager
 def _session_of(
-    recorder: Any,
-    given: Given,
-    graph: Callable[[], CapturedGraph | None],
-    kept: list[Any],
+    recorder: Any, given: Given, graph: Callable[[], CapturedGraph | None], kept: list[Any]
 ) -> Iterator[None]:
     def entered(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         values = {"its arguments": args, "its keyword arguments": kwargs}

@@ -27,20 +27,10 @@ from bringup.graphs._describe import (
     shown,
     value_words,
 )
-from bringup.graphs._dispatch_records import (
-    DispatchRecord,
-    HandledRecord,
-)
+from bringup.graphs._dispatch_records import DispatchRecord, HandledRecord
 from bringup.graphs._pool import GraphPool
 from bringup.graphs._run import RunUnit
-from bringup.graphs._slots import (
-    HostValue,
-    NodeInfo,
-    NodeLevel,
-    Record,
-    Slot,
-    UpdateReport,
-)
+from bringup.graphs._slots import HostValue, NodeInfo, NodeLevel, Record, Slot, UpdateReport
 
 __all__ = ["CapturedGraph", "NodeLevel", "Slot", "UpdateReport"]
 

@@ -184,12 +184,7 @@ def detect_updates(
     places = {(place.node, place.argument): place.name for place in contents[0].places}
     arguments = [
         DetectedUpdate(
-            info.op,
-            number,
-            _spec(info.op, index, name),
-            before,
-            after,
-            places.get((number, index)),
+            info.op, number, _spec(info.op, index, name), before, after, places.get((number, index))
         )
         for number, info in enumerate(one.nodes)
         for (index, name, _, before), (_, _, _, after) in zip(

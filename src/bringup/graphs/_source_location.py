@@ -14,11 +14,7 @@ import torch
 
 from bringup.errors import CaptureError
 
-NOT_THE_USER = (
-    str(Path(torch.__file__).parent),
-    str(Path(__file__).parent.parent),
-    "<frozen",
-)
+NOT_THE_USER = (str(Path(torch.__file__).parent), str(Path(__file__).parent.parent), "<frozen")
 
 
 def not_the_user() -> tuple[str, ...]:

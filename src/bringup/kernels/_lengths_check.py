@@ -16,12 +16,7 @@ from bringup._differences import gap, magnitude
 from bringup.errors import BringupError
 from bringup.kernels._transformers import LENGTHS, register_lengths
 
-_TOLERANCE = {
-    torch.float64: 1e-9,
-    torch.float32: 1e-4,
-    torch.float16: 5e-3,
-    torch.bfloat16: 3e-2,
-}
+_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 _BATCH, _LENGTH = 3, 24
 _NAME = f"{LENGTHS}_checked"
 

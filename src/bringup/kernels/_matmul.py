@@ -78,11 +78,7 @@ _MATRIX_STRIDES = f"{_strides('a', 2)}, {_strides('b', 2)}"
 
 _OUT_DTYPE = ops.dtype("out_dtype", *_FLOATS)
 _MATRIX_A = (ops.dtype("a", *_FLOATS), ops.shape("a", "a.shape[0]", "a.shape[1]"))
-_MATRIX_PAIR = (
-    *_MATRIX_A,
-    ops.same_dtype("a", "b"),
-    ops.shape("b", "a.shape[1]", "b.shape[1]"),
-)
+_MATRIX_PAIR = (*_MATRIX_A, ops.same_dtype("a", "b"), ops.shape("b", "a.shape[1]", "b.shape[1]"))
 _BATCH_PAIR = (
     ops.dtype("a", *_FLOATS),
     ops.same_dtype("a", "b"),

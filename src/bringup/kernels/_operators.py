@@ -32,11 +32,7 @@ _RMS_NORM_CHECKS = (
     ops.shape("weight", "x.shape[-1]"),
 )
 
-_LAYER_NORM_CHECKS = (
-    *_NORM_CHECKS,
-    ops.same_dtype("x", "bias"),
-    ops.shape("bias", "x.shape[-1]"),
-)
+_LAYER_NORM_CHECKS = (*_NORM_CHECKS, ops.same_dtype("x", "bias"), ops.shape("bias", "x.shape[-1]"))
 
 
 def _operator(

@@ -51,10 +51,7 @@ def publish(
         key=portable_key(request, source_digest),
         machine=compiler.machine.partition("-")[0] if runs_here else "",
         requires=required_features(compiler.isa) if runs_here else (),
-        headers=(
-            *(portable(file, roots) for file in files),
-            *portable_places(searched, roots),
-        ),
+        headers=(*(portable(file, roots) for file in files), *portable_places(searched, roots)),
     )
     key = request.key(source_digest)
     return store.publish(staged, key, record, files, searched, origin, facts)

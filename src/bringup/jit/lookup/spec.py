@@ -59,12 +59,7 @@ class Spec:
     def arguments(self) -> dict[str, Any]:
         """Return the keyword arguments of `jit.compile` besides the source."""
         macros = dict(text.split("=", 1) for text in self.macros)
-        return {
-            "macros": macros,
-            "target": self.target,
-            "flags": self.flags,
-            "debug": self.debug,
-        }
+        return {"macros": macros, "target": self.target, "flags": self.flags, "debug": self.debug}
 
     @classmethod
     def of(cls, request: Request) -> Spec:

@@ -11,14 +11,7 @@ from bringup.jit.source.element import ElementExpression
 from bringup.jit.source.generated import ENTRY, c_text, included
 from bringup.jit.source.loop_language import LoopLanguage
 from bringup.jit.source.source import Source
-from bringup.jit.source.writer import (
-    KEPT,
-    RANK,
-    Element,
-    Operand,
-    Writer,
-    Written,
-)
+from bringup.jit.source.writer import KEPT, RANK, Element, Operand, Writer, Written
 
 _VALUES, _DENSE, _LIST = "bringup_values", "bringup_dense", "bringup_calls"
 _MOST_CALLS = 64  # of a list in kernel.h's form

@@ -14,14 +14,7 @@ from types import MappingProxyType
 
 from bringup._language.c_call import CParameter
 from bringup._language.signature import Argument
-from bringup.jit.source.argument_check import (
-    DTYPES,
-    UNTYPED,
-    Declared,
-    check_written,
-    fit,
-    word_of,
-)
+from bringup.jit.source.argument_check import DTYPES, UNTYPED, Declared, check_written, fit, word_of
 from bringup.jit.source.lexer import code_of, without_comments
 from bringup.jit.source.source import Source
 

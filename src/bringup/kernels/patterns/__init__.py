@@ -13,12 +13,7 @@ from collections.abc import Sequence
 
 from bringup.kernels.patterns.activations import BiasGelu, ErfGelu, SwiGlu, TanhGelu
 from bringup.kernels.patterns.attention import Attention, CausalMask, GroupedHeads
-from bringup.kernels.patterns.cleanup import (
-    CollapseViews,
-    DropCopies,
-    FoldFactories,
-    MergeEqual,
-)
+from bringup.kernels.patterns.cleanup import CollapseViews, DropCopies, FoldFactories, MergeEqual
 from bringup.kernels.patterns.linear import MergeProjections, PackLinear
 from bringup.kernels.patterns.norms import AddLayerNorm, AddRmsNorm, NarrowRmsNorm, RmsNorm
 from bringup.kernels.patterns.rotary import Rotary

@@ -5,12 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from bringup import ir, passes
-from bringup.kernels.patterns._support import (
-    KNOWN_AT_RUN_TIME,
-    NodePass,
-    refuse_writers,
-    require,
-)
+from bringup.kernels.patterns._support import KNOWN_AT_RUN_TIME, NodePass, refuse_writers, require
 from bringup.passes.run.folding import fold_constants
 
 _MOST_ELEMENTS = 1 << 22

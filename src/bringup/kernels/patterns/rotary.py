@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from bringup import ir, kernels, passes
-from bringup.kernels.patterns._support import (
-    ALL_FLOATS,
-    described,
-    last_dimension,
-    require,
-    single,
-)
+from bringup.kernels.patterns._support import ALL_FLOATS, described, last_dimension, require, single
 
 
 class Rotary(passes.PatternFusionPass):

@@ -96,11 +96,7 @@ class AdoptedOperator(RegistrationMethods):
         return f"<adopted operator {self.qualified_name}>"
 
     def register_kernel(
-        self,
-        device: str | Iterable[str] | None,
-        function: Any = None,
-        *,
-        override: bool = False,
+        self, device: str | Iterable[str] | None, function: Any = None, *, override: bool = False
     ) -> Any:
         """Register a kernel, and return it, as `KernelOperator.register_kernel` does; a decorator
         without `function`. `SchemaError` when the operator has one for the device.

@@ -24,11 +24,7 @@ from bringup._language.c_call import Extent
 from bringup._language.expression import Expression
 from bringup._language.reader import parse_expression
 from bringup._native import has_torch_library, torch_library
-from bringup.errors import (
-    ContractError,
-    MissingKernelError,
-    SchemaError,
-)
+from bringup.errors import ContractError, MissingKernelError, SchemaError
 from bringup.jit.builder.diagnose import compiling_for
 from bringup.ops.contract.constraints import (
     BoundConstraint,

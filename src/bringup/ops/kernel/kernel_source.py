@@ -89,9 +89,7 @@ def _check_dtype_arguments(schema: Schema, dtypes: Mapping[str, str]) -> None:
 
 
 def _source(
-    schema: Schema,
-    source: str | os.PathLike[str] | jit.Source,
-    caller: FrameType,
+    schema: Schema, source: str | os.PathLike[str] | jit.Source, caller: FrameType
 ) -> jit.Source:
     name = schema.qualified_name
     if not isinstance(source, (str, os.PathLike, jit.Source)):

@@ -22,13 +22,7 @@ from bringup.ops.launch.memory import Address
 StreamLike: TypeAlias = torch.Stream | int | None
 
 _HANDLES = ("npu_stream", "cuda_stream", "native_handle")  # what backends call the native stream
-_C_VALUES = (
-    ctypes._SimpleCData,
-    ctypes.Structure,
-    ctypes.Union,
-    ctypes.Array,
-    ctypes._Pointer,
-)
+_C_VALUES = (ctypes._SimpleCData, ctypes.Structure, ctypes.Union, ctypes.Array, ctypes._Pointer)
 
 
 class Libraries:

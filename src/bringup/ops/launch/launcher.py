@@ -35,9 +35,7 @@ class KernelLauncher:
     """
 
     def __init__(
-        self,
-        *libraries: str | os.PathLike[str],
-        library_path: str | os.PathLike[str] | None = None,
+        self, *libraries: str | os.PathLike[str], library_path: str | os.PathLike[str] | None = None
     ) -> None:
         named = () if library_path is None else (library_path,)
         self._libraries = Libraries((*libraries, *named))
