@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import math
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import TypeVar
+
+from bringup._garbage_collection import collector_paused
 
 Clock = Callable[[], int]
 """Nanoseconds since some moment."""
@@ -34,7 +34,7 @@ def interleaved(
     if sample_ns:
         counts = {name: _calls_for(call, sample_ns, clock) for name, call in calls.items()}
     names = list(calls)
-    with _collection_off():
+    with collector_paused():
         while True:
             sampled = {}
             for name in names:
@@ -65,14 +65,3 @@ def _calls_for(call: Callable[[], object], sample_ns: int, clock: Clock) -> int:
         if needed <= _NEAR * count:
             return needed
         count = needed
-
-
-@contextmanager
-def _collection_off() -> Iterator[None]:
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -10,26 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from bringup._language._core import Convention, NativeLaunchSize, NativeParameter, ValueKind
+from bringup._language._core import Convention, NativeLaunchSize, NativeParameter
+from bringup._language._core import ValueKind as ValueKind
 from bringup._language.expression import Expression, Instruction, Opcode, bits_of
 from bringup._language.reader import ExpressionReader, parse_expression
 from bringup._language.signature import C_TYPES, Argument
-
-__all__ = [
-    "BYTES",
-    "CTYPES",
-    "Binding",
-    "CParameter",
-    "CType",
-    "Extent",
-    "LaunchSize",
-    "ValueKind",
-    "parse_call",
-    "parse_items",
-    "parse_size",
-    "plain_values",
-    "returning",
-]
 
 # A number of blocks or threads: in x, or in up to three dimensions.
 Extent: TypeAlias = int | str | Sequence[int | str]

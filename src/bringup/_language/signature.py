@@ -8,20 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
-from bringup._language._core import Layout
-
-__all__ = [
-    "C_TYPES",
-    "SCALAR_TYPES",
-    "Argument",
-    "Layout",
-    "address_of",
-    "c_type",
-    "dtype_number",
-    "layout_of",
-    "signature_of",
-    "strides_of",
-]
+from bringup._language._core import Layout as Layout
 
 ArgumentType = Literal[
     "Tensor", "Tensor[]", "int", "bool", "ScalarType", "float", "str", "int[]", "bool[]", "float[]"

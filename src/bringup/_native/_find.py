@@ -15,25 +15,9 @@ from typing import NamedTuple
 
 from bringup import settings
 from bringup._native import _manifest
-from bringup._native._manifest import Artifact, minor, source_digest
+from bringup._native._manifest import Artifact, minor
+from bringup._native._manifest import source_digest as source_digest
 from bringup.errors import NativeLibraryError
-
-__all__ = [
-    "Key",
-    "LibraryCandidate",
-    "cache_folder",
-    "candidates",
-    "core_build_key",
-    "damage",
-    "in_folder",
-    "load",
-    "missing_core",
-    "package_folder",
-    "running_key",
-    "source_digest",
-    "source_folder",
-    "torch_of",
-]
 
 MODULE = "bringup._native._torch"
 _WRITTEN_FOR = re.compile(r"TORCH_VERSION_MAJOR == (\d+) && TORCH_VERSION_MINOR == (\d+)")

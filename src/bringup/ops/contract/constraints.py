@@ -10,26 +10,11 @@ from typing import Any
 
 import torch
 
-from bringup._language._core import CheckKind
+from bringup._language._core import CheckKind as CheckKind
 from bringup._native import torch_library
 from bringup.errors import ContractError, SchemaError
 from bringup.ops.contract.expressions import Dimension, parse_dimension, shape_text
 from bringup.ops.schema.schema import Schema, SchemaArgument
-
-__all__ = [
-    "BoundConstraint",
-    "CheckKind",
-    "InputConstraint",
-    "dtype",
-    "fixed_lengths",
-    "kernel_checks",
-    "rank",
-    "same_dtype",
-    "same_shape",
-    "shape",
-    "verify_devices",
-    "verify_texts",
-]
 
 Size = int | str
 
@@ -258,6 +243,7 @@ def verify_texts(values: Sequence[Any], arguments: Sequence[SchemaArgument]) -> 
 
 
 def tensors_in(value: Any) -> list[Any]:
+    """Return the tensors of an argument: itself, those of a list, none of None."""
     if value is None:
         return []
     return list(value) if isinstance(value, (list, tuple)) else [value]
@@ -266,6 +252,7 @@ def tensors_in(value: Any) -> list[Any]:
 def evaluate(
     dimensions: Sequence[Dimension], values: Sequence[Any], arguments: Sequence[SchemaArgument]
 ) -> list[Any]:
+    """Return the sizes that these dimensions are for the values of a call."""
     return [size for item in dimensions for size in item.evaluate(values, arguments)]
 
 
@@ -285,6 +272,7 @@ def statically_true(condition: Any) -> bool:
 
 
 def dimensions_text(dimensions: Sequence[Dimension]) -> str:
+    """Return the dimensions as a shape, "(x.shape[0], 3)"."""
     return f"({', '.join(d.size.text for d in dimensions)})"
 
 
@@ -294,6 +282,7 @@ def _at_least_two(function: str, names: Sequence[str]) -> None:
 
 
 def is_dtype(schema: Schema, index: int) -> bool:
+    """Return whether an argument is a ScalarType."""
     return schema.arguments[index].type == "ScalarType"
 
 
@@ -306,6 +295,7 @@ def _tensors_index(schema: Schema, name: str, where: str) -> int:
 
 
 def tensor_index(schema: Schema, name: str, where: str) -> int:
+    """Return the index of a tensor argument. Raises `SchemaError` for another, a list too."""
     index = _tensors_index(schema, name, where)
     argument = schema.arguments[index]
     if argument.type != "Tensor" or argument.optional:
