@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -21,6 +23,14 @@ __all__ = ["AtenDialect", "operator_of", "ordinary_torch"]
 
 _ADDRESSING = ("aten::as_strided", "aten::_reinterpret_tensor", "aten::stride", "aten::sym_stride")
 _OPERANDS = (ir.Parameter("a", "int"), ir.Parameter("b", "int"))
+_ROUND_ONCE = re.compile(
+    "abs|add|clone|div|full|full_like|mul|neg|ones_like|reciprocal|rsub|sqrt|sub|zeros_like"
+)
+# A maximum of 0 and -0, say, has the sign of either, by the place of the element.
+_CHOOSE = re.compile(
+    "clamp|clamp_max|clamp_min|eq|fmax|fmin|ge|gt|isfinite|isinf|isnan|le|lt|masked_fill|maximum"
+    "|minimum|ne|relu|round|where"
+)
 _FIXED_STRIDES = (torch.Tag.needs_exact_strides, torch.Tag.needs_fixed_stride_order)
 
 
@@ -175,10 +185,32 @@ class AtenDialect(ir.AtenOperators, ir.VerifiableDialect, own=("mode_for",)):
         """See `ir.Dialect.distance`."""
         return sampling.distance(expected, got)
 
-    def vary(self, meta: object, dtype: str | None, more: int) -> object:
+    def vary(
+        self,
+        meta: object,
+        dtype: str | None = None,
+        resized: Callable[[int], int] | None = None,
+    ) -> object:
         """See `ir.Dialect.vary`."""
         with self.mode_for([meta]):
-            return sampling.vary(meta, dtype, more)
+            return sampling.vary(meta, dtype, resized)
+
+    def signed_distance(self, expected: object, got: object) -> tuple[float, float]:
+        """See `ir.Dialect.signed_distance` of `expected` and `got`."""
+        apart, allowed = sampling.distance(expected, got)
+        if apart <= allowed and sampling.zeros_differ(expected, got):
+            apart = math.inf
+        return apart, allowed
+
+    def strictness(self, node: ir.Node) -> int:
+        """See `ir.Dialect.strictness`: what torch's tags say."""
+        if node.op_type in ARITHMETIC:
+            return 3
+        overload = overload_of(node.op_type)
+        name = overload._schema.name.removeprefix("aten::")
+        if node.operator.aliases or _ROUND_ONCE.fullmatch(name):
+            return 3
+        return 2 if _CHOOSE.fullmatch(name) else int(torch.Tag.pointwise in overload.tags)
 
     def constant(self, payload: ir.ConstantData) -> object:
         """See `ir.Dialect.constant`: a tensor on the host."""

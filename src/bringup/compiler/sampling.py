@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 
 import torch
 
+from bringup import ir
 from bringup._differences import gap, magnitude
 
 _TOLERANCE = {
@@ -20,10 +22,11 @@ _TOLERANCE = {
 
 
 def sample(meta: object, seed: int, draw: int) -> object:
-    """Data for a value of this meta.
+    """Return data for a value of this meta.
 
-    Floats are normal, ten times as large in every other draw; integers are 0 or 1, so that they
-    can be indices. Each symbolic size has one number in each draw, wherever it stands.
+    Floats are normal, ten times as large in every other draw, or `ir.special_numbers`; integers are
+    0 or 1, so that they can be indices. Each symbolic size has one number in each draw, wherever it
+    stands.
     """
     if not isinstance(meta, torch.Tensor):
         return _number(meta, draw)
@@ -33,6 +36,9 @@ def sample(meta: object, seed: int, draw: int) -> object:
     if meta.dtype.is_floating_point or meta.dtype.is_complex:
         wide = torch.complex128 if meta.dtype.is_complex else torch.float64
         values = torch.randn(shape, generator=generator, dtype=wide) * (10 if draw % 2 else 1)
+        if numbers := ir.special_numbers(draw):
+            chosen = torch.randperm(values.numel(), generator=generator) % len(numbers)
+            values = torch.tensor(numbers, dtype=wide)[chosen].view(shape)
     else:
         values = torch.randint(0, 2, shape, generator=generator)
     data = torch.empty_strided(shape, strides, dtype=meta.dtype, device=meta.device)
@@ -76,14 +82,27 @@ def distance(expected: object, got: object) -> tuple[float, float]:
     return (math.inf if math.isnan(apart) else apart), allowed
 
 
-def vary(meta: object, dtype: str | None, more: int) -> object:
-    """Return the meta in another floating-point dtype, or with every size above 1 larger by `more`;
-    the same object where that changes nothing.
+def zeros_differ(expected: object, got: object) -> bool:
+    """Return whether a zero has another sign in two real tensors of one shape and dtype."""
+    if not isinstance(expected, torch.Tensor) or not expected.is_floating_point():
+        return False
+    assert isinstance(got, torch.Tensor)
+    zeros = (expected == 0) & (got == 0)
+    return bool((zeros & (expected.signbit() != got.signbit())).any())
+
+
+def vary(
+    meta: object, dtype: str | None = None, resized: Callable[[int], int] | None = None
+) -> object:
+    """Return the meta in another floating-point dtype, or with every size above 1 `resized`; the
+    same object where that changes nothing.
     """
     if not isinstance(meta, torch.Tensor):
         return meta
     other = meta
     if dtype is not None and meta.dtype.is_floating_point:
         other = other.to(getattr(torch, dtype))
-    sizes = [size + more if isinstance(size, int) and size > 1 else size for size in other.shape]
-    return other.new_empty(sizes) if more and list(other.shape) != sizes else other
+    if resized is None:
+        return other
+    sizes = [resized(size) if isinstance(size, int) and size > 1 else size for size in other.shape]
+    return other.new_empty(sizes) if list(other.shape) != sizes else other

@@ -7,7 +7,13 @@ edits), `GraphBuilder` and `TensorHolder` (making one).
 
 from bringup.ir.builder import GraphBuilder, TensorHolder
 from bringup.ir.constraint import DimPattern, TensorConstraint
-from bringup.ir.dialect import Dialect, VerifiableDialect, current_dialect, use_dialect
+from bringup.ir.dialect import (
+    Dialect,
+    VerifiableDialect,
+    current_dialect,
+    special_numbers,
+    use_dialect,
+)
 from bringup.ir.edits import Control, Edit, Erase, Insert, Move, Rewire
 from bringup.ir.effects import AliasAnalysis
 from bringup.ir.graph import Graph
@@ -75,6 +81,7 @@ __all__ = [
     "replace_output",
     "same_size",
     "sizes_in",
+    "special_numbers",
     "to_dot",
     "topological_sort",
     "use_dialect",

@@ -7,8 +7,9 @@ knows torch.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ClassVar
@@ -217,7 +218,29 @@ class Dialect(ABC):
         return SymbolicDim.named(text)
 
 
-class VerifiableDialect(Dialect, own=("sample", "distance", "vary")):
+_SPECIAL = (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, 1e-40, -1e-40)
+
+
+def special_numbers(draw: int) -> tuple[float, ...]:
+    """Return the numbers that `VerifiableDialect.sample` takes elements from in a draw: none in the
+    draws 0 to 2, in draw 3 zeros of either sign, ties and denormals, in draw 4 NaN besides, in draw
+    5 also infinities and large numbers.
+
+    Args:
+        draw: the number of the draw.
+
+    Examples:
+        >>> from bringup import ir
+        >>> ir.special_numbers(0), ir.special_numbers(4)
+        ((), (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, 1e-40, -1e-40, nan))
+    """
+    further = ((), (math.nan,), (math.nan, math.inf, -math.inf, 1e5, -1e5))
+    return (*_SPECIAL, *further[draw - 3]) if draw >= 3 else ()
+
+
+class VerifiableDialect(
+    Dialect, own=("sample", "distance", "vary", "strictness", "signed_distance")
+):
     """A dialect that makes data and compares results: rewrites of its graphs can be run against
     what they replace.
 
@@ -233,7 +256,8 @@ class VerifiableDialect(Dialect, own=("sample", "distance", "vary")):
     @abstractmethod
     def sample(self, meta: object, seed: int, draw: int) -> object:
         """Return random data for a value of this `meta`. `seed` decides the elements; symbolic
-        sizes depend on `draw` alone, so that values sampled with the same `draw` fit together.
+        sizes depend on `draw` alone, so that values sampled with the same `draw` fit together, and
+        so do the `special_numbers` among the elements.
         """
 
     @abstractmethod
@@ -241,10 +265,29 @@ class VerifiableDialect(Dialect, own=("sample", "distance", "vary")):
         """Return how far the result `got` is from `expected` at most, and how far it may be."""
 
     @abstractmethod
-    def vary(self, meta: object, dtype: str | None, more: int) -> object:
-        """Return the meta in another floating-point `dtype` (None: its own), with every size above
-        1 larger by `more`; the same object where that changes nothing.
+    def vary(
+        self,
+        meta: object,
+        dtype: str | None = None,
+        resized: Callable[[int], int] | None = None,
+    ) -> object:
+        """Return the meta in another floating-point `dtype`, or with every size above 1 `resized`;
+        the same object where that changes nothing.
         """
+
+    def strictness(self, node: Node) -> int:
+        """Return for which inputs the results of `node` are fixed by its definition: 0 for ordinary
+        ones, 1 for NaN (it computes element by element), 2 for infinities and overflow (it rounds
+        once, or chooses), 3 also the signs of zeros (it does not choose between equal operands). 0
+        unless a dialect knows better.
+        """
+        return 0
+
+    def signed_distance(self, expected: object, got: object) -> tuple[float, float]:
+        """Return the `distance` of the results `expected` and `got`, infinity where zeros have
+        different signs.
+        """
+        return self.distance(expected, got)
 
 
 _CURRENT: ContextVar[Dialect | None] = ContextVar("bringup_dialect", default=None)

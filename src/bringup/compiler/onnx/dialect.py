@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -194,9 +194,14 @@ class OnnxDialect(ModelOperators, ir.VerifiableDialect):
         """See `ir.Dialect.distance`."""
         return sampling.distance(calls.as_data(expected), calls.as_data(got))
 
-    def vary(self, meta: object, dtype: str | None, more: int) -> object:
+    def vary(
+        self,
+        meta: object,
+        dtype: str | None = None,
+        resized: Callable[[int], int] | None = None,
+    ) -> object:
         """See `ir.Dialect.vary`."""
-        return sampling.vary(meta, dtype, more)
+        return sampling.vary(meta, dtype, resized)
 
     # Constants
 

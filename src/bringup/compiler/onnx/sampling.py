@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,11 @@ _FLOATS = frozenset({"float64", "float32", "float16", "bfloat16"})
 
 
 def sample(look: object, seed: int, draw: int) -> Any:
-    """Data for a value that looks like this.
+    """Return data for a value that looks like this.
 
-    Floats are normal, ten times as large in every other draw; integers are 0 or 1, so that they
-    can be indices. Each symbolic size has one number in each draw, wherever it stands. Raises
-    `PassError` for what is no tensor of known rank.
+    Floats are normal, ten times as large in every other draw, or `ir.special_numbers`; integers are
+    0 or 1, so that they can be indices. Each symbolic size has one number in each draw, wherever it
+    stands. Raises `PassError` for what is no tensor of known rank.
     """
     if not isinstance(look, ir.TensorDesc):
         raise PassError(f"there is no random data of {look}")
@@ -39,8 +40,11 @@ def sample(look: object, seed: int, draw: int) -> Any:
     if look.dtype == "string":
         return generator.choice(np.array(["", "a", "bc"], dtype=object), shape)
     if look.dtype.startswith(("float", "bfloat", "complex")):
-        numbers = generator.standard_normal(shape) * (10 if draw % 2 else 1)
-        return np.asarray(numbers).astype(dtype)
+        numbers = np.asarray(generator.standard_normal(shape) * (10 if draw % 2 else 1))
+        if special := ir.special_numbers(draw):
+            chosen = generator.permutation(numbers.size) % len(special)
+            numbers = np.asarray(special)[chosen].reshape(shape)
+        return numbers.astype(dtype)
     return np.asarray(generator.integers(0, 2, shape)).astype(dtype)
 
 
@@ -85,13 +89,18 @@ def _gap(expected: Any, got: Any) -> tuple[float, float]:
     return gap, _TOLERANCE.get(name, 0.0) * max(1.0, largest)
 
 
-def vary(look: object, dtype: str | None, more: int) -> object:
-    """Return the look in another floating-point dtype, or with every size above 1 larger by `more`;
-    the same object where that changes nothing.
+def vary(
+    look: object, dtype: str | None = None, resized: Callable[[int], int] | None = None
+) -> object:
+    """Return the look in another floating-point dtype, or with every size above 1 `resized`; the
+    same object where that changes nothing.
     """
     if not isinstance(look, ir.TensorDesc):
         return look
     wanted = dtype if dtype is not None and look.dtype in _FLOATS else look.dtype
-    dims = tuple(dim + more if isinstance(dim, int) and dim > 1 else dim for dim in look.shape)
+    dims = tuple(
+        resized(dim) if resized is not None and isinstance(dim, int) and dim > 1 else dim
+        for dim in look.shape
+    )
     other = ir.TensorDesc(ir.Shape(dims), wanted)
     return look if other == look else other

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 from bringup import ir
 from bringup.errors import PassError, WrongRewriteError
 from bringup.ir.node import map_argument
 
-_DRAWS = 3
+_SIGNED = 3
+"""The strictness of `ir.VerifiableDialect` at which signs of zeros count."""
 _MOST_REASONS = 5
-_VARIANTS: tuple[tuple[str | None, int], ...] = (("float64", 0), ("bfloat16", 0), (None, 1))
-"""Other dtypes of the floating-point inputs, and other sizes: added to every size above 1."""
+_VARIANTS: tuple[tuple[str, str | None, Callable[[int], int] | None], ...] = (
+    ("dtype float64", "float64", None),
+    ("dtype bfloat16", "bfloat16", None),
+    ("every size 1 larger", None, lambda size: size + 1),
+    ("every size 1", None, lambda size: 1),
+    ("every size 0", None, lambda size: 0),
+)
+"""Other dtypes of the floating-point inputs, or other sizes in the place of those above 1."""
+
+_NO_CALLS = (ir.INPUT, ir.CONSTANT, ir.OUTPUT)
 
 Data = dict[Any, object]
 """By value, or by symbolic size."""
@@ -60,7 +70,8 @@ class Verifier:
         nodes = [node for node in nodes if node.op_type != ir.CONSTANT]
         free = _read_outside(nodes, inputs, replacement)
         try:
-            for draw in range(_DRAWS):
+            strictness = self._strictness(nodes, replacement.nodes)
+            for draw in _draws(strictness):
                 data = self._data(free, draw)
                 expected = evaluate(self._dialect, nodes, dict(data), outputs)
                 own = {
@@ -73,7 +84,7 @@ class Verifier:
                 }
                 own.update(self._sizes(replacement, draw))
                 got = evaluate(self._dialect, replacement.nodes, own, replacement.outputs)
-                self._compare(where, expected, got, f"draw {draw}")
+                self._compare(where, expected, got, strictness, f"draw {draw}")
         except _NotComparableError as reason:
             self._unverified(f"{where}: {reason}")
             return
@@ -86,7 +97,7 @@ class Verifier:
             self._unverified(f"graph {graph.name}: the results have no elements")
             return None
         try:
-            return [self._results(graph, draw) for draw in range(_DRAWS)]
+            return self._all_results(graph)
         except _NotComparableError as reason:
             self._unverified(f"graph {graph.name}: {reason}")
             return None
@@ -94,13 +105,28 @@ class Verifier:
     def check_graph(self, graph: ir.Graph, before: list[tuple[object, ...]]) -> None:
         """Compare the results of a graph with those of `snapshot`."""
         try:
-            for draw, expected in enumerate(before):
-                got = self._results(graph, draw)
-                self._compare(f"graph {graph.name!r}", expected, got, f"draw {draw}")
+            self._compare_all(f"graph {graph.name!r}", before, graph, "")
         except _NotComparableError as reason:
             self._unverified(f"graph {graph.name}: {reason}")
             return
         self.verified += 1
+
+    def _strictness(self, *nodes: Iterable[ir.Node]) -> int:
+        """Return how far results of all these nodes can be compared."""
+        calls = (node for node in chain(*nodes) if node.op_type not in _NO_CALLS)
+        return min(map(self._dialect.strictness, calls), default=_SIGNED)
+
+    def _all_results(self, graph: ir.Graph) -> list[tuple[object, ...]]:
+        return [self._results(graph, draw) for draw in _draws(self._strictness(graph.nodes))]
+
+    def _compare_all(
+        self, where: str, before: list[tuple[object, ...]], graph: ir.Graph, how: str
+    ) -> None:
+        """Compare what `graph` computes now with all results of it before."""
+        strictness = self._strictness(graph.nodes)
+        for draw, expected in zip(_draws(strictness), before, strict=False):
+            words = how or f"draw {draw}"
+            self._compare(where, expected, self._results(graph, draw), strictness, words)
 
     def _results(self, graph: ir.Graph, draw: int) -> tuple[object, ...]:
         sources = [*graph.inputs, *(node.output for node in graph.find(ir.CONSTANT))]
@@ -129,10 +155,17 @@ class Verifier:
             raise _NotComparableError(str(error)) from error
 
     def _compare(
-        self, where: str, expected: Sequence[object], got: Sequence[object], how: str
+        self,
+        where: str,
+        expected: Sequence[object],
+        got: Sequence[object],
+        strictness: int,
+        how: str,
     ) -> None:
+        dialect = self._dialect
+        distance = dialect.signed_distance if strictness == _SIGNED else dialect.distance
         for index, (old, new) in enumerate(zip(expected, got, strict=True)):
-            difference, allowed = self._dialect.distance(old, new)
+            difference, allowed = distance(old, new)
             if not difference <= allowed:
                 raise WrongRewriteError(
                     f"{self._name!r} is wrong at {where}: result {index} differs by "
@@ -160,17 +193,14 @@ class Verifier:
         if signature in self._seen:
             return
         self._seen.add(signature)
-        for dtype, more in _VARIANTS:
-            words = f"dtype {dtype}" if dtype else f"every size {more} larger"
-            variant = self._variant(nodes, free, outputs, dtype, more)
+        for words, dtype, resized in _VARIANTS:
+            variant = self._variant(nodes, free, outputs, dtype, resized)
             if variant is None:
                 continue
             try:
-                before = [self._results(variant, draw) for draw in range(_DRAWS)]
-                if not self._again(variant):
-                    continue
-                for draw, expected in enumerate(before):
-                    self._compare(where, expected, self._results(variant, draw), words)
+                before = self._all_results(variant)
+                if self._again(variant):
+                    self._compare_all(where, before, variant, words)
             except _NotComparableError:
                 continue  # what was replaced, or what replaces it, has no such kernel
 
@@ -180,7 +210,7 @@ class Verifier:
         free: Sequence[ir.Value],
         outputs: Sequence[ir.Value],
         dtype: str | None,
-        more: int,
+        resized: Callable[[int], int] | None,
     ) -> ir.Graph | None:
         """Return the matched nodes as a graph with other inputs, or None without such."""
         graph = ir.Graph("variant", self._dialect)
@@ -190,7 +220,7 @@ class Verifier:
             if value.node.payload is not None:
                 copies[value] = graph.add_constant(value.node.payload)
                 continue
-            meta = self._dialect.vary(value.meta, dtype, more)
+            meta = self._dialect.vary(value.meta, dtype, resized)
             changed = changed or meta is not value.meta
             copies[value] = graph.add_input(meta=meta)
         if not changed:
@@ -209,6 +239,11 @@ class Verifier:
             return None
         graph.set_outputs(*(copies[value] for value in outputs))
         return graph
+
+
+def _draws(strictness: int) -> range:
+    """Return the draws in which what is as strict is compared: see `ir.special_numbers`."""
+    return range(4 + min(strictness, 2))
 
 
 def _is_empty(value: ir.Value) -> bool:

@@ -121,14 +121,14 @@ def test_one_value_at_two_inputs_gets_the_same_data(traced):
 
 
 def test_constants_keep_their_data(traced):
-    """x + 0 -> x is right because of what the constant holds."""
+    """x - 0 -> x is right because of what the constant holds."""
     zero = torch.zeros(8)
 
     @passes.register_fusion_pass(name="P", stage=STAGE)
-    class AddZero(passes.PatternFusionPass):
+    class DropZero(passes.PatternFusionPass):
         @passes.pattern
-        def add(self, inputs):
-            return inputs[0].builder.op("aten::add", inputs[0], inputs[1])
+        def subtract(self, inputs):
+            return inputs[0].builder.op("aten::sub", inputs[0], inputs[1])
 
         def meet_requirements(self, match_result):
             payload = match_result.inputs[1].node.payload
@@ -143,8 +143,8 @@ def test_constants_keep_their_data(traced):
         fake = mode.from_tensor(X)
     graph = ir.Graph("g", compiler.AtenDialect(mode))
     x = graph.add_input(meta=fake)
-    added = graph.insert("aten::add", (x, graph.add_constant(zero)))
-    graph.set_outputs(added.output)
+    taken = graph.insert("aten::sub", (x, graph.add_constant(zero)))
+    graph.set_outputs(taken.output)
     assert verified(graph)["P"].verified == 1
 
 
