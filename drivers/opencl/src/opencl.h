@@ -72,24 +72,34 @@ void give(void* to, const void* from, size_t size);
     if (code_ != CL_SUCCESS) return fail_cl(#function, code_); \
   } while (0)
 
-/* --- memory.c */
+/* Functions of the table, with the types that it gives them. */
+#define OF_TABLE(name) __typeof__(*((bringup_driver*)0)->name) name
 
-int32_t mem_alloc(int32_t device, size_t bytes, void** address);
-int32_t mem_free(int32_t device, void* address);
-int32_t mem_info(int32_t device, size_t* free_bytes, size_t* total_bytes);
-int32_t host_view(int32_t device, const void* address, void** host_address);
-int32_t pointer_info(const void* address, bringup_pointer_info* info);
-int32_t copy_async(bringup_copy_kind kind, int32_t dst_device, void* dst, int32_t src_device,
-                   const void* src, size_t bytes, bringup_stream stream);
-int32_t fill_async(int32_t device, void* dst, uint8_t value, size_t bytes, bringup_stream stream);
-int32_t fill_wide_async(int32_t device, void* dst, const void* pattern, uint32_t size, size_t count,
-                        bringup_stream stream);
-/* Not flushed. `event` may be NULL. */
+/* clang-format off */
+/* --- memory.c */
+OF_TABLE(mem_alloc); OF_TABLE(mem_free); OF_TABLE(mem_info); OF_TABLE(host_view);
+OF_TABLE(pointer_info); OF_TABLE(copy_async); OF_TABLE(fill_async); OF_TABLE(fill_wide_async);
+/* --- streams.c */
+OF_TABLE(stream_create); OF_TABLE(stream_destroy); OF_TABLE(stream_synchronize);
+OF_TABLE(stream_query); OF_TABLE(stream_wait_for); OF_TABLE(event_create); OF_TABLE(event_destroy);
+OF_TABLE(event_record); OF_TABLE(event_wait); OF_TABLE(event_query); OF_TABLE(event_synchronize);
+OF_TABLE(event_wait_for); OF_TABLE(event_elapsed); OF_TABLE(host_func);
+/* --- kernels.c */
+OF_TABLE(module_load); OF_TABLE(module_load_data); OF_TABLE(module_unload); OF_TABLE(get_function);
+OF_TABLE(launch_values);
+/* --- graphs.c */
+OF_TABLE(graph_create); OF_TABLE(graph_destroy); OF_TABLE(graph_add_copy);
+OF_TABLE(graph_add_host_func); OF_TABLE(graph_add_values); OF_TABLE(graph_update_values);
+OF_TABLE(graph_launch);
+/* --- profiler.c */
+OF_TABLE(profiler_start); OF_TABLE(profiler_stop); OF_TABLE(profiler_read);
+/* clang-format on */
+
+/* --- memory.c. Not flushed. `event` may be NULL. */
 int32_t enqueue_copy(bringup_stream stream, void* dst, const void* src, size_t bytes,
                      cl_event* event);
 
 /* --- streams.c */
-
 int32_t open_stream(bringup_stream stream, int32_t device, int32_t priority);
 /* The stream itself for NULL and others; refused where it is of another device. */
 int32_t stream_of(int32_t device, bringup_stream* stream);
@@ -99,58 +109,17 @@ int32_t enqueue_marker(bringup_stream stream, cl_event* event);
 int32_t enqueue_wait(bringup_stream stream, cl_event event);
 int32_t enqueue_host_func(bringup_stream stream, void (*fn)(void* user), void* user);
 
-int32_t stream_create(int32_t device, int32_t priority, bringup_stream* stream);
-int32_t stream_destroy(bringup_stream stream);
-int32_t stream_synchronize(int32_t device, bringup_stream stream);
-int32_t stream_query(int32_t device, bringup_stream stream);
-int32_t stream_wait_for(int32_t device, bringup_stream stream, int64_t nanoseconds);
-int32_t event_create(int32_t device, int32_t timing, bringup_event* event);
-int32_t event_destroy(bringup_event event);
-int32_t event_record(bringup_event event, int32_t device, bringup_stream stream);
-int32_t event_wait(bringup_event event, int32_t device, bringup_stream stream);
-int32_t event_query(bringup_event event);
-int32_t event_synchronize(bringup_event event);
-int32_t event_wait_for(bringup_event event, int64_t nanoseconds);
-int32_t event_elapsed(bringup_event start, bringup_event end, double* milliseconds);
-int32_t host_func(int32_t device, bringup_stream stream, void (*fn)(void* user), void* user);
-
-/* --- kernels.c */
-
-int32_t module_load(int32_t device, const char* library, void** module);
-int32_t module_load_data(int32_t device, const void* data, size_t bytes, void** module);
-int32_t module_unload(void* module);
-int32_t get_function(void* module, const char* name, bringup_kernel_fn* fn);
-int32_t launch_values(int32_t device, bringup_stream stream,
-                      const bringup_launch_values_args* launch);
-/* Whether the kernel can take it, by the kernel's own declaration and the device's limits. */
+/* --- kernels.c. Whether the kernel can take it, by its own declaration and the device's limits. */
 int32_t check_launch(int32_t device, const bringup_launch_values_args* launch);
 /* Not flushed. The launch was checked; `event` may be NULL. */
 int32_t enqueue_launch(bringup_stream stream, const bringup_launch_values_args* launch,
                        cl_event* event);
 
-/* --- graphs.c */
-
-int32_t graph_create(int32_t device, bringup_graph* graph);
-int32_t graph_destroy(bringup_graph graph);
-int32_t graph_add_copy(bringup_graph graph, bringup_copy_kind kind, void* dst, const void* src,
-                       size_t bytes);
-int32_t graph_add_host_func(bringup_graph graph, void (*fn)(void* user), void* user);
-int32_t graph_add_values(bringup_graph graph, const bringup_launch_values_args* launch);
-int32_t graph_update_values(bringup_graph graph, int32_t kernel,
-                            const bringup_launch_values_args* launch);
-int32_t graph_launch(bringup_graph graph, bringup_stream stream);
-
-/* --- profiler.c */
-
-/* Where an enqueue puts its event: NULL unless the device is recorded. */
+/* --- profiler.c. Where an enqueue puts its event: NULL unless the device is recorded. */
 cl_event* recorded_event(bringup_stream stream, cl_event* event);
 /* Ends a piece of work that was given: keeps a record where there are events, and flushes. Takes
  * the events; `begin` is `end` but for a graph. */
 int32_t finish_work(bringup_stream stream, int32_t kind, cl_event begin, cl_event end,
                     uint64_t bytes, const char* name);
-int32_t profiler_start(int32_t device);
-int32_t profiler_stop(int32_t device);
-int32_t profiler_read(int32_t device, bringup_record* records, int32_t capacity, int32_t* count,
-                      uint64_t* lost);
 
 #endif /* BRINGUP_OPENCL_H_ */

@@ -43,6 +43,7 @@ _FLAGS = ("-x", "cu", "-std=c++17", "-O3", "-shared", "-Xcompiler=-fPIC")
 _ACTIVE_IN_QUOTES = r'[$`"\\\n]'
 _ACTIVE = r"[^\w@%+=:,./-]"
 _QUOTED_FLAG = r"-[ID]"
+_WORDS = ("__global__", "__restrict__", "__grid_constant__")  # of declarations
 _PROGRAMS = ("nvcc", "nvcc.profile", "cudafe++", "ptxas", "fatbinary", "nvlink", "bin2c")
 
 
@@ -60,6 +61,8 @@ class CudaTarget(Target):
     """
 
     languages: Mapping[str, str] = MappingProxyType({".cu": "cuda"})
+    words: Mapping[str, str] = MappingProxyType(dict.fromkeys(_WORDS, ""))
+    takes_position = False
 
     def __init__(self, name: str = "cuda", architectures: tuple[str, ...] = (_DEFAULT,)) -> None:
         self.name = name
@@ -81,7 +84,7 @@ class CudaTarget(Target):
         architectures = tuple(dict.fromkeys(text.split("+")))
         if architectures == self._architectures:
             return self  # one name for one thing: the name belongs to the key
-        return CudaTarget(f"{self.name}:{text}", architectures)
+        return type(self)(f"{self.name}:{text}", architectures)
 
     def check_loadable(self, path: Path, debug: Debug) -> None:
         """Raise `TargetError` for device code, which only a GPU loads."""
