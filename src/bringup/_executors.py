@@ -19,7 +19,6 @@ class _Ray(Executor):
         self._remote = ray.remote(lambda function, args, kwargs: function(*args, **kwargs))
 
     def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """Start a task."""
         future: Future[Any] = self._remote.remote(fn, args, kwargs).future()
         return future
 

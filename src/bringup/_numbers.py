@@ -8,9 +8,7 @@ from typing import Any
 
 
 def identity(value: object) -> Hashable:
-    """Return what a host value is equal by, nests too, where `==` says too little: -0.0, NaN, `1 ==
-    True`.
-    """
+    """Return what host values, nested too, are equal by where `==` says too little: -0.0, NaN."""
     if isinstance(value, (tuple, list)):
         return tuple(map(identity, value))
     if isinstance(value, (float, complex)):

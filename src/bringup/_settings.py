@@ -45,9 +45,7 @@ class Setting(Generic[T]):
     default: Callable[[], T] | None = None
 
     def __call__(self) -> T:
-        """Return the current value. Raises `SettingError` where the variable's text cannot be
-        parsed.
-        """
+        """Return the current value. Raises `SettingError` where the text cannot be parsed."""
         text = os.environ.get(self.variable, "")
         if not text.strip():
             return self.default() if self.default else self.parse(self.default_text)

@@ -1,6 +1,5 @@
-"""Expressions over a kernel's arguments: postfix programs, which native/runtime/expression.cpp runs
-when it is called and `Expression.evaluate` with ints or SymInts, with the same results and
-words.
+"""Expressions over a kernel's arguments: postfix programs that native/runtime/expression.cpp runs,
+and `Expression.evaluate` with ints or SymInts, with the same results and words.
 """
 
 from __future__ import annotations

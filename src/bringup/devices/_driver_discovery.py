@@ -27,8 +27,7 @@ def driver_library(driver: str | Path) -> Path:
     `BRINGUP_DRIVER_PATH` that has one, or the entry point of that name.
 
     Raises:
-        DriverError: there is none, with the names that there are; or its package is broken, with
-            the traceback.
+        DriverError: there is none, with those that there are; or its package is broken.
     """
     if driver == "sim":
         return _native.sim_driver_path()
@@ -45,8 +44,7 @@ def driver_library(driver: str | Path) -> Path:
 
 def check_kernels(driver: str) -> Path | None:
     """Return the device code of the checks, or None: `check_kernels` of the entry point's module, a
-    path or a function that returns it. Raises `DriverError` for a broken package or no such
-    file.
+    path or a function. Raises `DriverError` for a broken package or no such file.
     """
     for entry in plugins.entry_points(ENTRY_POINT_GROUP):
         if entry.name != driver:

@@ -166,8 +166,8 @@ class PythonDriver(_SynchronousDriver, ABC):
         stream: int | None,
     ) -> None:
         """Copy `size` bytes from `src` of `src_device` to `dst` of `dst_device`, in the order of
-        `stream` (None: the default one). `kind` 1 is host to device, 2 device to host, 3 device to
-        device.
+        `stream` (None: the default one). `kind`: 1 host to device, 2 the reverse, 3 between
+        devices.
         """
 
     # --- how it becomes a table

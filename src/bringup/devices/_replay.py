@@ -81,7 +81,6 @@ class _Copy:
     doubt: str = ""  # why nothing is known of the bytes that it brings
 
     def content(self) -> bytes:
-        """Return what the host's side holds."""
         return b"".join(c.string_at(row, self.rows.width) for row in self.rows.at(self.host))
 
 

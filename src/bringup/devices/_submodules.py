@@ -142,8 +142,7 @@ def _device_index(
     allow_cpu: bool = False,
 ) -> int:
     """Return the index, as `torch.cuda._utils._get_device_index`, which torch.load asks. Raises
-    `ValueError` for a `device` without an index unless `optional`, `DeviceError` for no such
-    device.
+    `ValueError` for no index unless `optional`, `DeviceError` for no such device.
     """
     named = torch.device(device) if isinstance(device, str) else device
     if allow_cpu and isinstance(named, torch.device) and named.type == "cpu":

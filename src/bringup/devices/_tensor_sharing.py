@@ -20,9 +20,7 @@ _MOST_LEAVES = 1000  # of an object that a queue is given; what lies behind fail
 
 
 def hand_over(name: str, receive: Callable[..., Any]) -> None:
-    """Share or refuse tensors of device `name`; the pickled `receive` loads the driver and opens
-    them.
-    """
+    """Share or refuse tensors of device `name`; `receive` loads the driver and opens them."""
     reducers: Any = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
     shares = _shared_memory.native().shares_memory()
     for kind in (torch.Tensor, torch.nn.Parameter, torch.UntypedStorage):

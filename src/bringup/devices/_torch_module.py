@@ -227,8 +227,7 @@ class DeviceModule(ModuleType):
         return self.get_device_properties(device).name
 
     def can_device_access_peer(self, device: DeviceLike, peer_device: DeviceLike) -> bool:
-        """Return whether a kernel of one device reaches the memory of another: no driver can say so
-        yet.
+        """Return whether a device's kernels reach another's memory: no driver can say so.
 
         Copies between devices work all the same.
         """

@@ -61,9 +61,7 @@ class Trace:
     end: str  # how it ended, where that is not simply the end of the process: cut, over its limit
 
     def payload(self, facts: dict[str, Any], size: int) -> bytes | None:
-        """Return the bytes that a call or a finished copy kept, or None. Raises `DriverError` if
-        missing.
-        """
+        """Return what a call or a finished copy kept, or None. Raises `DriverError` if missing."""
         if "payload" not in facts:
             return None
         path = Path(f"{self.file}.payload")

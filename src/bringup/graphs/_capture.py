@@ -259,8 +259,7 @@ def rehearsal(note: Callable[[CaptureError], None]) -> capture:
 
 @contextmanager
 def scope(name: str) -> Iterator[None]:
-    """Name a part of the captured code: its slots are `<name>.<operator>...`. Outside a capture it
-    does nothing.
+    """Name captured code, whose slots are `<name>.<operator>...`; do nothing elsewhere.
 
     Args:
         name: one or more segments, `"attn"` or `"decoder.attn"`.
@@ -341,8 +340,7 @@ def end_task_group() -> tuple[CapturedGraph, int]:
 
 
 def constant(tensor: torch.Tensor) -> torch.Tensor:
-    """Declare the content of a tensor to be a constant of the graph being captured; return the
-    tensor.
+    """Declare a tensor's content a constant of the graph under capture; return the tensor.
 
     For tensors that code which the recorder cannot see made inside the capture, and whose content
     does not depend on the graph's inputs. Every replay puts this content back. Outside a capture it

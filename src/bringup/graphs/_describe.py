@@ -65,8 +65,7 @@ class GraphDiff:
     Attributes:
         nodes_added: nodes that only the other graph has.
         nodes_removed: nodes that only this graph has.
-        nodes_changed: nodes of both that are done otherwise or on tensors of another shape or
-            dtype.
+        nodes_changed: nodes of both that are done otherwise or on tensors of another form.
         slots_added: slots that only the other graph has.
         slots_removed: slots that only this graph has.
         slots_changed: slots of both with another type or value.

@@ -55,9 +55,7 @@ class GivenGradients:
 
     @contextmanager
     def backwards_seen(self, node_count: Callable[[], int | None]) -> Iterator[None]:
-        """See what gets a gradient from a backward in the block. `node_count`: of this thread's
-        capture.
-        """
+        """See what backwards in the block give gradients to; `node_count`: of the capture."""
 
         def seen(original: Callable[..., Any]) -> Callable[..., Any]:
             def run(roots: Sequence[Any], *args: Any, **options: Any) -> Any:

@@ -78,8 +78,7 @@ class CapturedGraph:
             options: its other arguments, by name.
 
         Raises:
-            CaptureError: this graph holds a capture or is being captured, or another capture is
-                under way.
+            CaptureError: this graph holds a capture, or a capture is under way.
             TypeError: an option is none of `graphs.capture`.
             ValueError: as `graphs.capture`.
         """
@@ -194,8 +193,7 @@ class CapturedGraph:
         *,
         cpu_update_input: Sequence[Mapping[str, HostValue]] | None = None,
     ) -> UpdateReport:
-        """Write slots, all or none, and return which. The next replays see the values until others
-        are written.
+        """Write slots, all or none, for the next replays; return which.
 
         Args:
             values: slot names, or patterns with `*` (one segment) and `**` (any number), and their
@@ -205,8 +203,7 @@ class CapturedGraph:
                 keys.
 
         Raises:
-            UpdateError: an unknown or ambiguous name, a value of another type or length. Nothing
-                was changed.
+            UpdateError: an unknown or ambiguous name, or another type or length; nothing changed.
             CaptureError: nothing is captured.
         """
         write = self._write

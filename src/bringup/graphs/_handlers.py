@@ -35,9 +35,7 @@ class GraphOpHandler:
 
     @classmethod
     def get_update_specs(cls, op_name: str) -> Sequence[Spec]:
-        """Return the specs of `op_name`, one of the registered names; none when `UPDATE_SPECS` does
-        not list it.
-        """
+        """Return the specs of `op_name`, a registered name; none where `UPDATE_SPECS` has none."""
         return cls.UPDATE_SPECS.get(op_name, [])
 
     @classmethod

@@ -177,7 +177,6 @@ class Inputs:
         return True
 
     def _check_value(self, name: str, expected: Any, value: Any) -> None:
-        """Raise ContractError when what is no tensor is not what it was."""
         snapshot = self._snapshots.get(name)
         if snapshot is not None:
             difference = snapshot.difference(value)

@@ -33,8 +33,7 @@ class Refusal:
 
 
 def lint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Refusal, ...]:
-    """Return everything in a call that a capture would refuse, found by one run, in order of
-    appearance.
+    """Return what a capture of the call would refuse, found by one run, in order.
 
     What is refused runs on uncaptured, so that what comes after it is looked at too. What no run
     can go on after ends the search: an exception of the function, or a refusal that is no

@@ -123,9 +123,7 @@ class GivenOptimizer:
 def steps_seen(
     capturing: Callable[[], bool], began_to_step: Callable[[Any], None]
 ) -> Iterator[None]:
-    """See which optimizers step; refuse their first step, which makes state that replays would
-    renew.
-    """
+    """See which optimizers step; refuse a first step, whose state replays would renew."""
     before: dict[int, dict[Any, Any]] = {}
 
     def began(optimizer: Any) -> None:

@@ -171,8 +171,7 @@ class UpdatePlan:
             text: JSON.
 
         Raises:
-            UpdateError: it is no JSON, of another version, or an entry or a source is invalid; the
-                message has it.
+            UpdateError: no JSON, another version, or an invalid entry or source, which it has.
         """
         try:
             read = json.loads(text)
@@ -203,8 +202,7 @@ class BoundPlan:
     sources: tuple[tuple[str, Source], ...]
 
     def slots(self, inputs: Sequence[Any]) -> dict[str, HostValue]:
-        """Return what `CapturedGraph.update`, or `run(slots=)`, is given for a call with these
-        inputs.
+        """Return what `update`, or `run(slots=)`, is given for a call with these inputs.
 
         Args:
             inputs: of the function, by position.

@@ -73,9 +73,7 @@ def reachable(values: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def held_by(value: Any) -> dict[str, Any]:
-    """Return what an object holds in places, `{".weight": ...}`, `{"[0]": ...}`; run none of its
-    code.
-    """
+    """Return what an object's places hold, `{".weight": ...}`, `{"[0]": ...}`; running nothing."""
     kind = type(value)
     if issubclass(kind, torch.Tensor):
         return {}

@@ -48,9 +48,8 @@ class RunUnit:
         self._run_locks: Any | None = None  # until outputs are known
 
     def declare_outputs(self, outputs: Any, native: Any | None) -> None:
-        """Declare what run gives: a nest of tensors of the capture, whose `native` graph may be
-        there. Raises `CaptureError` for what cannot be copied, or has nothing to do with the
-        graph.
+        """Declare what run gives: a nest of the capture's tensors, whose `native` graph may be
+        there. Raises `CaptureError` for what cannot be copied, or is not of the graph.
         """
         nest = ResultNest(outputs)
         if nest.obstacle is not None:
@@ -102,9 +101,7 @@ class RunUnit:
             self._inputs = inputs_of(call)
 
     def watch_inputs(self, watch: Any) -> None:
-        """Refuse replays from now on when an input has other memory: the graph may read it by a
-        view.
-        """
+        """Refuse replays when an input has other memory: the graph may read it by a view."""
         tensors = {} if self._inputs is None else self._inputs.tensors
         for name, tensor in tensors.items():
             if storage_address(tensor) != 0:

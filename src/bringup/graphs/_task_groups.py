@@ -131,8 +131,7 @@ def graph_task_update_begin(stream: Any, handle: TaskGroup) -> None:
 
 
 def graph_task_update_end(stream: Any = None) -> None:
-    """Write the values of the calls since `graph_task_update_begin`, all or none: for the next
-    replay.
+    """Write the calls since `graph_task_update_begin`, all or none, for the next replay.
 
     Args:
         stream: as there.

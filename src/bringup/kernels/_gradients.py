@@ -1,6 +1,5 @@
-"""The backward of the shipped operators, of torch operators, so that it has a backward itself. A
-formula computes in float32 or float64 each tensor argument's gradient or None; `register` rounds
-it once.
+"""The backward of the shipped operators, of torch operators, so that it has one itself. A formula
+computes in float32 or float64 each argument's gradient or None; `register` rounds it once.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ _library = torch.library.Library("bringup", "FRAGMENT")
 
 def register(operator: ops.KernelOperator, formula: Formula) -> None:
     """Give an operator `bringup::<name>_backward`, a composite of `formula(arguments, wanted,
-    *gradients)`; `wanted` says which gradients are asked for, those of results are float32 or
-    float64.
+    *gradients)`; `wanted` says which are asked for, those of results are float32 or float64.
     """
     schema = operator.overload._schema
     name = f"{schema.name}_backward"
@@ -62,7 +60,6 @@ def _wide(tensor: Tensor) -> Tensor:
 
 
 def _columns(tensor: Tensor) -> Tensor:
-    """Return the sum over all dimensions but the last."""
     return tensor.flatten(0, -2).sum(0) if tensor.dim() > 1 else tensor
 
 

@@ -67,8 +67,7 @@ def use_lengths(
 
 
 def lengths_of(attention_mask: torch.Tensor) -> list[int]:
-    """Return the lengths that `attention_mask` [B, S], of ones and zeros, means; reads it to the
-    host.
+    """Return the lengths that `attention_mask` [B, S], of ones and zeros, means; on the host.
 
     Args:
         attention_mask: [B, S] of any dtype, on any device; ones, then zeros.

@@ -26,9 +26,7 @@ Tensors = dict[str, torch.Tensor]
 def check(
     model: Any, example_inputs: Mapping[str, torch.Tensor] | None, tolerance: float, kind: str
 ) -> None:
-    """Raise `BringupError` with the cause where `model`, left with an attention other than `kind`,
-    does not take lengths.
-    """
+    """Raise `BringupError` with the cause where `model` does not take lengths."""
     inputs = dict(example_inputs) if example_inputs is not None else _random_inputs(model)
     _Check(model, inputs, tolerance, kind).run()
 

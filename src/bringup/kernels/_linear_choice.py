@@ -39,8 +39,7 @@ def best_layout(
     may_be_narrow: bool = False,
     may_be_mkl: bool = False,
 ) -> str:
-    """Return PANELS, MKL, COLUMNS or AS_IT_IS, the fastest here for x of `rows`, or PANELS
-    unmeasured.
+    """Return PANELS, MKL, COLUMNS or AS_IT_IS, the fastest for x of `rows`; PANELS unmeasured.
 
     Without `rows`, what is never far from the best of 1, 16, 64 and 256; not MKL, which packs for
     one number. `may_be_narrow`: panels count as bfloat16, which they may become; `may_be_mkl`: the

@@ -108,8 +108,7 @@ def _bytes(weight: torch.Tensor, rows: int) -> int:
 
 @ops.custom_op("bringup::pack_weight_mkl")
 def pack_weight_mkl(weight: torch.Tensor, rows: int) -> torch.Tensor:
-    """Return a linear layer's weight [n, k] as `mkl_linear` takes it. Only this machine's MKL reads
-    it.
+    """Return a linear layer's weight [n, k] for `mkl_linear` on this machine alone.
 
     Args:
         weight: [n, k], float32, any strides; n and k at least 1.

@@ -321,11 +321,7 @@ def batched_matmul(
     Args:
         a: [items, m, k], float16, bfloat16, float32 or float64, any strides.
         b: [items, k, n], of the same dtype.
-        out_dtype: as in `basic_matmul`.
-
-    Raises:
-        ValueError: out_dtype is not one of float16, bfloat16, float32 and float64.
-        ContractError: dtypes or shapes do not fit.
+        out_dtype: as in `basic_matmul`, and so are the errors.
     """
     return _batched_matmul(a, b, _out_dtype("batched_matmul", out_dtype))
 
@@ -345,11 +341,10 @@ def nz_matmul(
         b: [k, n], or nz [ceil(n / 16), ceil(k / 16), 16, 16].
         m: rows of a matrix `a` that is nz; by default all that its blocks hold.
         n: columns of a matrix `b` that is nz; by default all that its blocks hold.
-        out_dtype: as in `basic_matmul`.
+        out_dtype: as in `basic_matmul`, and so are the errors.
 
     Raises:
-        ValueError: out_dtype is not one of float16, bfloat16, float32 and float64.
-        ContractError, KernelError: dtypes or shapes do not fit.
+        KernelError: the sizes of nz operands do not fit.
 
     Examples:
         >>> from bringup import kernels
@@ -395,11 +390,10 @@ def matmul_bias_activation(
         b: the right operand, of the same dtype.
         bias: None, or of any of the dtypes.
         activation: "none", "relu", "gelu" (the exact one) or "silu".
-        out_dtype: as in `basic_matmul`.
+        out_dtype: as in `basic_matmul`, and so are the errors.
 
     Raises:
-        ValueError: out_dtype is not one of float16, bfloat16, float32 and float64.
-        ContractError: another activation; dtypes or shapes do not fit.
+        ContractError: another activation.
 
     Examples:
         >>> from bringup import kernels
@@ -428,11 +422,7 @@ def gemm(
         c: [m, n], or None; not read where beta is 0.
         alpha: a run-time value: another one compiles nothing.
         beta: the same.
-        out_dtype: as in `basic_matmul`.
-
-    Raises:
-        ValueError: out_dtype is not one of float16, bfloat16, float32 and float64.
-        ContractError: dtypes or shapes do not fit.
+        out_dtype: as in `basic_matmul`, and so are the errors.
 
     Examples:
         >>> from bringup import kernels
@@ -459,11 +449,7 @@ def gemv(
         y: [m], or None; not read where beta is 0.
         alpha: a run-time value: another one compiles nothing.
         beta: the same.
-        out_dtype: as in `basic_matmul`.
-
-    Raises:
-        ValueError: out_dtype is not one of float16, bfloat16, float32 and float64.
-        ContractError: dtypes or shapes do not fit.
+        out_dtype: as in `basic_matmul`, and so are the errors.
     """
     return _gemv(a, x, y, alpha, beta, _out_dtype("gemv", out_dtype))
 
@@ -476,8 +462,7 @@ def quant_matmul(
     bias: torch.Tensor | None = None,
     out_dtype: str | torch.dtype = torch.float16,
 ) -> torch.Tensor:
-    """Return a [m, k] times b [k, n] of int8, dequantised: times scale, times per_token_scale, plus
-    bias.
+    """Return a [m, k] times b [k, n] of int8, times scale, times per_token_scale, plus bias.
 
     Args:
         a: int8 (the sums are exact), or float16, bfloat16 or float32 (weight-only, w8a16).
@@ -485,11 +470,11 @@ def quant_matmul(
         scale: float32, one for the tensor [1] or one for each channel [n].
         per_token_scale: None, or float32 [m].
         bias: None, or float32 [n].
-        out_dtype: float16, bfloat16 or float32, as a name or a torch.dtype.
+        out_dtype: float16, bfloat16 or float32, as a name or a torch.dtype; errors besides these
+            are as of `basic_matmul`.
 
     Raises:
-        ValueError: out_dtype is not one of float16, bfloat16, float32 and float64.
-        ContractError: out_dtype is float64; dtypes or shapes do not fit.
+        ContractError: out_dtype is float64.
         KernelError: scale is neither [1] nor [n]; or a is int8 and k beyond 131071, where sums may
             not fit into int32.
     """
@@ -502,8 +487,7 @@ def grouped_matmul(
     group_list: torch.Tensor,
     out_dtype: str | torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Return the rows of a [m, k] in groups, each times its own matrix of b [groups, k, n] -> [m,
-    n].
+    """Return groups of rows of a [m, k], each times its matrix of b [groups, k, n] -> [m, n].
 
     Rows behind the last group are zeros.
 
@@ -512,11 +496,7 @@ def grouped_matmul(
         b: [groups, k, n], of the same dtype.
         group_list: int64 [groups], where each group ends, as cumulative sums up to m; the kernel
             reads it on the device.
-        out_dtype: as in `basic_matmul`.
-
-    Raises:
-        ValueError: out_dtype is not one of float16, bfloat16, float32 and float64.
-        ContractError: dtypes or shapes do not fit.
+        out_dtype: as in `basic_matmul`, and so are the errors.
         KernelError: group_list does not rise from 0 to at most m.
 
     Examples:
@@ -542,11 +522,7 @@ def grouped_matmul_slice_k(
         b: [k, n], of the same dtype.
         group_list: int64 [groups], where each group ends, as cumulative sums up to k; the kernel
             reads it on the device.
-        out_dtype: as in `basic_matmul`.
-
-    Raises:
-        ValueError: out_dtype is not one of float16, bfloat16, float32 and float64.
-        ContractError: dtypes or shapes do not fit.
+        out_dtype: as in `basic_matmul`, and so are the errors.
         KernelError: group_list does not rise from 0 to at most k.
     """
     return _grouped_matmul_slice_k(

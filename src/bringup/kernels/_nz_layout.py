@@ -1,6 +1,4 @@
-"""The nz layout, blocks of 16 x 16, row-major inside, column of blocks by column: conversions in
-torch operators.
-"""
+"""The nz layout, blocks of 16 x 16, row-major inside, column by column, in torch operators."""
 
 from __future__ import annotations
 
@@ -26,8 +24,7 @@ def to_nz(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def from_nz(blocks: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
-    """Return the matrix [..., rows, columns] of a tensor in the nz layout; what `to_nz` filled up
-    is left out.
+    """Return the matrix [..., rows, columns] in the nz layout, without what `to_nz` filled up.
 
     Args:
         blocks: [..., ceil(columns / 16), ceil(rows / 16), 16, 16].

@@ -1,6 +1,5 @@
 """`bringup::attention` for transformers, through its attention interface: `model(input_ids,
-actual_seq_lengths=[n])` reaches it as a keyword, so no length is baked into a compiled or
-captured model.
+actual_seq_lengths=[n])` reaches it as a keyword, so no length is baked into a graph.
 """
 
 from __future__ import annotations

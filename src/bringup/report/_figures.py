@@ -131,9 +131,7 @@ class GraphNode:
 
 
 def rewrite(before: Sequence[GraphNode], after: Sequence[GraphNode]) -> str:
-    """Return two graphs side by side, with arcs to readers: nodes of only one, coloured, and
-    neighbours.
-    """
+    """Return two graphs side by side, with arcs to readers: nodes of only one, and neighbours."""
     went, came = "var(--went, #c0392b)", "var(--came, #2a7d4f)"
     graphs = {"before": (before, after, went), "after": (after, before, came)}
     sides = [(title, *_lines_and_arcs(*graph)) for title, graph in graphs.items()]

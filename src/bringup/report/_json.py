@@ -32,9 +32,7 @@ def finite_fields(row: Any) -> dict[str, object]:
 
 
 def to_json(result: Mapping[str, object]) -> str:
-    """Return the result as indented JSON; dataclasses, enums and paths are written by value. NaN is
-    refused.
-    """
+    """Return `result` as JSON; dataclasses, enums and paths by value, NaN refused."""
     return json.dumps(result, default=_plain, indent=2, ensure_ascii=False, allow_nan=False)
 
 

@@ -38,9 +38,7 @@ class Ratio:
     rounds: int
 
     def is_narrow(self, tolerance: float) -> bool:
-        """Return whether both ends are at most the part `tolerance` of the median away from it,
-        e.g. 0.05.
-        """
+        """Return whether both ends are within the part `tolerance`, e.g. 0.05, of the median."""
         if not math.isfinite(self.high):
             return False
         return max(self.high - self.median, self.median - self.low) <= tolerance * self.median
@@ -56,8 +54,7 @@ class Ratio:
 
 
 def paired_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> Ratio:
-    """Return the ratio of two series of times that were taken in the same rounds, in the same
-    order.
+    """Return the ratio of two series of times of the same rounds, in the same order.
 
     The interval is between order statistics of the rounds' ratios, by the binomial distribution of
     how many of them are below the median (Conover, Practical Nonparametric Statistics, 3.2): it

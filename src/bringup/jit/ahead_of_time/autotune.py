@@ -42,7 +42,6 @@ def _threads() -> int:
 
 
 def _tile(params: Params) -> str:
-    """Return the tile sizes of a parameter set in words."""
     return " ".join(render_macros(params.template.tiles[params.tile]))
 
 

@@ -31,8 +31,7 @@ class SearchPath:
         cls, source: str, always: Sequence[str], flags: Sequence[str], system: Sequence[str]
     ) -> SearchPath:
         """Return the path of a build: `always` is searched before the folders of `flags`; `system`
-        are the compiler's own in order, first those that are not there, whose place is not
-        known.
+        are the compiler's own in order, first missing ones, whose place is not known.
         """
         named = {kind: include_directories(flags, kind) for kind in _KINDS}
         last = [*named["-isystem"], *system]

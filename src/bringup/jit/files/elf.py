@@ -79,8 +79,7 @@ def symbols_of(path: str | os.PathLike[str]) -> Symbols | None:
 
 def keep_symbols_apart(path: str | os.PathLike[str]) -> None:
     """Make the unique symbols (STB_GNU_UNIQUE: inline and their static variables) of a host's
-    library weak: the loader has one of each for the process, and never unloads the library.
-    Raises `OSError`.
+    library weak, for with them the loader never unloads it. Raises `OSError`.
     """
     content = bytearray(Path(path).read_bytes())
     if content[:6] != b"\x7fELF\x02\x01" or machine_of(path) == DEVICE_CODE:
@@ -114,7 +113,6 @@ def damage_of(path: str | os.PathLike[str]) -> str:
 
 
 def _sections(content: bytes | bytearray) -> list[tuple[int, ...]]:
-    """Return the headers of the sections."""
     (offset,) = struct.unpack_from("<Q", content, 40)
     size, count = struct.unpack_from("<HH", content, 58)
     return [_SECTION.unpack_from(content, offset + i * size) for i in range(count)]

@@ -1,6 +1,4 @@
-"""Whether a build would read the same headers again: their content, and where files were looked
-for, found or not.
-"""
+"""Whether a build would read the same headers: their content, and where it looked for files."""
 
 from __future__ import annotations
 
@@ -127,9 +125,7 @@ class PortableHeader(NamedTuple):
         return self.digest == _IS_THERE
 
     def holds(self, roots: Sequence[tuple[str, str]], *, system: bool) -> bool:
-        """Return whether it is the same here; without `system` the system's headers count as the
-        same.
-        """
+        """Return whether it is the same here; headers of the system count only with `system`."""
         if not self.root:
             folder = ""
             if not system:

@@ -148,9 +148,7 @@ class StoreLayout:
         return self.root / _VERSION
 
     def distrust(self) -> str:
-        """Return why no code may be loaded from here, since others could write or replace it, or
-        "".
-        """
+        """Return why no code may be loaded from here, as others could replace it, or ""."""
         return _open_fault(self._store, follow=False, sticky_is_safe=False) or _open_fault(
             self._root, follow=True, sticky_is_safe=True
         )

@@ -171,7 +171,6 @@ class Binary:
 
 
 def _layout_of(binary: Binary) -> StoreLayout | None:
-    """Return the store that the binary is an entry of."""
     return None if binary.prebuilt else StoreLayout.of_binary(binary.path, binary.key)
 
 

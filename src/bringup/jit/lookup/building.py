@@ -33,9 +33,7 @@ _log = settings.logger("jit")
 
 
 def lock_seconds() -> float:
-    """Return how long to wait for another process, longer than its compiler may run; then build
-    too.
-    """
+    """Return how long to wait for another process, longer than a compiler may run."""
     return settings.jit_timeout() + 30
 
 

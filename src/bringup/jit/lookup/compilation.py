@@ -1,7 +1,6 @@
 """`compile`: from a source to a binary.
 
-Owns single flight between threads and the frozen state. No lock is held that another request or a
-hit could need.
+Owns single flight between threads and the frozen state. No lock is held that a hit could need.
 """
 
 from __future__ import annotations
@@ -89,8 +88,7 @@ def compile(  # noqa: A001 - the verb of the field; used as jit.compile
     flags: Iterable[str] = (),
     debug: Debug | None = None,
 ) -> Binary:
-    """Return the binary of `source` for `target`: from memory, from the cache on disk, or built
-    now.
+    """Return the binary of `source` for `target`, from memory or the cache, or built now.
 
     Args:
         source: what to compile; a library that is built already is taken as it is.

@@ -88,8 +88,7 @@ def private_cache(question: Question) -> Hit | None:
 
 def portable_index(question: Question) -> Hit | None:
     """Return what was imported, whatever compiler built it; without a compiler, any build of this
-    source, these macros and flags. Raises `MissingCompilerError` with why those that come near
-    do not do.
+    source, these macros and flags. Raises `MissingCompilerError` with why others do not do.
     """
     request, store, missing = question.request, question.store, question.missing
     hit, refused = store.lookup_portable(

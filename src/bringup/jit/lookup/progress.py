@@ -79,12 +79,10 @@ class _Terminal:
             return self._progress.add_task(text, total=total)
 
     def update(self, line: TaskID, text: str, done: int) -> None:
-        """Change a line."""
         if self._progress is not None:
             self._progress.update(line, description=text, completed=done)
 
     def remove(self, line: TaskID) -> None:
-        """Take a line away, with the last one the display."""
         with self._lock:
             if self._progress is None:
                 return
@@ -143,13 +141,11 @@ class _Work:
             _note(text if self._total is None else f"{self._finished}/{self._total} {text}")
 
     def doing(self, name: str) -> None:
-        """Show what is compiled now."""
         with self._change:
             self._name = name
             self._update()
 
     def close(self) -> None:
-        """Take the display away."""
         with self._change:
             self._ended = True
             self._change.notify()
@@ -196,9 +192,7 @@ class _Work:
 
 @contextlib.contextmanager
 def batch(total: int) -> Iterator[Callable[[str], None]]:
-    """Show `total` kernels being built, one alone when it takes long; gives what takes a line for
-    each.
-    """
+    """Show `total` kernels being built, one alone when it is slow; give what takes lines."""
     if not _wanted():
         yield lambda text: None
         return
@@ -224,7 +218,6 @@ class _Ambient:
         self._since = self._last = float("-inf")
 
     def hear(self, event: events.Event) -> None:
-        """Follow the compiles of this process."""
         if isinstance(event, events.Waiting):
             if event.seconds >= timing.patience:
                 note(_waiting(event))

@@ -141,8 +141,7 @@ def save_specs(path: str | os.PathLike[str], specs: Iterable[Spec]) -> None:
 
 
 def load_specs(*paths: str | os.PathLike[str]) -> list[Spec]:
-    """Return the specs of files that `save_specs` or `record` wrote, each once, in the order of the
-    files.
+    """Return the specs of files of `save_specs` or `record`, each once, in their order.
 
     Raises:
         OSError: a file cannot be read.

@@ -83,9 +83,8 @@ def fit(
     values: bool = False,
     signature: Sequence[Argument] = (),
 ) -> CParameter:
-    """Return the parameter as the function takes it; with `values` it has to be of the type
-    already. Raises `ValueError` starting with `where` for what the function would read as
-    something else.
+    """Return the parameter as the function takes it; with `values` it is of the type already.
+    Raises `ValueError` starting with `where` for what would be read as something else.
     """
     wrong = ""
     if parameter.by_reference:

@@ -55,9 +55,7 @@ class CppWriter(Writer):
         return Written(made.source, made.flags, binding, (_DENSE, dense), several)
 
     def reduction(self, element: Element, *, values: bool) -> Written:
-        """Return an entry that feeds each result's elements to the author's class, or one that
-        calls it.
-        """
+        """Return an entry that feeds the author's class, or one that calls it."""
         text = _reduction_body(element)
         if not values:
             return _entry(element, text)
@@ -207,7 +205,6 @@ class _Values:
         return self.constant(f"number_{i}", wide, f"a{i}")
 
     def random(self, i: int) -> None:
-        """Add seed and offset."""
         self._parameters += [f"int64_t a{i}_seed", f"int64_t a{i}_offset"]
         self._lines += [
             f"int64_t point_{i}[] = {{a{i}_seed, a{i}_offset}};",
@@ -279,7 +276,6 @@ def _reduction_values(element: Element) -> str:
 
 
 def _constant(i: int, operand: Operand) -> str:
-    """Return what is read once for all elements."""
     if operand.form in {"integer", "float"}:
         is_float = str(operand.form == "float").lower()
         read = f"bringup::element::number<bringup_computed, {is_float}>(args[{i}])"

@@ -138,9 +138,7 @@ def check_returns_nothing(source: Source, entry: str) -> None:
 
 
 def after_position(entry: str, declared: Sequence[Declared]) -> tuple[Declared, ...]:
-    """Return the parameters behind the place in the grid. Raises `ValueError` where it is not
-    first.
-    """
+    """Return the parameters behind the place in the grid. Raises `ValueError` without one."""
     position = declared[0].text if declared else ""
     if not re.fullmatch(r"(const\s+)?bringup_position(\s+const)?\s*\*\s*\w*", position):
         raise ValueError(

@@ -190,9 +190,7 @@ class _Writer:
         self._draws = 0
 
     def value(self, node: ast.expr) -> str:
-        """Return a number of the type computed in; exact numbers are joined first, as torch does
-        it.
-        """
+        """Return a number of the type computed in; exact ones are joined first, as torch's are."""
         if self._is_exact(node):
             known = {name: value and str(value) for name, value in self._known.items()}
             exact = _Writer(self._expression, "double", known, self._prefix)

@@ -242,8 +242,6 @@ def _operands(text: str, start: int) -> str | None:
 
 
 class _Reader:
-    """Finds what the probes of files ask for."""
-
     def __init__(self, macros: _Macros, paths: Sequence[str], given: Sequence[_Directive]) -> None:
         self._macros = macros
         self._paths = paths

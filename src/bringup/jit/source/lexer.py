@@ -1,6 +1,5 @@
 """What in the text of a C or C++ file is code: a quote or `/*` begins something only where no other
-token has it: a text, a raw string, a number with separators, an unclosed quote up to its line's
-end.
+token has it: a text, a raw string, a number with separators, an unclosed quote.
 """
 
 from __future__ import annotations

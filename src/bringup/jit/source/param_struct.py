@@ -90,9 +90,7 @@ def check_text(text: str, entry: str, items: Sequence[CParameter]) -> str:
 
 
 def check_args_text(text: str, entry: str) -> str:
-    """Return why an entry of form "args" gets something else, or an optional function no caller, or
-    "".
-    """
+    """Return why an "args" entry gets something else, or a function has no caller, or ""."""
     if not re.search(rf"\b{entry}\s*\(\s*void\s*\*\s*(\*|\w+\s*\[)", text):  # almost always
         declared = declaration_in(text, entry)
         if declared and (len(declared) > 3 or _stars(declared[0]) == 1):

@@ -151,18 +151,14 @@ class Source:
         return self.name if self.path is None else os.path.basename(self.path)
 
     def content(self) -> bytes:
-        """Return the source itself, now. Raises `FileNotFoundError` naming the source when the file
-        is gone.
-        """
+        """Return the source itself, now. Raises `FileNotFoundError` naming it."""
         if self.text is not None:
             return self.text.encode()
         with self._translate_missing_file():
             return read_bytes(str(self.path))
 
     def digest(self) -> str:
-        """Return SHA-256 of the content, in hex. Raises `FileNotFoundError` naming the source when
-        the file is gone.
-        """
+        """Return SHA-256 of the content, in hex. Raises `FileNotFoundError` naming it."""
         if self.text is not None:
             return bytes_digest(self.text.encode())
         with self._translate_missing_file():

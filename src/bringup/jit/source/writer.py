@@ -196,9 +196,7 @@ class Writer(abc.ABC):
 
     @property
     def loops(self) -> LoopLanguage | None:
-        """Return the language of torch.compile's loop nests; None: there is no code generator for
-        this target.
-        """
+        """Return the language of torch.compile's loop nests, or None where there is none."""
         return None
 
     def c_type(self, c_type: str) -> str:

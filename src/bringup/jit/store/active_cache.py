@@ -53,9 +53,7 @@ _cache_at = memoised(Cache)
 
 
 def cache() -> Cache:
-    """Return the kernel cache in use: the one of `BRINGUP_CACHE_DIR`, or a private one when others
-    may write that.
-    """
+    """Return the cache of `BRINGUP_CACHE_DIR`, or a private one when others may write it."""
     found = _cache_at(settings.cache_dir())
     if reason := found.distrust():
         warn_private(reason)

@@ -172,9 +172,7 @@ class Cache:
         return unload()
 
     def find(self, key: str) -> Entry:
-        """Return the entry whose key begins so. Raises `LookupError` when there is none, or
-        several.
-        """
+        """Return the entry whose key begins so. Raises `LookupError` for none, or several."""
         found = [entry for entry in self.entries() if entry.key.startswith(key)]
         if len(found) != 1 or not key:
             several = ", ".join(f"{entry.key[:12]} ({entry.name})" for entry in found[:8])
@@ -314,8 +312,7 @@ class Cache:
     def lookup_portable(
         self, portable_key: str, roots: Sequence[tuple[str, str]], *, compiler_is_missing: bool
     ) -> tuple[Hit | None, list[str]]:
-        """Return the verified entry for what was asked for, whatever compiler built it, and why
-        others were refused.
+        """Return the verified entry, whatever compiler built it, and why others were refused.
 
         Args:
             portable_key: what was asked for, without the compiler.

@@ -1,7 +1,6 @@
 """A source that failed is not compiled again until something changes that it could depend on.
 
-Only what the source is to blame for is kept, not a compiler that was killed or ran out of time,
-memory or disk.
+Only what the source is to blame for is kept, no compiler that was killed or ran out of anything.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """From what is asked for to the builds that answered it; a lost index costs a build.
 
-`RequestIndex` answers where the compiler is known, `PortableIndex` by source, macros, flags and
-target alone.
+`RequestIndex` answers where the compiler is known, `PortableIndex` without one.
 """
 
 from __future__ import annotations

@@ -57,9 +57,7 @@ class Debug:
 
     @classmethod
     def from_settings(cls) -> Debug:
-        """Return what `BRINGUP_JIT_DEBUG` asks for. Raises `SettingError` naming a word that it
-        cannot have.
-        """
+        """Return what `BRINGUP_JIT_DEBUG` asks for. Raises `SettingError` naming a word."""
         words = settings.jit_debug()
         switches = {name: name in words for name in _SWITCHES}
         sanitizers = tuple(name for name in get_args(Sanitizer) if name in words)

@@ -112,9 +112,7 @@ def _absolute(flag: str, folder: str, flags: Sequence[str]) -> str:
 
 
 def include_directories(flags: Iterable[str], kind: str = "") -> list[str]:
-    """Return the directories that include flags, or those of one `kind` (`-I`, ...), name, in
-    order.
-    """
+    """Return the folders that include flags, or those of one `kind` (`-I`), name, in order."""
     named = (found for flag in flags if (found := _INCLUDE_FLAG.match(flag)))
     return [found[2] for found in named if kind in ("", found[1])]
 

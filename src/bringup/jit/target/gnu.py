@@ -176,9 +176,7 @@ class GnuTarget(Target):
         return (os.path.expanduser(wanted),) if wanted else self._compilers
 
     def found_by(self, language: str) -> tuple[object, ...] | None:
-        """Return the settings, the names and the options; None for a subclass, which may ask for
-        more.
-        """
+        """Return settings, names and options; None for a subclass, which may ask more."""
         if type(self) is not GnuTarget:
             return None
         of_language = (_LANGUAGE_FLAGS[language], _SAME_EVERYWHERE)
@@ -376,7 +374,6 @@ class GnuTarget(Target):
         ]
 
     def _sanitizer(self, toolchain: Toolchain, name: str) -> str:
-        """Return the path of a sanitizer's runtime."""
         library = _SANITIZERS[toolchain.family, name].format(toolchain.machine.partition("-")[0])
         return self._ask(toolchain.compiler, f"-print-file-name={library}").strip()
 

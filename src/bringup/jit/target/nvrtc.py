@@ -1,7 +1,6 @@
 """NVRTC: NVIDIA's compiler for device code as a library in this process, no toolkit needed.
 
-It has no depfile, so it gets every header from us by name: one that it misses is looked up and the
-source compiled again.
+It has no depfile, so it gets headers from us by name: for a missing one it compiles again.
 """
 
 from __future__ import annotations
@@ -190,8 +189,6 @@ class _Headers:
 
 
 class _Program:
-    """One program of NVRTC."""
-
     def __init__(self, nvrtc: Any, source: bytes, name: str, headers: dict[str, bytes]) -> None:
         self._nvrtc = nvrtc
         names = [os.fsencode(header) for header in headers]

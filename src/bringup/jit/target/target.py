@@ -136,8 +136,7 @@ class Target(abc.ABC):
 
     @abc.abstractmethod
     def flags(self, toolchain: Toolchain, language: str, debug: Debug) -> tuple[str, ...]:
-        """Return the options of every build, before the caller's. They belong to the key: no names
-        of folders in them.
+        """Return the options of every build, before the caller's. No folders: they are in the key.
 
         Raises `ValueError` for a debug build that this target does not have.
 
@@ -193,9 +192,7 @@ class Target(abc.ABC):
         return ()
 
     def passed_by_linker(self, job: Job) -> Sequence[str]:
-        """Return the files that the linker would have taken for libraries of this job's flags, had
-        they been there.
-        """
+        """Return what the linker would have taken for libraries of this job, had it been there."""
         return ()
 
     def dumps(self, job: Job) -> Mapping[str, Sequence[str]]:

@@ -44,9 +44,7 @@ def glue(source: Source, form: Form, items: Sequence[CParameter], blocks: str = 
 
 
 def glue_function(source: Source, parameters: Sequence[CParameter]) -> Glued:
-    """Return `source`, any function, with an entry of kernel.h's form that calls it; it returns a
-    status or nothing.
-    """
+    """Return `source`, any function, with an entry of kernel.h's form that calls it."""
     lines = "".join(_variable(i, parameter) for i, parameter in enumerate(parameters))
     given = ", ".join(_given(i, parameter) for i, parameter in enumerate(parameters))
     call = f"{lines}  return BRINGUP_GLUE_STATUS({source.entry}({given}));\n"
@@ -79,9 +77,7 @@ def _parameters(entry: str, items: Sequence[CParameter], blocks: str) -> str:
 
 
 def _checks(items: Sequence[CParameter]) -> str:
-    """Return C++ that refuses a struct whose types, or names where they are given, are not the
-    items'.
-    """
+    """Return C++ that refuses a struct with other types than the items, or other names."""
     kinds = [_KINDS[item.c_type] for item in items]
     lines = ""
     for i, item in enumerate(items):

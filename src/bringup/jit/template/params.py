@@ -182,8 +182,7 @@ def params(template: Template, /, *, tile: int = 0, **arguments: Any) -> Params:
 
     Raises:
         TypeError: a value is nothing that a kernel can take.
-        ValueError: the template does not fit them, or one of them is not allowed; the message names
-            it.
+        ValueError: the template does not fit them, or one is not allowed, which it names.
     """
     if not isinstance(template, Template):
         raise TypeError(

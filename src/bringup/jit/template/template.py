@@ -1,6 +1,4 @@
-"""Templates: a source whose dtypes, layouts, choices, buckets and tile sizes are macros, checked
-against a signature.
-"""
+"""Templates: a source whose dtypes, layouts, choices, buckets and tile sizes are macros."""
 
 from __future__ import annotations
 
@@ -372,9 +370,7 @@ class BoundTemplate:
 
     @cached_property
     def glued(self) -> Glued:
-        """Return what is compiled: the source, with a generated entry where its own form is
-        another.
-        """
+        """Return what is compiled: the source, with a generated entry where it needs one."""
         template = self.template
         if template.abi in {"args", "values"} or self.binding is not None:
             return Glued(template.source, ())

@@ -19,9 +19,7 @@ _SHAPE_CHANGES = frozenset(
 
 
 class NodePass(passes.FusionBasePass):
-    """A pass that edits around nodes of some operators, where there are any and nothing writes
-    memory.
-    """
+    """A pass that edits around nodes of some operators, where nothing writes memory."""
 
     op_types: ClassVar[tuple[str, ...]]
 
@@ -92,8 +90,8 @@ def last_dimension(dim: object, desc: ir.TensorDesc) -> bool:
 
 
 def rows_are_dense(desc: ir.TensorDesc) -> bool:
-    """Return whether a tensor has elements and dense rows: without, torch's fused attention is
-    wrong.
+    """Return whether a tensor has elements and dense rows, as torch's fused attention takes for
+    granted.
     """
     is_empty = any(ir.same_size(size, 0) for size in desc.shape)
     return not is_empty and len(desc.strides) > 0 and ir.same_size(desc.strides[-1], 1)

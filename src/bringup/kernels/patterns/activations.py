@@ -62,7 +62,6 @@ class _WrittenOutGelu(passes.PatternFusionPass):
     numbers: ClassVar[dict[str, float]]
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
-        """Require the numbers of the formula."""
         described(
             match_result.inputs,
             otherwise="the formula rounds at each step, so the operator's result is another",
@@ -79,7 +78,6 @@ class _WrittenOutGelu(passes.PatternFusionPass):
         raise NotImplementedError
 
     def replacement(self, match_result: passes.MatchResult) -> ir.TensorHolder:
-        """Return the operator."""
         builder = ir.GraphBuilder()
         x = builder.create_input()
         return single(builder, "aten::gelu", x, approximate=self.approximate)

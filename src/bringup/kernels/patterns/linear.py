@@ -103,9 +103,7 @@ class PackLinear(passes.FusionBasePass):
     """
 
     def run(self, graph: ir.Graph, context: passes.PassContext) -> None:
-        """Try every product, in the order of the graph: what is packed for the first is there for
-        the others.
-        """
+        """Try every product in order: what is packed for the first is there for the others."""
         products = [node for node in graph.nodes if node.op_type in _INPUTS]
         require(bool(products), f"the graph has no {' or '.join(_INPUTS)}")
         kernels.load()

@@ -43,9 +43,7 @@ class InputConstraint:
     dtypes: tuple[torch.dtype, ...] = ()
 
     def bind(self, schema: Schema, where: str) -> BoundConstraint:
-        """Return the check over the indices of `schema`'s arguments. Raises `SchemaError` that
-        begins with `where`.
-        """
+        """Return the check over `schema`'s indices. Raises `SchemaError` after `where`."""
         return BoundConstraint(
             self.kind,
             tuple(self._index(schema, name, where) for name in self.names),
@@ -220,17 +218,23 @@ class BoundConstraint:
             )
 
 
-def verify_devices(values: Sequence[Any], schema: Schema) -> Any:
-    """Return the one device of all tensors; `ContractError` when there are several."""
+def verify(checks: Sequence[BoundConstraint], values: Sequence[Any], schema: Schema) -> Any:
+    """Return the one device of all tensors. Raises `ContractError` (without a name) when there are
+    several, or fake or meta inputs break a check.
+    """
     tensors = [(schema.arguments[i].name, t) for i in schema.tensors for t in tensors_in(values[i])]
     device = values[first_tensor(schema.arguments)].device
     if any(t.device != device for _, t in tensors):
         got = ", ".join(f"{name}: {t.device}" for name, t in tensors)
         raise ContractError(f"all tensors must be on one device, got {got}; move them with .to()")
+    _verify_texts(values, schema.arguments)
+    for check in checks:
+        if check.kind is not CheckKind.KERNEL:
+            check.verify(values, schema.arguments)
     return device
 
 
-def verify_texts(values: Sequence[Any], arguments: Sequence[SchemaArgument]) -> None:
+def _verify_texts(values: Sequence[Any], arguments: Sequence[SchemaArgument]) -> None:
     """`ContractError` for a text that a kernel would take to end too early (Frame::load_string)."""
     for value, argument in zip(values, arguments, strict=True):
         if argument.type != "str" or value is None or "\0" not in value:

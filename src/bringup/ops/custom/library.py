@@ -63,7 +63,6 @@ class _Defined(RegistrationMethods):
             self._autograd_library._destroy()
 
     def destroy(self) -> None:
-        """Remove all that was registered for the operator after its definition."""
         self._drop_autograd()
         super().destroy()
 

@@ -92,9 +92,7 @@ class Structure:
         return call
 
     def vmap_rule(self, rule: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `rule` for the operator's arguments; a structured one's batch dimensions are a
-        tuple.
-        """
+        """Return `rule` for the operator's arguments; a structured one's dimensions are a tuple."""
 
         def call(info: Any, in_dims: Sequence[Any], *args: Any, **kwargs: Any) -> Any:
             positional, keywords = self._split(self.rebuild([*args, *kwargs.values()]))

@@ -114,11 +114,8 @@ class AdoptedOperator(RegistrationMethods):
             return super().register_kernel(devices, function)
 
     def register_fake(self, function: Any = None, *, override: bool = False) -> Any:
-        """See `CustomOperator.register_fake`. `SchemaError` when the operator has a fake or a
-        Meta kernel, or is made of operators that have one.
-
-        Args:
-            override: True takes the place of what is there, as long as this handle is held.
+        """See `CustomOperator.register_fake`. `SchemaError` without `override` when the operator
+        has a fake or a Meta kernel, or is made of operators that have one.
         """
         if function is None:
             return lambda given: self.register_fake(given, override=override)
@@ -133,21 +130,15 @@ class AdoptedOperator(RegistrationMethods):
         setup_context: Callable[..., Any] | None = None,
         override: bool = False,
     ) -> None:
-        """See `CustomOperator.register_autograd`. `SchemaError` when the operator has a
-        gradient.
-
-        Args:
-            override: True takes the place of what is there, as long as this handle is held.
+        """See `CustomOperator.register_autograd`. `SchemaError` without `override` when the
+        operator has a gradient.
         """
         with self._taking("a gradient", sorted(AUTOGRAD_KEYS), override):
             super().register_autograd(backward, setup_context=setup_context)
 
     def register_jvp(self, jvp: Any = None, *, override: bool = False) -> Any:
-        """See `CustomOperator.register_jvp`. `SchemaError` when the operator has a gradient
-        of its own.
-
-        Args:
-            override: True takes the place of what is there, as long as this handle is held.
+        """See `CustomOperator.register_jvp`. `SchemaError` without `override` when the operator
+        has a gradient of its own.
         """
         if jvp is None:
             return lambda given: self.register_jvp(given, override=override)
@@ -192,31 +183,21 @@ class AdoptedOperator(RegistrationMethods):
     def register_vmap(
         self, rule: Callable[..., Any] | GeneratedRule | None = None, *, override: bool = False
     ) -> Any:
-        """See `CustomOperator.register_vmap`. `SchemaError` when the operator has a batching
-        rule.
-
-        Args:
-            override: True takes the place of what is there, as long as this handle is held.
-        """
+        """See `CustomOperator.register_vmap`. `SchemaError` without `override` for a rule there."""
         if rule is None:
             return lambda given: self.register_vmap(given, override=override)
         with self._taking("a batching rule", ["FuncTorchBatched"], override):
             return super().register_vmap(rule)
 
     def register_autocast(self, device: str, dtype: torch.dtype, *, override: bool = False) -> None:
-        """See `CustomOperator.register_autocast`. `SchemaError` when the operator has a rule
-        for it.
-
-        Args:
-            override: True takes the place of what is there, as long as this handle is held.
+        """See `CustomOperator.register_autocast`. `SchemaError` without `override` when the
+        operator has a rule for it.
         """
         with self._taking("an autocast rule", [autocast_key(device)], override):
             super().register_autocast(device, dtype)
 
     def undefine(self) -> None:
-        """Take back what was registered through this handle. Calls of it raise from then on; the
-        operator itself stays.
-        """
+        """Take back what was registered through this handle, whose calls raise from then on."""
         if _handles.get(self.qualified_name) is self:
             del _handles[self.qualified_name]
         self.overload = self._call = _Expired(self.qualified_name)

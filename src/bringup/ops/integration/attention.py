@@ -93,8 +93,6 @@ class _AttentionParameter:
 
 @dataclass(frozen=True)
 class _Adapter:
-    """One registered operator."""
-
     name: str
     op: Callable[..., torch.Tensor]
     parameters: tuple[_AttentionParameter, ...]
@@ -106,7 +104,6 @@ class _Adapter:
         return f'attn_implementation "{self.name}"'
 
     def takes(self, word: str) -> bool:
-        """Return whether the operator declares it."""
         return any(parameter.word == word for parameter in self.parameters)
 
     def make_mask(self, **options: Any) -> torch.Tensor | None:

@@ -21,8 +21,7 @@ from bringup.ops.contract.constraints import (
     BoundConstraint,
     CheckKind,
     InputConstraint,
-    verify_devices,
-    verify_texts,
+    verify,
 )
 from bringup.ops.contract.outputs import BoundOutput, OutputRule, packed
 from bringup.ops.custom.custom_op import CustomOperator, custom_op
@@ -183,11 +182,7 @@ class Launcher:
     def _allocate(self, values: Sequence[Any]) -> list[Any]:
         arguments = self.schema.arguments
         try:
-            device = verify_devices(values, self.schema)
-            verify_texts(values, arguments)
-            for check in self.checks:
-                if check.kind is not CheckKind.KERNEL:
-                    check.verify(values, arguments)
+            device = verify(self.checks, values, self.schema)
             return [rule.fake(i, values, arguments, device) for i, rule in enumerate(self.outputs)]
         except ContractError as error:
             raise ContractError(f"{self.name}: {error}") from None

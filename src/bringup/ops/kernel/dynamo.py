@@ -11,9 +11,7 @@ from bringup._after_import import after_import
 
 
 def substitute(function: Any) -> None:
-    """Make Dynamo take `function` for `function.overload` wherever it meets it, now or once
-    imported.
-    """
+    """Make Dynamo, once it is imported, take `function` for `function.overload`."""
     after_import("torch._dynamo", functools.partial(_install, function))
 
 
@@ -22,9 +20,7 @@ def _install(function: Any) -> None:
 
 
 class _RuleMap:
-    """Dynamo's map from objects to variables with our callables, which outlive torch's resets of
-    it.
-    """
+    """Dynamo's map from objects to variables with our callables, which outlive its resets."""
 
     def __init__(self, of_torch: Any) -> None:
         self._of_torch = of_torch
@@ -44,7 +40,6 @@ class _RuleMap:
         self()[function] = _variable()
 
     def cache_clear(self) -> None:
-        """Do what torch calls to forget."""
         self._of_torch.cache_clear()
 
 

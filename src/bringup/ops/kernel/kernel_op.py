@@ -31,8 +31,7 @@ from bringup.ops.contract.constraints import (
     CheckKind,
     InputConstraint,
     fixed_lengths,
-    verify_devices,
-    verify_texts,
+    verify,
 )
 from bringup.ops.contract.outputs import (
     BoundOutput,
@@ -224,9 +223,7 @@ class _Definition:
         return self.built(self.template.load, device, self.variants.params_of_key(values))
 
     def built(self, build: Callable[..., _Built], device: str, params: jit.Params) -> _Built:
-        """Return what `build` gives for a device type and a parameter set with its measured tile
-        sizes.
-        """
+        """Return what `build` gives for a device type and a set with its measured tile sizes."""
         name = self.schema.qualified_name
         tuning = self.tuning(device)
         try:
@@ -257,7 +254,6 @@ class _Definition:
         return replace(self, schema=renamed, template=template, variants=variants).register()
 
     def params(self, *args: Any, **kwargs: Any) -> jit.Params:
-        """See `KernelOperator.params`."""
         values = self.schema.bind(args, kwargs)
         try:
             return self.variants.params_of_call(values, self.outputs, self.strided)
@@ -280,20 +276,12 @@ class _Definition:
         return packed(results or [values[index] for index in self.schema.returns])
 
     def verify(self, values: Sequence[Any]) -> Any:
-        """Check the contract; return the tensors' one device. Raises `ContractError` without the
-        name.
-        """
-        arguments = self.schema.arguments
-        device = verify_devices(values, self.schema)
-        verify_texts(values, arguments)
-        for check in self.checks:
-            if check.kind is not CheckKind.KERNEL:
-                check.verify(values, arguments)
+        """Check the contract; return the one device. Raises `ContractError` without the name."""
+        device = verify(self.checks, values, self.schema)
         self.variants.verify(values)
         return device
 
     def undefine(self) -> None:
-        """See `KernelOperator.undefine`."""
         self.remove(expired(self.schema.qualified_name, UNDEFINED))
 
     def remove(self, instead: Callable[..., Any]) -> None:

@@ -1,6 +1,5 @@
 """`ascendc_load`: AscendC sources, built by the vendor's compiler or for the simulated NPU, with
-the lines that export `aclrtlaunch_<name>` for each kernel as the vendor's build system generates
-them.
+the lines that export `aclrtlaunch_<name>`, as the vendor's build system generates them.
 """
 
 from __future__ import annotations
@@ -59,7 +58,6 @@ class _Kernel:
     parameters: tuple[tuple[str, str], ...]
 
     def launch(self, template: str) -> str:
-        """Return the function that starts it."""
         return template.format(
             name=self.name,
             parameters="".join(f", {kind} {name}" for kind, name in self.parameters),
@@ -84,8 +82,7 @@ def ascendc_load(
     flags: Iterable[str] = (),
     target: str | None = None,
 ) -> KernelLauncher:
-    """Build AscendC sources, or find them in the kernel cache, and return a launcher for their
-    kernels.
+    """Build AscendC sources, or find them in the cache; return a launcher for their kernels.
 
     Without the vendor's toolkit, or when the loaded driver runs host code (the simulated NPU), the
     sources are built against bringup's own `kernel_operator.h`, which has the basic vector API. A

@@ -80,9 +80,7 @@ def _load(path: Path) -> ctypes.CDLL:
 
 
 def c_arguments(where: str, args: Sequence[Any], tensor: Callable[[Any], Any]) -> list[Any]:
-    """Return the C arguments, of a tensor `tensor(it)`. Raises `TypeError`, `OverflowError` naming
-    one.
-    """
+    """Return C arguments, of a tensor `tensor(it)`. Raises `TypeError`, `OverflowError`."""
     values: list[Any] = []
     for index, value in enumerate(args):
         if isinstance(value, torch.Tensor):
@@ -118,9 +116,7 @@ class Place:
     queued: int | None
 
     def settle(self, where: str) -> None:
-        """Wait for the stream before host code is called. Raises `DeviceError` for memory it cannot
-        see.
-        """
+        """Wait for the stream before host code runs. Raises `DeviceError` for unseen memory."""
         info = devices.loaded()
         if self.queued is None or info is None:
             return

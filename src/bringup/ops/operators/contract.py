@@ -35,8 +35,7 @@ def refusal(
     results: Sequence[torch.Size],
     dtypes: Sequence[torch.dtype],
 ) -> Exception | None:
-    """Return how the CPU refuses a call that torch's Meta kernel takes, or gives other dtypes, or
-    None.
+    """Return how the CPU refuses what torch's Meta kernel takes, or gives other dtypes, or None.
 
     `supports` are the dtypes that the kernel's author declared, for which the CPU need not have
     one. A raw operator may refuse the numbers of the stand-ins: that does not count.

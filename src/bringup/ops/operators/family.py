@@ -117,9 +117,7 @@ class Overload:
 
     @property
     def composite(self) -> bool:
-        """Return whether it is made of other operators above autograd, so torch has no formula for
-        it.
-        """
+        """Return whether it is made of others above autograd, so that torch has no formula."""
         return self.has_kernel("CompositeImplicitAutograd") and not self.has_kernel("Autograd")
 
     @property

@@ -46,9 +46,7 @@ class OperatorKernel:
     """
 
     def __init__(self, where: str, handles: Mapping[str, Any]) -> None:
-        """Keep what `devices.kernel` declared at the line `where`; `handles`: registrations by
-        overload.
-        """
+        """Keep what `devices.kernel` declared at `where`; `handles`: registrations by overload."""
         self.operators: tuple[str, ...] = tuple(handles)
         self._where = where
         self._handles = dict(handles)

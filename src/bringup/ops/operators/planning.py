@@ -89,9 +89,7 @@ class Planner:
         device_name: str,
         takes_plain_values: bool,
     ) -> None:
-        """Plan for devices of type `device_name`. Raises `SchemaError` for a macro without an
-        argument.
-        """
+        """Plan for devices of a type. Raises `SchemaError` for a macro without an argument."""
         self._overload = overload
         self._functional = functional_form(overload, declaration.kind)
         self._declaration = declaration
@@ -115,9 +113,7 @@ class Planner:
             )
 
     def __call__(self, values: list[Any]) -> Plan | Exception | None:
-        """Return the plan of a call, or None when the kernel does not take it. Raises torch's
-        error.
-        """
+        """Return a call's plan; None when the kernel does not take it. Raises torch's error."""
         with _disable_current_modes():
             try:
                 inputs = [values[i] for i in self._overload.operands]

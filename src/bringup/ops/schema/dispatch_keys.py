@@ -73,9 +73,7 @@ def device_type(name: str) -> str:
 
 
 def device_key(name: str) -> str:
-    """Return the backend's key for a device type, "npu" or another. Raises `SchemaError` naming
-    known ones.
-    """
+    """Return the key of a device type, "npu" or another. Raises `SchemaError` naming known ones."""
     found = _DEVICES.get(name)
     if found is not None:
         return found
