@@ -243,6 +243,10 @@ for training in (True, False):
         compare(lambda x, m, v: F.batch_norm(x, m.clone(), v.clone(), None, None, training), one,
                 mean, var)
 compare(lambda x: F.batch_norm(x.transpose(2, 3), None, None, training=True), x)
+with devices.fallback_policy("forbid"):  # statistics in evaluation, which are empty on the CPU
+    given = [one.to("ocl") for one in (x, w, b, mean, var)]
+    kept = torch.native_batch_norm(*given, False, 0.1, 1e-5)[1:]
+torch.testing.assert_close([one.cpu() for one in kept], [mean, (var + 1e-5).rsqrt()])
 volumes = torch.randn(2, 3, 2, 3, 4)
 compare(lambda x: F.batch_norm(x, None, None, training=True), volumes, falls_back=True)
 strided = x[:, :, ::2, 1:]

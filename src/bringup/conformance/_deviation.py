@@ -150,17 +150,24 @@ def _of_numbers(x: Tensor, y: Tensor, base: Deviation, pointwise: bool) -> Devia
     scale = float(y.abs().masked_fill(~finite, 0.0).max())
     if not bool(gap.any()):
         return base
-    limit = torch.full_like(gap, base.allowed * scale)
-    if pointwise:
-        epsilon = torch.finfo(getattr(torch, base.dtype)).eps
-        limit = torch.minimum(limit, base.allowed * y.abs() + 4 * epsilon * scale)
-        limit = torch.where(finite, limit, torch.full_like(limit, math.inf))
-    excess = gap - limit
+    excess = gap - limits(y, base, pointwise)
     exceeds = bool((excess > 0).any())
     flat = (excess if exceeds else gap).argmax()
     at = tuple(int(i) for i in torch.unravel_index(flat, gap.shape))
     error = float(gap.max()) / scale if scale else math.inf
     return _at(base, x, y, at, error, "value" if exceeds else "none", "")
+
+
+def limits(expected: Tensor, found: Deviation, pointwise: bool) -> Tensor:
+    """Return how far each element may be off, NaN and infinities without limit."""
+    finite = expected.isfinite()
+    sizes = expected.abs().masked_fill(~finite, 0.0)
+    scale = float(sizes.max())
+    limit = torch.full_like(sizes, found.allowed * scale)
+    if pointwise:
+        epsilon = torch.finfo(getattr(torch, found.dtype)).eps
+        limit = torch.minimum(limit, found.allowed * sizes + 4 * epsilon * scale)
+    return limit.masked_fill(~finite, math.inf)
 
 
 def _at(

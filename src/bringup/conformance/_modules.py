@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+import functools
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from bringup.conformance._deviation import leaf_deviations, worst
+from bringup.conformance._deviation import leaf_deviations, limits, worst
+from bringup.conformance._float64_reference import second_opinion
 from bringup.conformance._opinfo import Watch
 from bringup.conformance._samples import (
     Mover,
@@ -72,6 +74,21 @@ def _leaves(module: nn.Module, arguments: Any) -> tuple[Any, list[nn.Parameter]]
     return arguments, list(module.parameters())
 
 
+def _in_float64(
+    info: ModuleInfo, given: ModuleInput, training: bool, arguments: Any
+) -> tuple[Any, Any]:
+    """Return the leaves of a call of the module in float64, and its outputs."""
+    module = _built(info, given, training)
+    if info.is_lazy:
+        module(*given.forward_input.args, **given.forward_input.kwargs)
+    module = module.double()
+    asked = given.forward_input.args, given.forward_input.kwargs
+    for wide, kept in zip(tensors(arguments), tensors(asked), strict=True):
+        wide.requires_grad_(kept.requires_grad)
+    args, kwargs = arguments
+    return _leaves(module, arguments), module(*args, **kwargs)
+
+
 def _is_repeatable(module: nn.Module, arguments: tuple[Any, Any]) -> bool:
     """Return whether the CPU answers alike for several seeds."""
     first, *others = results_of_seeds(module, arguments, range(3), "cpu")
@@ -93,7 +110,7 @@ def module_failures(
             continue
         arguments = (given.forward_input.args, given.forward_input.kwargs)
         module = _built(info, given, training)
-        moved = Mover(device)(arguments)
+        moved, kept = Mover(device)(arguments), Mover("cpu")(arguments)
         values = _is_repeatable(module, arguments)
         if info.is_lazy:
             module(*arguments[0], **arguments[1])
@@ -102,7 +119,9 @@ def module_failures(
         with watch.calls():
             got, our_error = outcome(lambda: there(*moved[0], **moved[1]))  # noqa: B023
         counts["calls"] += 1
-        found = _told(got, our_error, expected, their_error, values, kind)
+        wide = functools.partial(_in_float64, info, given, training)
+        again = (lambda *a: list(tensors(wide(a)[1]))), kept  # noqa: B023
+        found = _told(got, our_error, expected, their_error, values, kind, again)
         if not found and their_error is None:
             counts["backwards"] += 1
             theirs, their_error = outcome(
@@ -110,7 +129,8 @@ def module_failures(
             )
             with watch.calls():
                 ours, our_error = outcome(lambda: gradients(_leaves(there, moved), got))  # noqa: B023
-            found = _told(ours, our_error, theirs, their_error, values, kind)
+            again = (lambda *a: list(tensors(gradients(*wide(a))))), kept  # noqa: B023
+            found = _told(ours, our_error, theirs, their_error, values, kind, again)
             buffers = dict(module.named_buffers()), dict(there.named_buffers())
             found = found or difference(buffers[1], buffers[0], values=values, device=kind)
         if not found and values and their_error is None:
@@ -126,13 +146,30 @@ def _told(
     their_error: Exception | None,
     values: bool,
     device: str,
+    again: tuple[Callable[..., list[Tensor]], Any],
 ) -> str:
-    """Return how an outcome differs from the CPU's, in words, by the largest gap of each result."""
+    """Return how an outcome differs from the CPU's, in words, by the largest gap of each result.
+
+    `again` has what gives the results in float64, and its arguments.
+    """
     words = describe_difference(got, our_error, expected, their_error, False, device)
     if words or not values or their_error is not None:
         return words
     pair = list(tensors(got)), list(tensors(expected))
-    found = worst(leaf_deviations(*pair, factor=_OPERATORS))
+    found = worst(
+        [
+            one
+            for number, one in enumerate(leaf_deviations(*pair, factor=_OPERATORS))
+            if one.kind != "value"
+            or not second_opinion(
+                *again,
+                number,
+                pair[0][number],
+                pair[1][number],
+                functools.partial(limits, found=one, pointwise=False),
+            )
+        ]
+    )
     if not found.exceeds:
         return ""
     return (

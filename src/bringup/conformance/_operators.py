@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ from torch._ops import OpOverload
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from bringup.conformance._deviation import Deviation, leaf_deviations, worst
+from bringup.conformance._deviation import Deviation, leaf_deviations, limits, worst
 from bringup.conformance._float64_reference import second_opinion
 from bringup.conformance._module_paths import ModulePaths, Place
 from bringup.conformance._samples import Mover, described, outcome, tensors
@@ -183,8 +184,14 @@ class Comparer(TorchDispatchMode):  # type: ignore[misc]  # torch has no types h
         for number, one in enumerate(found):
             if not one.exceeds:
                 continue
-            reason = second_opinion(
-                lambda a, k: run(func, a, k), kept, number, results[number], expected[number], one
+            reason = one.kind == "value" and second_opinion(
+                lambda a, k: run(func, a, k),
+                kept,
+                number,
+                results[number],
+                expected[number],
+                partial(limits, found=one, pointwise=pointwise),
+                pointwise,
             )
             if reason:
                 self.watched.excused[f"{place.operator}: {reason}"] += 1

@@ -207,8 +207,12 @@ def _leaf_difference(
     theirs = (other.dtype, tuple(other.shape), other.layout, other.requires_grad)
     if ours != theirs:
         return f"{ours}, expected {theirs}"
-    # Copies of a tensor with gaps have none.
-    dense = is_strided(other) and is_non_overlapping_and_dense_or_false(other.detach())
+    # Copies of a tensor with gaps have none, and an empty one has no place in memory.
+    dense = (
+        is_strided(other)
+        and other.numel() > 0
+        and is_non_overlapping_and_dense_or_false(other.detach())
+    )
     if dense and one.stride() != other.stride():
         return f"strides {one.stride()}, expected {other.stride()}"
     if not values:

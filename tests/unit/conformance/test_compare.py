@@ -12,6 +12,7 @@ from torch import nn
 
 from bringup import conformance, devices, jit
 from bringup.conformance import _compare
+from bringup.conformance._float64_reference import second_opinion
 from bringup.errors import DeviceError, ModelError
 
 ATEN = torch.ops.aten
@@ -160,6 +161,27 @@ def test_a_sum_in_another_order_is_not_to_blame_for_what_cancels(
     found = conformance.compare(Sum(), (cancelling,))
     assert found.watched.differences == []
     assert sum(found.watched.excused.values()) == 1
+
+
+def test_a_small_element_of_a_pointwise_operator_is_not_excused_by_a_large_one(
+    device_kernel: Register,
+) -> None:
+    def wrong_below_one(x: torch.Tensor, approximate: str = "none") -> torch.Tensor:
+        return ATEN.gelu(x, approximate=approximate) * torch.where(x < 1, 1.01, 1.0)
+
+    device_kernel("gelu", wrong_below_one)
+    found = conformance.compare(nn.GELU(), (torch.tensor([100.0, 0.1]),), backward=False)
+    assert found.first is not None
+    assert found.first.deviation.index == (1,)
+
+
+@pytest.mark.parametrize("pointwise", [False, True])
+def test_a_pointwise_operator_is_as_near_to_float64_in_each_element(pointwise: bool) -> None:
+    x = torch.tensor([20.1, 0.1])
+    expected = torch.exp(x)
+    got = expected * torch.tensor([1.0, 1.01])
+    given = (lambda x: [x.exp()], (x,), 0, got, expected, torch.zeros_like)
+    assert bool(second_opinion(*given, pointwise)) != pointwise
 
 
 def test_a_nan_on_one_side_only_is_found_where_it_appears(device_kernel: Register) -> None:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -38,6 +39,7 @@ const bringup_driver* bringup_driver_get(uint32_t abi_version) {
 
 LOADS = """
 from pathlib import Path
+from typing import Any
 from bringup import devices
 
 def load():
@@ -103,6 +105,22 @@ def test_a_wrong_number_fails_and_its_sample_is_named(device_kernel: Register) -
     result = run_case("op/exp/float32", "npu", 2)
     assert result.outcome == "failed"
     assert result.reason.startswith("sample 0, forward: ")
+
+
+@pytest.mark.parametrize(("error", "outcome"), [(0.0, "pass"), (1e-3, "failed")])
+def test_who_is_nearer_to_float64_than_the_cpu_is_right(
+    device_kernel: Register, error: float, outcome: str
+) -> None:
+    def nearer(grad: torch.Tensor, x: torch.Tensor, shape: Any, *others: Any) -> Any:
+        *statistics, wanted = others
+        wide = [one if one is None else one.double() for one in statistics]
+        backward = torch.ops.aten.native_layer_norm_backward
+        found = backward(grad.double(), x.double(), shape, *wide, wanted)
+        return tuple(one if one is None else one.float() + error for one in found)
+
+    device_kernel("native_layer_norm_backward", nearer)
+    result = run_case("op/nn.functional.layer_norm/float32", "npu", 3)
+    assert result.outcome == outcome, result.reason
 
 
 def test_a_refusal_is_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,13 +32,13 @@ kernel void batch_norm(global const T* in, long in_n, long in_c, long in_y, long
   }
   sum = row_sum(sum, part);
   variance = training ? sum / count : variance;
-  if (training && get_local_id(0) == 0) {
+  if (get_local_id(0) == 0) {
     mean[channel] = middle;
     scale[channel] = 1 / sqrt(variance + eps);
-    if (running_mean) {
+    if (training && running_mean) {
       running_mean[channel] = (1 - momentum) * running_mean[channel] + momentum * middle;
     }
-    if (running_var) {
+    if (training && running_var) {
       const T unbiased = sum / (count - 1);
       running_var[channel] = (1 - momentum) * running_var[channel] + momentum * unbiased;
     }
