@@ -203,9 +203,7 @@ def cosine(ours: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def not_close(ours: Any, expected: Any, **options: Any) -> str:
-    """Return in one line how two tensors or numbers are not close by `torch.testing.assert_close`
-    with these `options`, or "". NaN equals NaN.
-    """
+    """Return how two values are not close by `assert_close` with these `options`, or ""."""
     try:
         torch.testing.assert_close(ours, expected, equal_nan=True, **options)
     except (AssertionError, TypeError) as error:

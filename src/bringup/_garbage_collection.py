@@ -14,9 +14,7 @@ _was_enabled = False
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Pause the collector in all threads in this block: it takes a third of reading a large model.
-    What is unreachable is found later.
-    """
+    """Pause the collector for all threads: it takes a third of reading a large model."""
     global _pausing, _was_enabled
     with _lock:
         if _pausing == 0:

@@ -1,6 +1,4 @@
-"""Which library links the running torch: one of its minor version and Python, by the manifest
-beside it, in this package or in the cache.
-"""
+"""Which library links the running torch, by manifests in this package and in the cache."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`manifest.json`: what the native libraries beside it were built for. The build runs this file, so
-it knows the standard library only.
-"""
+"""`manifest.json`: what native libraries were built for; run by builds, by stdlib only."""
 
 from __future__ import annotations
 

@@ -48,9 +48,7 @@ def require_probed(library: Path) -> Probed | None:
 
 
 def require_same(library: Path, probed: Probed | None, now: Probed) -> None:
-    """Probe once more where the driver now says other versions, functions or memory than when
-    probed. Raises `DriverError` as `require_probed`.
-    """
+    """Probe once more where the driver now says something else. Raises as `require_probed`."""
     if settings.driver_probe() and now != probed:
         _probe(library, _record_file(library))
 

@@ -1,6 +1,4 @@
-"""What a capture takes as given and checks before every replay: what the modules that ran hold,
-gradients, and optimizers.
-"""
+"""What a capture takes as given and replays check: content of modules, gradients, optimizers."""
 
 from __future__ import annotations
 

@@ -73,7 +73,6 @@ class Rule:
     result: str = "same"  # "same" as the arguments, "bool", or "moved": bits of an argument
     rounds: bool = True  # whether a number in tensor form is rounded to the type of elements first
     unsure: str = "NAN({r})"  # negative when torch's bits depend on where the element is; "" never
-    spreads: bool = True  # whether NaN in an argument makes the result NaN
 
 
 _MACROS = ("FMA", "FABS", "NAN", "ZEROS", "LEAST")  # with an F behind them for float
@@ -86,8 +85,8 @@ RULES: dict[str, Rule] = {
     "sub.Tensor": Rule((0, 1), "FMA({b}, -{n}, {a})", (2,)),
     "mul.Tensor": Rule((0, 1), "{a} * {b}", rounds=False),
     "div.Tensor": Rule((0, 1), "{a} / {b}", rounds=False),
-    "maximum": Rule((0, 1), "{a} > {b} ? {a} : {b}", unsure=_EXTREME, spreads=False),
-    "minimum": Rule((0, 1), "{a} < {b} ? {a} : {b}", unsure=_EXTREME, spreads=False),
+    "maximum": Rule((0, 1), "{a} > {b} ? {a} : {b}", unsure=_EXTREME),
+    "minimum": Rule((0, 1), "{a} < {b} ? {a} : {b}", unsure=_EXTREME),
     **{name: Rule((0,), text) for name, text in _UNARY.items()},
     "clamp_min": Rule((0,), "{a} < {n} ? {n} : {a}", (1,)),
     "clamp_max": Rule((0,), "{a} > {n} ? {n} : {a}", (1,)),
@@ -99,17 +98,16 @@ RULES: dict[str, Rule] = {
             () if kind == "Tensor" else (1,),
             "bool",
             unsure="",
-            spreads=False,
         )
         for name, sign in _COMPARED.items()
         for kind in ("Tensor", "Scalar")
     },
-    "where.self": Rule((0, 1, 2), "{a} ? {b} : {c}", result="moved", unsure="", spreads=False),
-    "copy": Rule((1,), "{a}", result="moved", spreads=False),
-    "clone": Rule((0,), "{a}", result="moved", spreads=False),
-    "_to_copy": Rule((0,), "{a}", result="moved", spreads=False),
-    "fill.Scalar": Rule((), "{n}", (1,), unsure="", spreads=False),
-    "zero": Rule((), "0", unsure="", spreads=False),
+    "where.self": Rule((0, 1, 2), "{a} ? {b} : {c}", result="moved", unsure=""),
+    "copy": Rule((1,), "{a}", result="moved"),
+    "clone": Rule((0,), "{a}", result="moved"),
+    "_to_copy": Rule((0,), "{a}", result="moved"),
+    "fill.Scalar": Rule((), "{n}", (1,), unsure=""),
+    "zero": Rule((), "0", unsure=""),
 }
 
 

@@ -60,8 +60,8 @@ def _there(value: Any) -> Any:
 
 
 def wrapped_keyword(key: str, value: Any, tensor_names: Collection[str]) -> Any:
-    """Return a keyword-only argument as torch_npu keeps it: a device's tensor by reference where
-    the operator takes it there, all else as a copy.
+    """Return a keyword-only argument as torch_npu keeps it: device tensors by reference, else a
+    copy.
     """
     if isinstance(value, torch.Tensor):
         by_reference = key in tensor_names and value.device.type != "cpu"

@@ -159,9 +159,7 @@ class Record:
 def name_slots(
     calls: Sequence[UpdatableCall],
 ) -> tuple[list[SlotPlace], list[Record | HandledRecord]]:
-    """Return all slots of a graph and its records, in capture order. Raises `CaptureError` where a
-    handler declares no host argument of the operator.
-    """
+    """Return a graph's slots and records, in order. Raises `CaptureError` for a wrong handler."""
     places: list[SlotPlace] = []
     records: list[Record | HandledRecord] = []
     ordinals: dict[tuple[str, str], int] = {}

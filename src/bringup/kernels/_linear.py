@@ -1,6 +1,4 @@
-"""Linear layers over frozen weights: `packed_linear` and its int8 forms, and packing (see
-`csrc/panel_linear.h`).
-"""
+"""Linear layers over frozen weights, packed as `csrc/panel_linear.h` says, int8 forms too."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Tables of text, printed with rich. No cell is cropped: where there is no room, columns are left
-out and names cut, visibly.
-"""
+"""Tables of text, printed with rich: for want of room columns are left out and names cut."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""Kernels built (`prebuild`), carried (`entry_transfer`, `use_bundle`) and measured (`autotune`,
-`tuning_results`) before they are needed.
-"""
+"""Kernels built, carried (`entry_transfer`, `use_bundle`) and tuned before they are needed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from pathlib import Path
 
 # Compilers escape a blank, and the backslashes before it, and `#`; another backslash is one.
 _TOKEN = r"\\+[ \t#]?|[ \t]+|[^ \t\\]+"
@@ -11,8 +12,7 @@ _TOKEN = r"\\+[ \t#]?|[ \t]+|[^ \t\\]+"
 
 def read_depfile(path: str | os.PathLike[str]) -> list[str]:
     """Return the first rule's prerequisites, absolute, each once. Raises `OSError`."""
-    with open(path, "rb") as file:
-        text = os.fsdecode(file.read())
+    text = os.fsdecode(Path(path).read_bytes())
     rule = re.split(r"(?<!\\)\n", text.partition(":")[2], maxsplit=1)[0]
     folder = os.path.dirname(os.path.abspath(path))
     words: list[str] = []
@@ -26,8 +26,7 @@ def read_depfile(path: str | os.PathLike[str]) -> list[str]:
 
 def is_whole(path: str | os.PathLike[str], *, ends_lines: bool) -> bool:
     """Return whether the file has a rule and is not cut off; `ends_lines`: the last ends too."""
-    with open(path, "rb") as file:
-        content = file.read()
+    content = Path(path).read_bytes()
     goes_on = content.rstrip(b"\n").endswith(b"\\")
     return b":" in content and not goes_on and (content.endswith(b"\n") or not ends_lines)
 

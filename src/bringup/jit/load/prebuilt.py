@@ -1,6 +1,4 @@
-"""Libraries that are built already: what their symbols say, two builds of one file, and libraries
-that want tvm-ffi's runtime.
-"""
+"""Libraries that are built already: their symbols, other builds of one file, tvm-ffi's runtime."""
 
 from __future__ import annotations
 

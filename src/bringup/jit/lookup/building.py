@@ -1,6 +1,4 @@
-"""A kernel that is nowhere yet: built once among all processes that want it, and published, in a
-private cache where the one in use cannot take it.
-"""
+"""A kernel that is nowhere yet: built once among all processes, and published."""
 
 from __future__ import annotations
 

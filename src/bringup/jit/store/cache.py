@@ -351,9 +351,7 @@ class Cache:
         return self._used(Hit(Path(path), build.key, ())) if intact else None
 
     def note_call(self, name: str, record: bytes) -> None:
-        """Let other processes recall how the call `name` was answered, if this can be written:
-        without a `record` they look for themselves.
-        """
+        """Let others recall how the call `name` was answered, where `record` can be written."""
         with contextlib.suppress(StoreUnwritableError, OSError):
             self._calls.add(name, record)
 
@@ -495,9 +493,7 @@ class Cache:
         _log.warning("damaged kernel cache entry %s: %s; %s", entry, problem, done)
 
     def stage(self) -> Path:
-        """Return a new empty folder to build in, on the store's file system. Raises
-        `StoreUnwritableError`.
-        """
+        """Return a new folder to build in, on the store's disk. Raises `StoreUnwritableError`."""
         staging = self.layout.folder(STAGING)
         folder = staging / f"{os.getpid()}-{next(_serial)}-{time.time_ns()}"
         with translate_write_errors():

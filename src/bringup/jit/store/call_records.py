@@ -43,9 +43,7 @@ class CallIndex:
         self._prefix = f"{layout.prefix}{self.FOLDER}/"
 
     def find(self, name: str, proved: str) -> RecordedBuild | None:
-        """Return the build of this call if nothing changed; for the key `proved` the compiler is
-        not looked at once more.
-        """
+        """Return the build of this call if nothing changed; of `proved` less is looked at."""
         found = _native.core().recall_call(os.fsencode(self._prefix + name), proved)
         return None if found is None else RecordedBuild(*found)
 
@@ -55,9 +53,7 @@ class CallIndex:
 
 
 def call_name(request: Request) -> str:
-    """Return the call's name, or "" when only the compiler says what would be built: a debug build,
-    or a target with an own way to find its compiler.
-    """
+    """Return the call's name, or "" when only the compiler says what would be built."""
     if request.debug:
         return ""
     source = request.source

@@ -117,9 +117,7 @@ def _count(layout: StoreLayout, left: Iterable[_PruneCandidate]) -> None:
 def prune(
     layout: StoreLayout, max_bytes: float, max_entries: float, *, keep: Collection[str] = ()
 ) -> Pruned:
-    """Remove entries but `keep` until both bounds hold, and what is stale. Raises
-    `StoreUnwritableError`.
-    """
+    """Remove entries but `keep` beyond the bounds and stale ones. Raises `StoreUnwritableError`."""
     entries = scan(layout)
     size, count = sum(entry.size for entry in entries), len(entries)
     in_use = keys_in_use(layout)
@@ -152,9 +150,7 @@ def clear(layout: StoreLayout) -> Pruned:
 def prune_when_full(
     layout: StoreLayout, max_bytes: float, max_entries: float, keep: Collection[str]
 ) -> Pruned:
-    """Prune all but `keep` if the counters say that bounds are passed. Raises
-    `StoreUnwritableError`.
-    """
+    """Prune all but `keep` if counters are beyond bounds. Raises `StoreUnwritableError`."""
     size, count = Sizes(layout).total()
     if size <= max_bytes and count <= max_entries:
         if _is_older(layout.path(_TIDIED), _HOUR):

@@ -184,9 +184,7 @@ class GnuTarget(Target):
         return (*self._asked_for(), self._names(), self._runs_here, options)
 
     def passed_over(self, compiler: str) -> list[str] | None:
-        """Return the places on PATH that come before the compiler's; None with folders that depend
-        on where the process is.
-        """
+        """Return the places on PATH before `compiler`'s; None with folders that are relative."""
         passed: list[str] = []
         for candidate in itertools.chain.from_iterable(map(candidates, self._names())):
             if candidate == compiler:

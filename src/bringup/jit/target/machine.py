@@ -1,6 +1,4 @@
-"""The instruction sets of this processor, for binaries of another machine where no compiler says
-what `-march=native` means.
-"""
+"""The instruction sets of this processor, for other machines' binaries without a compiler."""
 
 from __future__ import annotations
 

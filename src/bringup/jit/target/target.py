@@ -129,9 +129,7 @@ class Target(abc.ABC):
         return None
 
     def passed_over(self, compiler: str) -> list[str] | None:
-        """Return the files that `toolchain` would find before `compiler` if they were there; None
-        when that cannot be said.
-        """
+        """Return what `toolchain` would find before `compiler` if it were there; None: unknown."""
         return None
 
     @abc.abstractmethod
@@ -200,9 +198,7 @@ class Target(abc.ABC):
         return {}
 
     def check_loadable(self, path: Path, debug: Debug) -> None:
-        """Raise `TargetError` when the binary of this target at `path` cannot be loaded into this
-        process. `debug` is how it was built.
-        """
+        """Raise `TargetError` if the binary at `path`, built with `debug`, cannot load here."""
         built_for = machine_of(path)
         if built_for and built_for != this_machine():
             raise TargetError(
@@ -212,9 +208,7 @@ class Target(abc.ABC):
             )
 
     def variant(self, text: str) -> Target:
-        """Return the target `name:text`: another model of the same machine, as the user or the
-        device's driver names it. Raises `ValueError`.
-        """
+        """Return the target `name:text`, another model of the machine. Raises `ValueError`."""
         raise ValueError(f"target '{self.name}:{text}': {self.name!r} has no variants")
 
     def check_language(self, source: Source) -> None:

@@ -132,9 +132,7 @@ class KnownToolchain:
         self.last: Toolchain | None = None
 
     def get(self, asked_for: object, find: Callable[[], Toolchain]) -> Toolchain:
-        """Return the toolchain that `asked_for`, all that decides it but the content of files,
-        names; what `find` raises is not remembered.
-        """
+        """Return the toolchain that `asked_for` decides; what `find` raises is not remembered."""
         if self.last is None or self._asked_for != asked_for or not self.last.untouched():
             self.last, self._asked_for = find(), asked_for
         return self.last

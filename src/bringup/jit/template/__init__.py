@@ -1,3 +1,1 @@
-"""Sources whose dtypes, layouts and choices are macros: `template` declares them, `params` is what
-one call makes of it, `glue` the generated entry.
-"""
+"""Sources with macros: `template` declares them, `params` is a call's set, `glue` the entry."""

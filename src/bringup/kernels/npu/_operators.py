@@ -1,6 +1,4 @@
-"""torch_npu's attention operators on the kernels of `csrc/attention`, each an `.out` kernel
-operator; the form that allocates calls that.
-"""
+"""torch_npu's attention on the kernels of `csrc/attention`: `.out` forms, and what calls them."""
 
 from __future__ import annotations
 

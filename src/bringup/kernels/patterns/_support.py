@@ -63,9 +63,7 @@ def descriptions(values: Iterable[object]) -> list[ir.TensorDesc]:
 def described(
     values: Iterable[object], dtypes: frozenset[str] = FLOATS, otherwise: str = ""
 ) -> list[ir.TensorDesc]:
-    """Return descriptions of tensors of one device and of these dtypes. Raises `PassSkipException`
-    with `otherwise`, why another dtype is left alone.
-    """
+    """Describe tensors of one device and these dtypes; else skip, `otherwise` saying why."""
     known = descriptions(values)
     kinds = sorted({f"{desc.dtype} on {desc.device}" for desc in known})
     require(len(kinds) == 1, f"the tensors are of different kinds: {', '.join(kinds)}")

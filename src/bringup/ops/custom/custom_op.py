@@ -181,7 +181,7 @@ class CustomOperator(RegistrationMethods, metaclass=_Constructor):
         if self._structure is not None:
             backward = self._structure.backward(backward)
             if setup_context is not None:
-                setup_context = self._structure.setup_context(self.facts, setup_context)
+                setup_context = self._structure.setup_context(setup_context)
         super().register_autograd(backward, setup_context=setup_context)
 
     def register_vmap(self, rule: Callable[..., Any] | GeneratedRule) -> Any:
@@ -192,9 +192,7 @@ class CustomOperator(RegistrationMethods, metaclass=_Constructor):
         return rule
 
     def undefine(self) -> None:
-        """Remove the operator, so that its name can be defined again. Calls of it raise
-        `ExpiredHandleError` from then on.
-        """
+        """Remove the operator and free its name; calls of it raise `ExpiredHandleError`."""
         self._remove(UNDEFINED)
 
     def _remove(self, reason: str) -> None:

@@ -74,7 +74,7 @@ class Structure:
 
         return call
 
-    def setup_context(self, facts: Facts, setup: Callable[..., Any]) -> Callable[..., Any]:
+    def setup_context(self, setup: Callable[..., Any]) -> Callable[..., Any]:
         """`setup` as it is called with the operator's arguments."""
         if any(p.keyword_only for p in self._parameters):
 

@@ -130,16 +130,12 @@ class AdoptedOperator(RegistrationMethods):
         setup_context: Callable[..., Any] | None = None,
         override: bool = False,
     ) -> None:
-        """See `CustomOperator.register_autograd`. `SchemaError` without `override` when the
-        operator has a gradient.
-        """
+        """See `CustomOperator.register_autograd`. `SchemaError`: it has one, and no `override`."""
         with self._taking("a gradient", sorted(AUTOGRAD_KEYS), override):
             super().register_autograd(backward, setup_context=setup_context)
 
     def register_jvp(self, jvp: Any = None, *, override: bool = False) -> Any:
-        """See `CustomOperator.register_jvp`. `SchemaError` without `override` when the operator
-        has a gradient of its own.
-        """
+        """See `CustomOperator.register_jvp`. `SchemaError` for a gradient without `override`."""
         if jvp is None:
             return lambda given: self.register_jvp(given, override=override)
         with self._taking("a gradient", sorted(AUTOGRAD_KEYS), override):
@@ -190,9 +186,7 @@ class AdoptedOperator(RegistrationMethods):
             return super().register_vmap(rule)
 
     def register_autocast(self, device: str, dtype: torch.dtype, *, override: bool = False) -> None:
-        """See `CustomOperator.register_autocast`. `SchemaError` without `override` when the
-        operator has a rule for it.
-        """
+        """See `CustomOperator.register_autocast`. `SchemaError` for a rule without `override`."""
         with self._taking("an autocast rule", [autocast_key(device)], override):
             super().register_autocast(device, dtype)
 

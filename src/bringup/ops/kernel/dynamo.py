@@ -1,6 +1,4 @@
-"""Teach Dynamo that a kernel operator's callable is its torch.ops operator, once it is imported:
-nothing here imports it, which is expensive.
-"""
+"""Teach Dynamo, once others import it, that an operator's callable is that of torch.ops."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What the CPU takes, where torch's Meta kernels have no check, asked on small tensors: a call that
-it refuses goes there, for its answer or error.
-"""
+"""What the CPU takes where torch's Meta kernels have no check, asked on small tensors."""
 
 from __future__ import annotations
 

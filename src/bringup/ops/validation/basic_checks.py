@@ -1,6 +1,4 @@
-"""The checks that need no gradients: each returns, or raises `Failed`, `NotApplicable` or any other
-exception, a failure too.
-"""
+"""The checks that need no gradients: each returns, or raises, mostly `Failed`, `NotApplicable`."""
 
 from __future__ import annotations
 
