@@ -192,11 +192,11 @@ void Stream::enqueue(Task task) {
     std::unique_lock lock(mutex_);
     if (draining_ || dropping_) throw SimError(BRINGUP_INVALID, "the stream was destroyed");
     if (capture_) return keep_captured(std::move(task));
-    const bool at_once = runs_at_once(task);
+    const bool at_once = runs_at_once(task) || follows_wait(task);
     if (!at_once && !thread_.joinable()) thread_ = std::thread(&Stream::work, this);
     const WorkNumber number = next_number(task);
     Queued queued{std::move(task), number};
-    if (at_once && std::holds_alternative<OwnedLaunch>(queued.task)) {
+    if (at_once && is_one_of<OwnedLaunch, OwnedValues>(queued.task)) {
       submitted_.fetch_add(1, std::memory_order_release);
       return launch_here(std::move(queued), std::move(lock));
     }
@@ -311,9 +311,17 @@ void Stream::keep_captured(Task task) {
 
 // Not where faults delay or put off what a stream does, nor where streams stand back for each
 // other.
-bool Stream::runs_at_once(const Task& task) const {
-  return !launching_ && idle() && is_short(task) && !Faults::active() && !resetting_.load() &&
+bool Stream::is_callers() const {
+  return !launching_ && idle() && !Faults::active() && !resetting_.load() &&
          priority_ >= kLeastPriority && !turns_.any_urgent();
+}
+
+bool Stream::runs_at_once(const Task& task) const { return is_short(task) && is_callers(); }
+
+bool Stream::follows_wait(const Task& task) {
+  const auto* launch = std::get_if<OwnedValues>(&task);
+  return launch != nullptr && (*launch)->is_independent() && is_callers() &&
+         launches_.fetch_add(1) < kLaunchesBehindWait;
 }
 
 WorkNumber Stream::next_number(const Task& task) {
@@ -362,6 +370,7 @@ bool Stream::synchronize_until(std::chrono::steady_clock::time_point deadline) {
 bool Stream::wait_for(uint64_t target,
                       std::optional<std::chrono::steady_clock::time_point> deadline) {
   demand();
+  launches_ = 0;
   if (!deadline) perform_here_what_waits();
   const auto reached = [&] { return completed_.load(std::memory_order_acquire) >= target; };
   for (int look = 0; look < kLooksBeforeSleep && !reached(); ++look) std::this_thread::yield();

@@ -28,6 +28,10 @@ namespace bringup::sim {
 class Graph;
 struct GraphKernels;
 
+// How many launches behind a wait the caller performs: who waits for each few of them has nothing
+// else to do, and who does not wait shall go on.
+constexpr int kLaunchesBehindWait = 8;
+
 // Addresses in tasks are the worker's.
 struct CopyTask {
   void* dst;
@@ -145,8 +149,11 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void keep_captured(Task task);
   [[noreturn]] void break_capture(const std::string& why);
   std::optional<Capture> take_capture();
-  // Whether the caller may perform it, as no task is queued or runs. With mutex_ held.
+  // Whether the caller may perform a task, as none is queued or runs. With mutex_ held, as below.
+  bool is_callers() const;
   bool runs_at_once(const Task& task) const;
+  // Whether it is a launch behind a wait, which the worker would have to be woken for.
+  bool follows_wait(const Task& task);
   // Performs a launch in the calling thread, while others may only queue.
   void launch_here(Queued queued, std::unique_lock<std::mutex> lock) noexcept;
   // Performs what is queued in the calling thread, which would wait for it, unless the worker has
@@ -197,6 +204,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   std::atomic<uint64_t> submitted_{0};
   std::atomic<uint64_t> completed_{0};
   std::atomic<uint64_t> demanded_{0};
+  std::atomic<int> launches_{kLaunchesBehindWait};  // of plain values since the last wait
   std::atomic<int> waiters_{0};
   std::mutex done_mutex_;
   std::condition_variable done_;

@@ -26,6 +26,8 @@ class ValuesLaunch {
   ValuesLaunch(const bringup_launch_values_args& launch, const DeviceMemory& memory);
 
   const std::string& name() const noexcept { return name_; }
+  // Whether its threads wait for nothing.
+  bool is_independent() const noexcept { return run_.independent; }
   std::optional<Failure> run(const Place& place) const;
 
  private:

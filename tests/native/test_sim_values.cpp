@@ -94,7 +94,7 @@ TEST(a_wait_performs_what_the_worker_has_not_begun) {
   const Zeros out(1);
   const Stream stream;
   int here = 0;
-  for (int64_t round = 1; round <= 200; ++round) {
+  for (int64_t round = 1; round <= 200 || (here == 0 && round <= 200'000); ++round) {
     Launch launch(&note_thread, {1, 1, 1}, {1, 1, 1});
     launch.address(out.get());
     CHECK_EQ(driver().launch_values(0, stream.get(), &launch.args), BRINGUP_OK);
@@ -103,6 +103,27 @@ TEST(a_wait_performs_what_the_worker_has_not_begun) {
     here += g_ran_on == std::this_thread::get_id() ? 1 : 0;
   }
   CHECK(here > 0);  // a worker that is always first has no time to wake up
+}
+
+TEST(a_few_independent_launches_behind_a_wait_are_over_when_their_calls_return) {
+  constexpr int kFew = 8;
+  const Zeros out(1);
+  const Stream stream;
+  const auto runs_here = [&](uint32_t work_items) {
+    Launch launch(&note_thread, {1, 1, 1}, {1, 1, 1});
+    launch.address(out.get());
+    if (work_items > 0) launch.args.work_items = {work_items, 1, 1};
+    CHECK_EQ(driver().launch_values(0, stream.get(), &launch.args), BRINGUP_OK);
+    while (driver().stream_query(0, stream.get()) == BRINGUP_NOT_READY) std::this_thread::yield();
+    return g_ran_on == std::this_thread::get_id();
+  };
+  CHECK(!runs_here(1));  // nobody has waited yet
+  for (int round = 0; round < 2; ++round) {
+    CHECK_EQ(driver().stream_synchronize(0, stream.get()), BRINGUP_OK);
+    CHECK(!runs_here(0));
+    for (int i = 0; i < kFew; ++i) CHECK(runs_here(1));
+    CHECK(!runs_here(1));
+  }
 }
 
 void divide(const bringup_position*, double* out) {

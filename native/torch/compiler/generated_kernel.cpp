@@ -1,8 +1,10 @@
 #include "torch/compiler/generated_kernel.h"
 
+#include <ATen/ops/empty_strided.h>
 #include <c10/util/SmallVector.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <torch/csrc/Dtype.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <algorithm>
@@ -128,6 +130,34 @@ PyObject* call(PyObject* self, PyObject* const* args, Py_ssize_t count) {
   return nullptr;
 }
 
+// Sizes, strides, dtype and the number of the device: what the code around kernels asks for most,
+// without the parser of torch's function.
+PyObject* empty(PyObject*, PyObject* const* args, Py_ssize_t count) {
+  try {
+    TORCH_CHECK(count == 4 && THPDtype_Check(args[2]), "expected sizes, strides, dtype and device");
+    const auto integers = [](PyObject* tuple) {
+      TORCH_CHECK(PyTuple_Check(tuple), "expected a tuple, got ", Py_TYPE(tuple)->tp_name);
+      c10::SmallVector<int64_t, 6> found;
+      for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(tuple); ++i) {
+        found.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(tuple, i)));
+      }
+      return found;
+    };
+    const auto sizes = integers(args[0]), strides = integers(args[1]);
+    const c10::Device device(c10::kPrivateUse1, static_cast<int>(PyLong_AsLong(args[3])));
+    if (PyErr_Occurred() != nullptr) return nullptr;
+    const auto dtype = reinterpret_cast<THPDtype*>(args[2])->scalar_type;
+    return THPVariable_Wrap(at::empty_strided(sizes, strides, at::device(device).dtype(dtype)));
+  } catch (...) {
+    set_python_error_from_current_exception();
+    return nullptr;
+  }
+}
+
+PyMethodDef empty_definition{"empty_strided",
+                             reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&empty)),
+                             METH_FASTCALL, "Makes a tensor: (sizes, strides, dtype, device)."};
+
 PyMethodDef definition{"generated_kernel",
                        reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&call)), METH_FASTCALL,
                        "Starts a generated kernel: (work, *arguments)."};
@@ -155,6 +185,7 @@ void bind_generated_kernels(nb::module_& module) {
   module.def("generated_kernel", &make, nb::kw_only(), nb::arg("kernel"), nb::arg("name"),
              nb::arg("parameters"), nb::arg("faults"), nb::arg("threads"), nb::arg("elements"),
              nb::arg("most_blocks"));
+  module.attr("empty_strided") = nb::steal(PyCFunction_New(&empty_definition, nullptr));
 }
 
 }  // namespace bringup::torch_ext::compiler

@@ -245,6 +245,7 @@ bringup_launch_values_args PlainLaunch::arguments() const {
   launch.fn = function_of(kernel, device);
   launch.grid = {static_cast<uint32_t>(blocks), 1, 1};
   launch.block = {static_cast<uint32_t>(threads), 1, 1};
+  if (threads == 1) launch.work_items = launch.grid;
   launch.name = kernel.name;
   return launch;
 }

@@ -102,12 +102,24 @@ def _lines(node_schedule: Any) -> list[str]:
     return sorted({f"{file}:{line}" for last in found for file, line in last})
 
 
+_ALLOCATION = r"(\w+ = )empty_strided\((.*, )device='{type}', dtype=([\w.]+)\)(.*)"
+_HEADER = """
+from bringup._native import torch_library
+empty_on_device = torch_library().compiler.empty_strided
+"""
+
+
 class _OnOneDevice:
     """Allocates on the device of a buffer: torch's wrapper says its type alone."""
 
     def make_allocation(self, name: str, device: torch.device, *args: Any, **kwargs: Any) -> str:
         line: str = super().make_allocation(name, device, *args, **kwargs)  # type: ignore[misc]
-        return line.replace(f"device='{device.type}'", f"device='{device}'")
+        generic = re.fullmatch(_ALLOCATION.format(type=device.type), line)
+        if generic is None:
+            return line.replace(f"device='{device.type}'", f"device='{device}'")
+        before, layout, dtype, behind = generic.groups()
+        index = -1 if device.index is None else device.index
+        return f"{before}empty_on_device({layout}{dtype}, {index}){behind}"
 
 
 class Wrapper(_OnOneDevice, PythonWrapperCodegen):  # type: ignore[misc]
@@ -121,6 +133,11 @@ class Wrapper(_OnOneDevice, PythonWrapperCodegen):  # type: ignore[misc]
         if is_subgraph:
             return SubgraphWrapper(subgraph_name, parent_wrapper, partition_signatures)
         return Wrapper()
+
+    def write_header(self) -> None:
+        """Write what the text begins with."""
+        super().write_header()
+        self.header.splice(_HEADER)
 
 
 class SubgraphWrapper(_OnOneDevice, SubgraphPythonWrapperCodegen):  # type: ignore[misc]

@@ -6,6 +6,7 @@ In the code of a segment an accumulator is spelled `acc0@`: each way says what s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,11 @@ import torch
 from bringup.compiler.inductor.functions import TYPES, literal
 
 LANE = "_lanes[lane]"
+_SIMD = ["#pragma omp simd"]
+_ONE_BY_ONE = re.compile(r"\breport_fault\(|\batomic_add_")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_ASSIGNED = re.compile(r"(\w+)(?:\[[^]]*\])? [-+*/|^]?= ")
+_MOVABLE = re.compile(r"\w+ tmp\d+ = |if \(.*report_fault\(.*\}$")  # a value, a check of an index
 
 
 @dataclass(frozen=True)
@@ -216,7 +222,7 @@ class Nest:
 
     @property
     def _pragma(self) -> list[str]:
-        return ["#pragma omp simd"] if self.vectorizes else []
+        return _SIMD if self.vectorizes else []
 
     def plain(self) -> list[str]:
         """Return one result after the other, as the threads of a device take them."""
@@ -394,16 +400,19 @@ class Nest:
                 lines += _between(segment)
                 continue
             body = ["const int64_t r0_index = r0_at + lane;", *segment.indices]
-            body += [*_lines(segment.code, LANE), "}"]
+            once, code = _hoisted(body, _lines(segment.code, LANE))
+            body += [*code, "}"]
+            runs_at_once = not any(_ONE_BY_ONE.search(line) for line in code)
             for part in _parts(segment):
                 lines += _started(part, lanes, str(lanes))
             inverses = _inverses(segment, f"r0_at / {lanes} + 1")
             lines += [
                 "{",
+                *once,
                 "int64_t r0_at = 0;",
                 f"for (; r0_at + {lanes} <= {self.reduced}; r0_at += {lanes}) {{",
                 *inverses,
-                *self._pragma,
+                *(_SIMD if runs_at_once else ()),
                 f"for (int lane = 0; lane < {lanes}; ++lane) {{",
                 *body,
                 "}",
@@ -473,6 +482,28 @@ def _parts(segment: Segment) -> list[Accumulator]:
 def _lines(code: Any, at: str) -> list[str]:
     text: str = code.getvalue().replace("@", at)
     return text.splitlines()
+
+
+def _hoisted(indices: list[str], code: list[str]) -> tuple[list[str], list[str]]:
+    """Return what of the code of a loop is the same for all lanes and turns, and what is not: what
+    depends on an index of the loop, on what it writes, or on a condition.
+    """
+    varying = {"lane", "r0_at"}.union(*map(_ASSIGNED.findall, indices))
+    while True:
+        once, rest, depth, moved = [], [], 0, set[str]()
+        for line in code:
+            names = set(_NAME.findall(line))
+            assigned = set(_ASSIGNED.findall(line))
+            is_written = any("out_ptr" in name or "_lanes" in name for name in names)
+            if depth == 0 and not is_written and not names & varying and _MOVABLE.match(line):
+                once.append(line)
+                moved |= assigned
+            else:
+                rest.append(line)
+                varying |= assigned
+            depth += line.count("{") - line.count("}")
+        if not moved & varying:
+            return once, rest
 
 
 def _between(segment: Segment) -> list[str]:

@@ -18,10 +18,13 @@ _PRELUDE = """\
 #include <stdint.h>
 #include <string.h>
 #define BRINGUP_GLOBAL
-#define BRINGUP_FIRST(n) ((n) / at->grid_dim.x * at->block_idx.x + \\
-  ((n) % at->grid_dim.x) * at->block_idx.x / at->grid_dim.x)
-#define BRINGUP_LAST(n) ((n) / at->grid_dim.x * (at->block_idx.x + 1) + \\
-  ((n) % at->grid_dim.x) * (at->block_idx.x + 1) / at->grid_dim.x)
+/* Threads, in blocks as the driver likes. */
+#define BRINGUP_WORKERS ((int64_t)at->grid_dim.x * at->block_dim.x)
+#define BRINGUP_WORKER ((int64_t)at->block_idx.x * at->block_dim.x + at->thread_idx.x)
+#define BRINGUP_BEGIN(n, worker) ((n) / BRINGUP_WORKERS * (worker) + \\
+  (n) % BRINGUP_WORKERS * (worker) / BRINGUP_WORKERS)
+#define BRINGUP_FIRST(n) BRINGUP_BEGIN(n, BRINGUP_WORKER)
+#define BRINGUP_LAST(n) BRINGUP_BEGIN(n, BRINGUP_WORKER + 1)
 #define BRINGUP_STEP 1
 typedef _Float16 half_t;
 typedef uint16_t bfloat16_t;
@@ -64,9 +67,9 @@ BRINGUP_ATOMIC_ADD(int32_t)
 BRINGUP_ATOMIC_ADD(int16_t)
 BRINGUP_ATOMIC_ADD(int8_t)
 BRINGUP_ATOMIC_ADD(uint8_t)
-/* The one block of a launch adds without waiting for others. */
+/* The one thread of a launch adds without waiting for others. */
 #define BRINGUP_ADD(type, p, v) \\
-  (at->grid_dim.x == 1 ? (void)(*(p) = (type)(*(p) + (v))) : locked_add_##type(p, v))
+  (BRINGUP_WORKERS == 1 ? (void)(*(p) = (type)(*(p) + (v))) : locked_add_##type(p, v))
 #define atomic_add_float(p, v) BRINGUP_ADD(float, p, v)
 #define atomic_add_double(p, v) BRINGUP_ADD(double, p, v)
 #define atomic_add_int64_t(p, v) BRINGUP_ADD(int64_t, p, v)

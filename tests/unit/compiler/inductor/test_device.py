@@ -63,6 +63,26 @@ def test_an_optimizers_step_is_compiled() -> None:
     torch.testing.assert_close(stepped(True), stepped(False))
 
 
+def test_what_is_the_same_for_all_of_a_row_is_computed_once_before_it() -> None:
+    def normed(table: torch.Tensor, ids: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows = table[ids]
+        parts = torch.cat((rows[:, :9], x[:, 9:]), -1)
+        return torch.nn.functional.layer_norm(rows + x, (37,)), parts.amax(-1)
+
+    table, x = torch.randn(5, 37, device="npu"), torch.randn(7, 37, device="npu")
+    ids = torch.tensor([4, 0, 2, -1, 3, 1, -5], device="npu")
+    compiled = torch.compile(normed)
+    got, codes = run_and_get_code(compiled, table, ids, x)
+    torch.testing.assert_close(got, normed(table, ids, x))
+    kernel = next(one for one in codes[0].split("generated_kernel(") if "acc0_lanes" in one)
+    before, loop, *_others = kernel.split("int64_t r0_at = 0;")
+    assert "report_fault" in before
+    assert "report_fault" not in loop.partition("acc0_lanes[0]")[0]
+    compiled(table, torch.full_like(ids, 5), x)
+    with pytest.raises(KernelError, match="index 5 is out of bounds for a dimension of size 5"):
+        torch.npu.synchronize()
+
+
 def test_a_graph_runs_on_its_own_device() -> None:
     x = torch.arange(6.0, device="npu:1")
     got = torch.compile(lambda x: x.exp().sum())(x)
