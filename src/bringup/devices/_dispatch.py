@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -156,16 +157,11 @@ class DispatchTable:
         """Return neighbours of one kind and origin as one: a text for the keys, and the first
         entry. The keys of PrivateUse1 stay alone, and missing kernels are left out.
         """
-        run: list[DispatchEntry] = []
-        for entry in self.entries:
-            if run and _groupable(run[-1], entry):
-                run.append(entry)
-                continue
-            if run:
-                yield _keys_text(run), run[0]
-            run = [entry] if entry.kind is not KernelKind.MISSING else []
-        if run:
-            yield _keys_text(run), run[0]
+        for _, run in itertools.groupby(self.entries, _group):
+            first, *others = run
+            if first.kind is not KernelKind.MISSING:
+                rest = f" to {others[-1].key} ({1 + len(others)})" if others else ""
+                yield first.key + rest, first
 
     def __str__(self) -> str:
         """Return the table for people, keys with the same kernel together."""
@@ -174,14 +170,8 @@ class DispatchTable:
         return "\n".join(lines)
 
 
-def _groupable(former: DispatchEntry, entry: DispatchEntry) -> bool:
-    if "PrivateUse1" in former.key or "PrivateUse1" in entry.key:
-        return False
-    return (former.kind, former.where) == (entry.kind, entry.where)
-
-
-def _keys_text(run: list[DispatchEntry]) -> str:
-    return run[0].key if len(run) == 1 else f"{run[0].key} to {run[-1].key} ({len(run)})"
+def _group(entry: DispatchEntry) -> object:
+    return entry.key if "PrivateUse1" in entry.key else (entry.kind, entry.where)
 
 
 def _torch_c() -> Any:
@@ -191,18 +181,13 @@ def _torch_c() -> Any:
 @functools.cache
 def runtime_keys() -> tuple[str, ...]:
     """Return every dispatch key that a kernel can be on, that which is asked first first."""
-    return (*reversed(_names_in(_torch_c()._dispatch_keyset_full())), "Undefined")
-
-
-def _names_in(key_set: object) -> list[str]:
-    """Return the names in torch's text of a key set, which is in ascending priority."""
-    inside = str(key_set).partition("(")[2].rpartition(")")[0]
-    return [name for name in inside.split(", ") if name]
+    return (*key_names(_torch_c()._dispatch_keyset_full()), "Undefined")
 
 
 def key_names(key_set: object) -> tuple[str, ...]:
     """Return the keys of torch's `DispatchKeySet`, that which is asked first first."""
-    return tuple(reversed(_names_in(key_set)))
+    inside = str(key_set).partition("(")[2].rpartition(")")[0]
+    return tuple(name for name in reversed(inside.split(", ")) if name)
 
 
 def _require_operator(name: str) -> str:
@@ -235,14 +220,9 @@ def dispatch_table(name: str) -> DispatchTable:
         DeviceError: no operator has this name, or torch's table has a row that cannot be read.
     """
     operator = _require_operator(name)
-    rows = {
-        entry.key: entry
-        for entry in (
-            _entry(operator, row)
-            for row in _torch_c()._dispatch_dump_table(operator).splitlines()
-            if row
-        )
-    }
+    dump = _torch_c()._dispatch_dump_table(operator)
+    found = (_entry(operator, row) for row in dump.splitlines() if row)
+    rows = {entry.key: entry for entry in found}
     schema, registrations = _registrations(operator)
     entries = (rows.pop(key, DispatchEntry(key, KernelKind.MISSING)) for key in runtime_keys())
     table = DispatchTable(operator, schema, tuple(entries), registrations)

@@ -74,14 +74,7 @@ class DispatchTrace:
         """Return the trace for JSON: chains once each, calls with the index of theirs."""
         chains: dict[tuple[DispatchEntry, ...], int] = {}
         calls = [
-            {
-                "operator": call.operator,
-                "keys": call.keys,
-                "chain": chains.setdefault(call.chain, len(chains)),
-                "depth": call.depth,
-                "backward": call.backward,
-                "thread": call.thread,
-            }
+            {**vars(call), "chain": chains.setdefault(call.chain, len(chains))}
             for call in self.calls
         ]
         rows = [

@@ -133,13 +133,9 @@ class Launches:
             return _FLOATS, _list((c.c_double * len(value))(*map(float, value)), kept)
         tensors = [self._tensor(tensor, kept) if tensor else None for tensor in value]
         kept.append(tensors)
-        pointers = (c.POINTER(abi.Tensor) * len(tensors))(
-            *(
-                c.POINTER(abi.Tensor)() if tensor is None else c.pointer(tensor)
-                for tensor in tensors
-            )
-        )
-        return _TENSORS, _list(pointers, kept)
+        pointer = c.POINTER(abi.Tensor)
+        filled = [pointer() if tensor is None else pointer(tensor) for tensor in tensors]
+        return _TENSORS, _list((pointer * len(filled))(*filled), kept)
 
     def _tensor(self, given: dict[str, Any], kept: list[Any]) -> abi.Tensor:
         rank = len(given["shape"])
@@ -217,7 +213,6 @@ def _span(tensor: dict[str, Any]) -> tuple[int, int] | None:
     if 0 in shape or not tensor["data"]:
         return None
     _, bits, lanes = tensor["dtype"]
-    last = sum((size - 1) * max(stride, 0) for size, stride in zip(shape, strides, strict=True))
-    return tensor["data"] + tensor["byte_offset"], last * bits * lanes // 8 + (
-        bits * lanes + 7
-    ) // 8
+    last = sum((extent - 1) * max(stride, 0) for extent, stride in zip(shape, strides, strict=True))
+    size = last * bits * lanes // 8 + (bits * lanes + 7) // 8
+    return tensor["data"] + tensor["byte_offset"], size

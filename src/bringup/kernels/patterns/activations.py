@@ -24,18 +24,14 @@ class SwiGlu(passes.PatternFusionPass):
     @passes.pattern
     def silu(self, inputs: passes.PatternInputs) -> ir.TensorHolder:
         """With the operator."""
-        gate, up = inputs[0], inputs[1]
-        activated = gate.builder.op("aten::silu", gate)
-        return single(gate.builder, "aten::mul.Tensor", activated, up)
+        gate, up = inputs[0:2]
+        return single(gate.builder, "aten::silu", gate) * up
 
     @passes.pattern
     def sigmoid(self, inputs: passes.PatternInputs) -> ir.TensorHolder:
         """Written out."""
-        gate, up = inputs[0], inputs[1]
-        activated = single(
-            gate.builder, "aten::mul.Tensor", gate, gate.builder.op("aten::sigmoid", gate)
-        )
-        return single(gate.builder, "aten::mul.Tensor", activated, up)
+        gate, up = inputs[0:2]
+        return gate * single(gate.builder, "aten::sigmoid", gate) * up
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
         """Require one shape of both, rows without gaps."""
@@ -106,22 +102,14 @@ class TanhGelu(_WrittenOutGelu):
     @passes.pattern
     def product(self, inputs: passes.PatternInputs) -> ir.TensorHolder:
         """Match a cube written as a product."""
-        x, builder = inputs[0], inputs[0].builder
-        square = single(builder, "aten::mul.Tensor", x, x)
-        return self._gelu(x, single(builder, "aten::mul.Tensor", square, x))
+        x = inputs[0]
+        return self._gelu(x, x * x * x)
 
     def _gelu(self, x: ir.TensorHolder, cube: ir.TensorHolder) -> ir.TensorHolder:
-        builder, named = x.builder, passes.any_value
-        cubic = single(builder, "aten::mul.Tensor", cube, named("cubic"))
-        inner = single(
-            builder,
-            "aten::mul.Tensor",
-            single(builder, "aten::add.Tensor", x, cubic),
-            named("scale"),
-        )
-        shifted = single(builder, "aten::add.Tensor", builder.op("aten::tanh", inner), named("one"))
-        half = single(builder, "aten::mul.Tensor", x, named("half"))
-        return single(builder, "aten::mul.Tensor", half, shifted)
+        named = passes.any_value
+        inner = (x + cube * named("cubic")) * named("scale")
+        shifted = single(x.builder, "aten::tanh", inner) + named("one")
+        return x * named("half") * shifted
 
     def names(self, pattern_name: str) -> tuple[str, ...]:
         """Return which numbers this spelling has."""
@@ -142,19 +130,16 @@ class ErfGelu(_WrittenOutGelu):
     @passes.pattern
     def quotient(self, inputs: passes.PatternInputs) -> ir.TensorHolder:
         """x is divided."""
-        return self._gelu(inputs[0], "aten::div.Tensor", "root")
+        return self._gelu(inputs[0], inputs[0] / passes.any_value("root"))
 
     @passes.pattern
     def product(self, inputs: passes.PatternInputs) -> ir.TensorHolder:
         """x is multiplied."""
-        return self._gelu(inputs[0], "aten::mul.Tensor", "inverse")
+        return self._gelu(inputs[0], inputs[0] * passes.any_value("inverse"))
 
-    def _gelu(self, x: ir.TensorHolder, scaling: str, number: str) -> ir.TensorHolder:
-        builder, named = x.builder, passes.any_value
-        scaled = single(builder, scaling, x, named(number))
-        shifted = single(builder, "aten::add.Tensor", builder.op("aten::erf", scaled), named("one"))
-        half = single(builder, "aten::mul.Tensor", x, named("half"))
-        return single(builder, "aten::mul.Tensor", half, shifted)
+    def _gelu(self, x: ir.TensorHolder, scaled: ir.TensorHolder) -> ir.TensorHolder:
+        shifted = single(x.builder, "aten::erf", scaled) + passes.any_value("one")
+        return x * passes.any_value("half") * shifted
 
     def names(self, pattern_name: str) -> tuple[str, ...]:
         """Return which numbers this spelling has."""

@@ -16,21 +16,16 @@ from bringup.kernels.patterns._support import (
     single,
 )
 
-_Spelling = Callable[[ir.GraphBuilder, ir.TensorHolder], ir.TensorHolder]
-
+_Spelling = Callable[[ir.TensorHolder], ir.TensorHolder]
 
 _SQUARES: dict[str, _Spelling] = {
-    "pow": lambda builder, x: single(
-        builder, "aten::pow.Tensor_Scalar", x, passes.any_value("two")
-    ),
-    "mul": lambda builder, x: single(builder, "aten::mul.Tensor", x, x),
+    "pow": lambda x: single(x.builder, "aten::pow.Tensor_Scalar", x, passes.any_value("two")),
+    "mul": lambda x: x * x,
 }
 _INVERSE_ROOTS: dict[str, _Spelling] = {
-    "rsqrt": lambda builder, x: single(builder, "aten::rsqrt", x),
-    "pow": lambda builder, x: single(builder, "aten::pow.Tensor_Scalar", x, -0.5),
-    "sqrt": lambda builder, x: single(
-        builder, "aten::reciprocal", single(builder, "aten::sqrt", x)
-    ),
+    "rsqrt": lambda x: single(x.builder, "aten::rsqrt", x),
+    "pow": lambda x: single(x.builder, "aten::pow.Tensor_Scalar", x, -0.5),
+    "sqrt": lambda x: single(x.builder, "aten::reciprocal", single(x.builder, "aten::sqrt", x)),
 }
 
 
@@ -53,13 +48,10 @@ class RmsNorm(passes.PatternFusionPass):
     def _pattern(self, square: str, root: str, weighted: bool) -> passes.Pattern:
         builder = ir.GraphBuilder(f"{square}_{root}{'_weight' if weighted else ''}")
         x = builder.create_input()
-        mean = builder.op(
-            "aten::mean.dim", _SQUARES[square](builder, x), passes.any_value("dim"), True
-        )
-        shifted = single(builder, "aten::add.Tensor", mean, passes.any_value("eps"))
-        normalized = single(builder, "aten::mul.Tensor", x, _INVERSE_ROOTS[root](builder, shifted))
+        mean = single(builder, "aten::mean.dim", _SQUARES[square](x), passes.any_value("dim"), True)
+        normalized = x * _INVERSE_ROOTS[root](mean + passes.any_value("eps"))
         if weighted:
-            normalized = single(builder, "aten::mul.Tensor", builder.create_input(), normalized)
+            normalized = builder.create_input() * normalized
         return passes.Pattern(builder.build_and_reset(normalized))
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
@@ -117,8 +109,9 @@ class NarrowRmsNorm(passes.PatternFusionPass):
         builder = x.builder
         wide = builder.op("aten::_to_copy", x, dtype=passes.any_value("wide"))
         normalized = single(builder, op_type, wide, None, eps)
-        narrow = builder.op("aten::_to_copy", normalized, dtype=passes.any_value("narrow"))
-        return single(builder, "aten::mul.Tensor", weight, narrow)
+        return weight * single(
+            builder, "aten::_to_copy", normalized, dtype=passes.any_value("narrow")
+        )
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
         """Require widening to float32, rounding back, and one weight per column."""
@@ -178,8 +171,8 @@ def _add_norm(
     op_type: str, inputs: passes.PatternInputs, eps: object
 ) -> tuple[ir.TensorHolder, ir.TensorHolder]:
     kernels.load()
-    x, residual, weight = inputs[0], inputs[1], inputs[2]
-    total = single(x.builder, "aten::add.Tensor", x, residual)
+    x, residual, weight = inputs[0:3]
+    total = x + residual
     return single(x.builder, op_type, total, weight, eps), total
 
 
@@ -199,10 +192,10 @@ class AddLayerNorm(passes.PatternFusionPass):
         return self._add_norm(inputs)
 
     def _add_norm(self, inputs: passes.PatternInputs) -> tuple[ir.TensorHolder, ir.TensorHolder]:
-        builder = inputs[0].builder
-        total = single(builder, "aten::add.Tensor", inputs[0], inputs[1])
+        x, residual, weight, bias = inputs[0:4]
+        total = x + residual
         shape, eps = passes.any_value("shape"), passes.any_value("eps")
-        outputs = builder.op("aten::native_layer_norm", total, shape, inputs[2], inputs[3], eps)
+        outputs = x.builder.op("aten::native_layer_norm", total, shape, weight, bias, eps)
         assert isinstance(outputs, tuple)
         return outputs[0], total
 

@@ -13,42 +13,25 @@ class Rotary(passes.PatternFusionPass):
     def slices(self, inputs: passes.PatternInputs) -> ir.TensorHolder:
         """rotate_half with two slices."""
         x = inputs[0]
-        low = x.builder.op(
-            "aten::slice.Tensor", x, passes.any_value("low_dim"), 0, passes.any_value("half")
-        )
-        high = x.builder.op(
-            "aten::slice.Tensor",
-            x,
-            passes.any_value("high_dim"),
-            passes.any_value("half"),
-            passes.any_value("end"),
-        )
+        half, end = passes.any_value("half"), passes.any_value("end")
+        low = x.builder.op("aten::slice.Tensor", x, passes.any_value("low_dim"), 0, half)
+        high = x.builder.op("aten::slice.Tensor", x, passes.any_value("high_dim"), half, end)
         return self._rotated(inputs, low, high)
 
     @passes.pattern
     def halves(self, inputs: passes.PatternInputs) -> ir.TensorHolder:
         """rotate_half with one split (or chunk)."""
         x = inputs[0]
-        parts = x.builder.op(
-            "aten::split.Tensor",
-            x,
-            passes.any_value("half"),
-            passes.any_value("low_dim"),
-            outputs=2,
-        )
+        half, dim = passes.any_value("half"), passes.any_value("low_dim")
+        parts = x.builder.op("aten::split.Tensor", x, half, dim, outputs=2)
         assert isinstance(parts, tuple)
         return self._rotated(inputs, *parts)
 
     def _rotated(self, inputs: passes.PatternInputs, low: object, high: object) -> ir.TensorHolder:
-        x, cos, sin = inputs[0], inputs[1], inputs[2]
-        builder = x.builder
-        turned = builder.op(
-            "aten::cat", [builder.op("aten::neg", high), low], passes.any_value("cat_dim")
-        )
-        straight = single(builder, "aten::mul.Tensor", x, cos)
-        return single(
-            builder, "aten::add.Tensor", straight, single(builder, "aten::mul.Tensor", turned, sin)
-        )
+        x, cos, sin = inputs[0:3]
+        halves = [x.builder.op("aten::neg", high), low]
+        turned = single(x.builder, "aten::cat", halves, passes.any_value("cat_dim"))
+        return x * cos + turned * sin
 
     def meet_requirements(self, match_result: passes.MatchResult) -> bool:
         """Require [B, H, S, D] in memory [B, S, H, D], halves of D, broadcast cos and sin."""
