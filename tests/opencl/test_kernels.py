@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from tests.forked_python import output_of
@@ -269,3 +272,36 @@ for number, out in enumerate(outs):
     assert out.values() == [i * (590 + number) for i in range(64)], number
 """,
     )
+
+
+# What NVIDIA's OpenCL does: an argument that is set to no address keeps what it was set to before.
+KEEPS_THE_FORMER = """
+#define CL_TARGET_OPENCL_VERSION 300
+#define _GNU_SOURCE
+#include <CL/cl.h>
+#include <dlfcn.h>
+cl_int clSetKernelArgSVMPointer(cl_kernel kernel, cl_uint number, const void* address) {
+  cl_int (*next)(cl_kernel, cl_uint, const void*) = dlsym(RTLD_NEXT, "clSetKernelArgSVMPointer");
+  return address == NULL ? CL_SUCCESS : next(kernel, number, address);
+}
+"""
+
+
+def test_an_address_that_is_none_reaches_the_kernel_as_none(library: Path, tmp_path: Path) -> None:
+    (tmp_path / "keeps.c").write_text(KEEPS_THE_FORMER)
+    shim = tmp_path / "keeps.so"
+    command = ["cc", "-shared", "-fPIC", str(tmp_path / "keeps.c"), "-o", str(shim)]
+    command += ["-Wl,--no-as-needed", "-lOpenCL", "-ldl"]
+    subprocess.run(command, check=True)
+    program = """
+fn = load("kernel void run(global int* out, global const int* x) { out[0] = x ? x[0] : -1; }")
+out, x = Ints(0), Ints(7)
+for given, wanted in ((None, -1), (x.address, 7), (None, -1)):
+    run(fn, address(out.address), address(given))
+    assert out.values() == [wanted], (given, out.values())
+print("done")
+"""
+    command = [sys.executable, "-c", CALLS + program, str(library)]
+    environment = {**os.environ, "LD_PRELOAD": str(shim)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr

@@ -392,8 +392,11 @@ static int32_t set_arguments(const function* fn, const bringup_launch_values_arg
   for (cl_uint i = 0; i < fn->count; ++i) {
     if (fn->parameters[i].kind == kLocal) {
       TRY_CL(clSetKernelArg, fn->kernel, i, launch->shared_bytes, NULL);
-    } else if (value->kind == BRINGUP_VALUE_ADDRESS) {
+    } else if (value->kind == BRINGUP_VALUE_ADDRESS && value->value.address != NULL) {
       TRY_CL(clSetKernelArgSVMPointer, fn->kernel, i, (value++)->value.address);
+    } else if (value->kind == BRINGUP_VALUE_ADDRESS) { /* with the other NVIDIA keeps the former */
+      TRY_CL(clSetKernelArg, fn->kernel, i, sizeof(cl_mem), NULL);
+      ++value;
     } else {
       TRY_CL(clSetKernelArg, fn->kernel, i, value->size, value->value.bytes);
       ++value;
