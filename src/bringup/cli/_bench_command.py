@@ -12,15 +12,7 @@ import typer
 
 from bringup import report
 from bringup.cli._exit_codes import ExitCode
-from bringup.cli._requirements import (
-    HtmlFile,
-    JsonFile,
-    console_for,
-    require_torch,
-    say,
-    write_page,
-    write_results,
-)
+from bringup.cli._requirements import HtmlFile, JsonFile, Output, require_torch
 
 if TYPE_CHECKING:
     import torch
@@ -88,8 +80,7 @@ def bench(
         int | None, typer.Option(min=1, help="Default: torch's number, or 1 if faster.")
     ] = None,
     compare: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="What --json wrote on this machine before."),
+        Path | None, typer.Option(metavar="FILE", help="What --json wrote on this machine before.")
     ] = None,
     json_file: JsonFile = None,
     html_file: HtmlFile = None,
@@ -125,7 +116,7 @@ def bench(
         memory=math.inf if shapes else memory,
     )
     wanted = _shapes(shapes) if shapes else sweep((kind or torch.float32).itemsize, memory)
-    console = console_for(json_file)
+    out = Output(json_file, html_file)
     with thread_count(threads) as words:
         subject.notes += [words] if words else []
         try:
@@ -137,7 +128,7 @@ def bench(
         try:
             for shape in wanted:
                 rows.append(compared(measure(subject, shape, Limits(seconds)), before))
-                say(json_file, f"... {rows[-1].shape}: {rows[-1].gbs:.3g} GB/s")
+                out.say(f"... {rows[-1].shape}: {rows[-1].gbs:.3g} GB/s")
         except (MemoryError, KeyboardInterrupt) as error:
             if not rows:
                 raise
@@ -145,10 +136,10 @@ def bench(
             subject.notes.append(f"{'interrupted' if is_interrupted else error}: no larger size")
         product = product_gflops(rows[0].dtype) if any(row.flops for row in rows) else 0.0
         run = Run(subject.name, rows, product, subject.notes, is_interrupted)
-        console.print(f"\n{run.headline}", style="bold", markup=False, highlight=False)
-        report.render(table(run), console)
-        write_results(json_file, as_json(run), console)
-        write_page(html_file, page(run), console)
+        out.console.print(f"\n{run.headline}", style="bold", markup=False, highlight=False)
+        report.render(table(run), out.console)
+        out.results(as_json(run))
+        out.page(page(run))
     if is_interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
     if compare is not None and not any(row.before for row in rows):

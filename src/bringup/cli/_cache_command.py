@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from bringup import jit, report, settings
-from bringup.cli._requirements import JsonFile, console_for, say, write_results
+from bringup.cli._requirements import JsonFile, Output
 from bringup.jit.store.prune import Pruned
 from bringup.report._columns import fixed, numbers, texts
 
@@ -56,10 +56,10 @@ def ls(json_file: JsonFile = None) -> None:
         used = _ago(entry.last_used)
         table.add(entry.key[:_SHOWN_DIGITS], entry.name, _size(entry.bytes), used, loaded)
     table.notes.append(f"{len(entries)} kernels, {_size(total)}")
-    console = console_for(json_file)
-    report.render(table, console)
+    out = Output(json_file)
+    report.render(table, out.console)
     rows = [entry._asdict() for entry in entries]
-    write_results(json_file, {"root": cache.root, "bytes": total, "entries": rows}, console)
+    out.results({"root": cache.root, "bytes": total, "entries": rows})
 
 
 def _files(meta: Mapping[str, Any]) -> dict[str, str]:
@@ -79,16 +79,16 @@ def show(key: Key, json_file: JsonFile = None) -> None:
             table.add(field, " ".join(values))
     table.add("built with", str(meta["compiler"]))
     table.add("in", f"{meta['seconds']:.2f} s")
-    console = console_for(json_file)
-    report.render(table, console)
+    out = Output(json_file)
+    report.render(table, out.console)
     # Not in the table, which would break them where they cannot be copied.
     for title, lines in (
         ("folder", [str(entry.path)]),
         ("read", meta["headers"]),
         ("command", [shlex.join(meta["command"])]),
     ):
-        say(json_file, "\n  ".join((f"\n{title}:", *lines)))
-    write_results(json_file, {**entry._asdict(), "meta": meta}, console)
+        out.say("\n  ".join((f"\n{title}:", *lines)))
+    out.results({**entry._asdict(), "meta": meta})
 
 
 def why(first: Key, second: Key, json_file: JsonFile = None) -> None:
@@ -97,15 +97,15 @@ def why(first: Key, second: Key, json_file: JsonFile = None) -> None:
     found = jit.differences(metas[1]["record"], metas[0]["record"])
     ours, theirs = (_files(meta) for meta in metas)
     changed = sorted(path for path in {*ours, *theirs} if ours.get(path) != theirs.get(path))
-    console = console_for(json_file)
+    out = Output(json_file)
     rows = [
         {"field": one.field, "first": one.theirs, "second": one.ours, "says": str(one)}
         for one in found
     ]
     results = {"differences": rows, "files": changed}
     if not found:
-        say(json_file, "Nothing differs: both keys are the same.")
-        write_results(json_file, results, console)
+        out.say("Nothing differs: both keys are the same.")
+        out.results(results)
         return
     table = report.Table(
         f"{metas[1]['key'][:_SHOWN_DIGITS]} against {metas[0]['key'][:_SHOWN_DIGITS]}",
@@ -114,16 +114,16 @@ def why(first: Key, second: Key, json_file: JsonFile = None) -> None:
     for one in found:
         table.add(one.field, str(one))
     table.notes.extend(f"other content, or read by one only: {path}" for path in changed)
-    report.render(table, console)
-    write_results(json_file, results, console)
+    report.render(table, out.console)
+    out.results(results)
 
 
-def _report_removed(done: Pruned, json_file: Path | None) -> None:
-    say(json_file, f"{len(done.removed)} kernels removed, {_size(done.bytes)}")
+def _report_removed(done: Pruned, out: Output) -> None:
+    out.say(f"{len(done.removed)} kernels removed, {_size(done.bytes)}")
     if done.in_use:
         keys = ", ".join(key[:_SHOWN_DIGITS] for key in done.in_use)
-        say(json_file, f"{len(done.in_use)} stay, for running processes have them loaded: {keys}")
-    write_results(json_file, vars(done), console_for(json_file))
+        out.say(f"{len(done.in_use)} stay, for running processes have them loaded: {keys}")
+    out.results(vars(done))
 
 
 def _bound(text: str) -> float:
@@ -148,12 +148,12 @@ def prune(
     json_file: JsonFile = None,
 ) -> None:
     """Remove the kernels used longest ago until the cache is within its bounds."""
-    _report_removed(_cache().prune(max_bytes, max_entries), json_file)
+    _report_removed(_cache().prune(max_bytes, max_entries), Output(json_file))
 
 
 def clear(json_file: JsonFile = None) -> None:
     """Remove everything but what running processes have loaded."""
-    _report_removed(_cache().clear(), json_file)
+    _report_removed(_cache().clear(), Output(json_file))
 
 
 def export(
@@ -166,8 +166,8 @@ def export(
 ) -> None:
     """Write kernels into one file, for machines without a compiler."""
     entries = _cache().export_bundle(path, keys or None)
-    say(json_file, f"{len(entries)} kernels in {path} ({_size(path.stat().st_size)})")
-    _write_entries(json_file, path, entries)
+    words = f"{len(entries)} kernels in {path} ({_size(path.stat().st_size)})"
+    _report_entries(Output(json_file), words, path, entries)
 
 
 def import_(
@@ -176,10 +176,10 @@ def import_(
 ) -> None:
     """Take the kernels of a bundle. They are programs: take them only from people you trust."""
     entries = _cache().import_bundle(path)
-    say(json_file, f"{len(entries)} kernels of {path} can be used here")
-    _write_entries(json_file, path, entries)
+    words = f"{len(entries)} kernels of {path} can be used here"
+    _report_entries(Output(json_file), words, path, entries)
 
 
-def _write_entries(json_file: Path | None, path: Path, entries: Sequence[jit.Entry]) -> None:
-    results = {"path": path, "entries": [entry._asdict() for entry in entries]}
-    write_results(json_file, results, console_for(json_file))
+def _report_entries(out: Output, words: str, path: Path, entries: Sequence[jit.Entry]) -> None:
+    out.say(words)
+    out.results({"path": path, "entries": [entry._asdict() for entry in entries]})

@@ -13,7 +13,7 @@ import typer
 
 from bringup._processes import ending, started
 from bringup.cli._exit_codes import ExitCode
-from bringup.cli._requirements import JsonFile, console_for, require_torch, write_results
+from bringup.cli._requirements import JsonFile, Output, require_torch
 from bringup.errors import first_line
 from bringup.report._columns import fixed, texts
 
@@ -79,9 +79,9 @@ def check(
     for row in result.rows:
         table.add(row.name, row.outcome.value, row.reason)
     table.notes.append(f"{len(result.failures)} failures; samples: {result.samples}")
-    console = console_for(json_file)
-    report.render(table, console)
-    write_results(json_file, vars(result), console)
+    out = Output(json_file)
+    report.render(table, out.console)
+    out.results(vars(result))
     if result.failures:
         raise typer.Exit(ExitCode.FAILED)
 

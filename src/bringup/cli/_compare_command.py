@@ -9,14 +9,8 @@ from rich.console import Console
 
 from bringup import report
 from bringup.cli._exit_codes import ExitCode
-from bringup.cli._requirements import (
-    HtmlFile,
-    JsonFile,
-    console_for,
-    write_page,
-    write_results,
-)
-from bringup.cli._simulator import ModelTarget, Operators, loaded_model
+from bringup.cli._requirements import HtmlFile, JsonFile, Output
+from bringup.cli._simulator import ForwardOnly, ModelTarget, Operators, loaded_model
 
 if TYPE_CHECKING:
     from bringup.conformance import Comparison, OperatorDifference
@@ -42,15 +36,12 @@ def compare(
     isolate: Annotated[
         bool, typer.Option("--isolate", help="Each operator gets the other side's results.")
     ] = False,
-    forward_only: Annotated[
-        bool, typer.Option("--forward-only", help="Leave the gradients out.")
-    ] = False,
+    forward_only: ForwardOnly = False,
     limit: Annotated[
         float, typer.Option(min=0, help="The accumulated error up to which results are near.")
     ] = 1e-2,
     driver: Annotated[
-        str | None,
-        typer.Option(help="The driver of a device: a library or a name; default: sim."),
+        str | None, typer.Option(help="The driver of a device: a library or a name; default: sim.")
     ] = None,
     operators: Operators = True,
     json_file: JsonFile = None,
@@ -65,7 +56,7 @@ def compare(
     """
     if level not in ("op", "module"):
         raise typer.BadParameter(f"{level!r}: expected op or module", param_hint="--level")
-    console = console_for(json_file)
+    out = Output(json_file, html_file)
     with loaded_model(target, (a, b), driver, operators) as (subject, whose):
         from bringup import conformance
         from bringup.conformance.compare_page import page, summary, tables
@@ -83,11 +74,11 @@ def compare(
         )
     found.notes[:0] = subject.notes
     lines = [*summary(found), *filter(None, [whose])]
-    print_lines(lines, console)
+    print_lines(lines, out.console)
     for table in tables(found):
-        report.render(table, console)
-    write_results(json_file, as_json(target, found), console)
-    write_page(html_file, page(found, target, whose), console)
+        report.render(table, out.console)
+    out.results(as_json(target, found))
+    out.page(page(found, target, whose))
     if not found.agrees:
         raise typer.Exit(ExitCode.FAILED)
 

@@ -10,7 +10,7 @@ import typer
 from bringup import passes
 from bringup.cli._exit_codes import ExitCode
 from bringup.cli._passes_command import Names, places_of
-from bringup.cli._requirements import JsonFile, console_for, require_torch, say, write_results
+from bringup.cli._requirements import JsonFile, Output, require_torch
 from bringup.errors import PassError
 from bringup.passes import PassReport, PassStage
 
@@ -85,7 +85,7 @@ def compile_(
     from bringup.cli.explain.reports import OperatorWatch, reports_as_json, show_reports
 
     options: dict[str, object] = {"verify": verify, "fold": fold}
-    console = console_for(json_file)
+    out = Output(json_file)
     failure: PassError | None = None
     reports: list[PassReport] = []
     watch = OperatorWatch()
@@ -109,9 +109,9 @@ def compile_(
         last = compiler.last_report()
         reports = [] if last is None else [last]
     if any(found.results for found in reports):
-        show_reports(console, str(model), reports, taken=watch.taken)
+        show_reports(out.console, str(model), reports, taken=watch.taken)
     else:
-        say(json_file, "No pass ran: none is registered and switched on for this kind of model.")
+        out.say("No pass ran: none is registered and switched on for this kind of model.")
     results = {
         "model": str(model),
         "output": None if failure else str(output),
@@ -121,13 +121,13 @@ def compile_(
     is_changed = any(one.folded or any(one.matches.values()) for one in reports)
     if failure is None:
         if model.suffix == ".pt2" and not (is_changed or decompose):
-            console.print(_COMPOSITE, markup=False)
-        say(json_file, f"Written: {output}{'' if is_changed else '; no pass changed it'}")
+            out.console.print(_COMPOSITE, markup=False)
+        out.say(f"Written: {output}{'' if is_changed else '; no pass changed it'}")
     else:
-        console.print(
+        out.console.print(
             f"{output} is not written: {failure}", markup=False, style="red", soft_wrap=True
         )
-    write_results(json_file, results, console)
+    out.results(results)
     if failure is not None:
         raise typer.Exit(ExitCode.PASS_FAILED)
     if not is_changed:

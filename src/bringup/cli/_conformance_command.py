@@ -11,15 +11,7 @@ from rich.console import Console
 from bringup import report, settings
 from bringup.cli._compare_command import print_lines
 from bringup.cli._exit_codes import ExitCode
-from bringup.cli._requirements import (
-    ExecutorAddress,
-    HtmlFile,
-    JsonFile,
-    console_for,
-    require_torch,
-    write_page,
-    write_results,
-)
+from bringup.cli._requirements import ExecutorAddress, HtmlFile, JsonFile, Output, require_torch
 from bringup.cli._simulator import Operators, load_function, whose_kernels
 
 if TYPE_CHECKING:
@@ -86,14 +78,14 @@ def conformance(
     from bringup import conformance as suite
     from bringup.conformance.conformance_page import page
 
-    console = console_for(json_file)
+    out = Output(json_file, html_file)
     known = None if baseline is None else suite.read_baseline(baseline)
 
     def show(result: CaseResult, done: int, of: int) -> None:
         if result.outcome not in ("pass", "skipped") or done == of or not done % 100:
             line = f"{done} of {of}: {result.id} {result.outcome}"
             line += f": {result.reason}" if result.outcome != "pass" and result.reason else ""
-            print_lines([line], console)
+            print_lines([line], out.console)
 
     name = driver or settings.driver() or "sim"
     kernels = load or (load_function(name) if operators else "")
@@ -112,9 +104,9 @@ def conformance(
         baseline=known,
         on_result=show,
     )
-    _show(found, baseline, whose, console)
-    write_results(json_file, as_json(found), console)
-    write_page(html_file, page(found, whose), console)
+    _show(found, baseline, whose, out.console)
+    out.results(as_json(found))
+    out.page(page(found, whose))
     if found.is_interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
     if found.not_passed if baseline is None else found.regressions:

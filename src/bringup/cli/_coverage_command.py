@@ -9,14 +9,8 @@ import typer
 from bringup import report
 from bringup.cli._compare_command import print_lines
 from bringup.cli._exit_codes import ExitCode
-from bringup.cli._requirements import (
-    HtmlFile,
-    JsonFile,
-    console_for,
-    write_page,
-    write_results,
-)
-from bringup.cli._simulator import ModelTarget, Operators, loaded_model
+from bringup.cli._requirements import HtmlFile, JsonFile, Output
+from bringup.cli._simulator import ForwardOnly, ModelTarget, Operators, loaded_model
 
 if TYPE_CHECKING:
     from bringup.conformance import Coverage
@@ -29,9 +23,7 @@ def coverage(
         str | None, typer.Option(help="Its driver: a library or a name; default: sim.")
     ] = None,
     operators: Operators = True,
-    forward_only: Annotated[
-        bool, typer.Option("--forward-only", help="Leave the gradients out.")
-    ] = False,
+    forward_only: ForwardOnly = False,
     optimizer: Annotated[
         str | None, typer.Option(help="Run a step of this class of torch.optim too, e.g. AdamW.")
     ] = None,
@@ -49,7 +41,7 @@ def coverage(
 
     Exit code 0: each can run, on the device or the host, 1: one cannot.
     """
-    console = console_for(json_file)
+    out = Output(json_file, html_file)
     with loaded_model(target, (device,), driver, operators) as (subject, whose):
         from bringup import conformance
         from bringup.conformance.coverage_page import (
@@ -70,13 +62,13 @@ def coverage(
             compiled=compiled,
         )
     found.notes[:0] = subject.notes
-    print_lines([headline(found), *filter(None, [whose])], console)
-    report.render(shares_table(found), console)
-    report.render(needs_table(found, rows), console)
+    print_lines([headline(found), *filter(None, [whose])], out.console)
+    report.render(shares_table(found), out.console)
+    report.render(needs_table(found, rows), out.console)
     if found.eager_nodes is not None:
-        report.render(eager_table(found), console)
-    write_results(json_file, as_json(target, found), console)
-    write_page(html_file, page(found, target, whose), console)
+        report.render(eager_table(found), out.console)
+    out.results(as_json(target, found))
+    out.page(page(found, target, whose))
     if found.of(conformance.Support.IMPOSSIBLE):
         raise typer.Exit(ExitCode.FAILED)
 

@@ -8,14 +8,7 @@ from typing import Annotated
 import typer
 
 from bringup.cli._exit_codes import ExitCode
-from bringup.cli._requirements import (
-    HtmlFile,
-    JsonFile,
-    console_for,
-    require_torch,
-    write_page,
-    write_results,
-)
+from bringup.cli._requirements import HtmlFile, JsonFile, Output, require_torch
 
 
 def demo(
@@ -37,16 +30,13 @@ def demo(
         typer.Option("--quick", help="Few sentences and rounds, no Inductor, the model alone."),
     ] = False,
     freezing: Annotated[
-        bool,
-        typer.Option("--freezing", help="Compare with Inductor's `freezing` option too."),
+        bool, typer.Option("--freezing", help="Compare with Inductor's `freezing` option too.")
     ] = False,
     seconds: Annotated[
-        float,
-        typer.Option(min=0, help="For the model; Inductor's compile has 60 more at most."),
+        float, typer.Option(min=0, help="For the model; Inductor's compile has 60 more at most.")
     ] = 90.0,
     full: Annotated[
-        bool,
-        typer.Option("--full", help="Time all sentences, with as many rounds as they take."),
+        bool, typer.Option("--full", help="Time all sentences, with as many rounds as they take.")
     ] = False,
     threads: Annotated[
         int | None,
@@ -78,16 +68,16 @@ def demo(
     from bringup.cli.demo.run import DemoOptions, run_demo
     from bringup.cli.demo.show import as_json, page, show
 
-    console = console_for(json_file)
+    out = Output(json_file, html_file)
     acts = not quick and file is None and text is None
     options = DemoOptions(file, text, quick, freezing, seconds, full, acts, threads, chosen)
-    result = run_demo(options, console)
-    show(console, result)
+    result = run_demo(options, out.console)
+    show(out.console, result)
     for failure in result.failures:
-        console.print(f"FAILED: {failure}", style="red", markup=False)
-    write_results(json_file, as_json(result), console)
-    write_page(html_file, page(result), console)
-    console.print("\nnext: bringup try your_model:make", markup=False, highlight=False)
+        out.console.print(f"FAILED: {failure}", style="red", markup=False)
+    out.results(as_json(result))
+    out.page(page(result))
+    out.console.print("\nnext: bringup try your_model:make", markup=False, highlight=False)
     if result.is_interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)
     if result.failures:

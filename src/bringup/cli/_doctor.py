@@ -12,7 +12,7 @@ from bringup import devices, report, settings
 from bringup.cli import _doctor_views
 from bringup.cli._doctor_checks import Finding, Health, run_checks
 from bringup.cli._exit_codes import ExitCode
-from bringup.cli._requirements import JsonFile, console_for, require_torch, write_results
+from bringup.cli._requirements import JsonFile, Output, require_torch
 from bringup.devices import DriverDescription
 from bringup.errors import DriverError, NativeLibraryError
 from bringup.report._columns import fixed, texts
@@ -24,8 +24,7 @@ def doctor(
         typer.Option("--op", metavar="NAME", help="Show which kernel is on which dispatch key."),
     ] = None,
     stubs: Annotated[
-        bool,
-        typer.Option("--stubs", help="List what REGISTER_PRIVATEUSE1_DISPATCH can register."),
+        bool, typer.Option("--stubs", help="List what REGISTER_PRIVATEUSE1_DISPATCH can register.")
     ] = False,
     driver: Annotated[
         str | None,
@@ -64,20 +63,20 @@ def _check(driver: str | None, show_settings: bool, json_file: Path | None) -> N
     findings = run_checks()
     described = _described(driver, findings)
     healthy = all(finding.health is not Health.MISSING for finding in findings)
-    console = console_for(json_file)
-    _show(findings, console)
+    out = Output(json_file)
+    _show(findings, out.console)
     if described is not None:
-        _doctor_views.show_driver(described, console)
-    _show_settings(console, every=show_settings)
+        _doctor_views.show_driver(described, out.console)
+    _show_settings(out.console, every=show_settings)
     if described is None:
-        console.print("No driver is named: --driver NAME shows its devices.", soft_wrap=True)
+        out.console.print("No driver is named: --driver NAME shows its devices.", soft_wrap=True)
     results = {
         "healthy": healthy,
         "findings": findings,
         "driver": _doctor_views.driver_results(described),
         "settings": settings.table(),
     }
-    write_results(json_file, results, console)
+    out.results(results)
     if not healthy:
         raise typer.Exit(ExitCode.FAILED)
 

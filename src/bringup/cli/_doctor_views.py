@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bringup import devices, jit, report
-from bringup.cli._requirements import console_for, require_torch, write_results
+from bringup.cli._requirements import Output, require_torch
 from bringup.jit.target.target import find_target, loops_of
 from bringup.report._columns import fixed, texts
 
@@ -18,8 +18,8 @@ def show_operator(name: str, json_file: Path | None) -> None:
     require_torch()
     table = devices.dispatch_table(name)
     loaded = devices.loaded()
-    console = console_for(json_file)
-    _show_table(table, loaded, console)
+    out = Output(json_file)
+    _show_table(table, loaded, out.console)
     results = {
         "operator": table.operator,
         "schema": table.schema,
@@ -30,7 +30,7 @@ def show_operator(name: str, json_file: Path | None) -> None:
         ],
         "registrations": table.registrations,
     }
-    write_results(json_file, results, console)
+    out.results(results)
 
 
 def _show_table(
@@ -70,9 +70,9 @@ def show_stubs(json_file: Path | None) -> None:
                 shown.add(f"  {stub.name}", stub.signature, problem)
     registrable = sum(stub.registrable for stub in stubs)
     shown.notes.append(f"{registrable} of {len(stubs)} stubs can be registered")
-    console = console_for(json_file)
-    report.render(shown, console)
-    write_results(json_file, {"stubs": stubs}, console)
+    out = Output(json_file)
+    report.render(shown, out.console)
+    out.results({"stubs": stubs})
 
 
 def show_driver(found: devices.DriverDescription, console: Console) -> None:

@@ -13,13 +13,7 @@ from rich.text import Text
 
 from bringup import devices, jit, report
 from bringup.cli._exit_codes import ExitCode
-from bringup.cli._requirements import (
-    HtmlFile,
-    JsonFile,
-    console_for,
-    write_page,
-    write_results,
-)
+from bringup.cli._requirements import HtmlFile, JsonFile, Output
 from bringup.devices._driver_check import KERNELS, SHOWN_CALLS, check_kernels, page, verdict
 from bringup.errors import CompileError, MissingCompilerError, first_line
 from bringup.report._columns import fixed, texts
@@ -27,8 +21,7 @@ from bringup.report._columns import fixed, texts
 
 def check(
     driver: Annotated[
-        str | None,
-        typer.Argument(help="A driver's shared library, or a driver's name, e.g. sim."),
+        str | None, typer.Argument(help="A driver's shared library, or a driver's name, e.g. sim.")
     ] = None,
     only: Annotated[
         list[str] | None,
@@ -76,12 +69,12 @@ def check(
         )
     except ValueError as error:
         raise typer.BadParameter(f"{error}; --list shows them", param_hint="--only") from None
-    console = console_for(json_file)
-    _show(found, console)
+    out = Output(json_file, html_file)
+    _show(found, out.console)
     if no_kernels:
-        console.print(no_kernels, markup=False, soft_wrap=True)
-    write_results(json_file, vars(found), console)
-    write_page(html_file, page(found), console)
+        out.console.print(no_kernels, markup=False, soft_wrap=True)
+    out.results(vars(found))
+    out.page(page(found))
     if found.failure or found.failures:
         raise typer.Exit(ExitCode.FAILED)
 
@@ -100,9 +93,9 @@ def _list(json_file: Path | None) -> None:
     known = devices.list_checks()
     rows: list[tuple[str, ...]] = [(f"{one.name}\n  {one.function}", one.rule) for one in known]
     columns = [*fixed("check, function"), *texts("rule")]
-    console = console_for(json_file)
-    report.render(report.Table("What is checked", columns, rows), console)
-    write_results(json_file, {"checks": known}, console)
+    out = Output(json_file)
+    report.render(report.Table("What is checked", columns, rows), out.console)
+    out.results({"checks": known})
 
 
 def _show(found: devices.DriverCheck, console: Console) -> None:

@@ -13,7 +13,7 @@ import typer
 from bringup import devices, settings
 from bringup._processes import ending
 from bringup.cli._exit_codes import ExitCode
-from bringup.cli._requirements import JsonFile, console_for, say, write_results
+from bringup.cli._requirements import JsonFile, Output
 
 TraceFile = Annotated[Path, typer.Argument(metavar="FILE", help="The trace.")]
 
@@ -24,8 +24,7 @@ def trace(
         list[str], typer.Argument(metavar="COMMAND", help="Behind --: what to run.")
     ],
     payload: Annotated[
-        bool,
-        typer.Option("--payload", help="Keep what is copied, so that a replay can be exact."),
+        bool, typer.Option("--payload", help="Keep what is copied, so that a replay can be exact.")
     ] = False,
     limit: Annotated[
         str, typer.Option(help="Bytes on disk, also with K, M or G; 0: no limit.")
@@ -71,25 +70,26 @@ def replay(
     if timeout <= 0:
         raise typer.BadParameter("expected more than 0 seconds", param_hint="--timeout")
     report = devices.replay_trace(file, driver, timeout)
+    out = Output(json_file)
     found = report.difference
-    say(json_file, f"{report.made} of {report.calls} calls made on {report.library}")
-    say(json_file, f"{report.compared_copies} copies to the host compared")
+    out.say(f"{report.made} of {report.calls} calls made on {report.library}")
+    out.say(f"{report.compared_copies} copies to the host compared")
     for reason, count in report.not_compared.items():
-        say(json_file, f"{count} not compared: {reason}")
+        out.say(f"{count} not compared: {reason}")
     for reason, count in report.left_out.items():
-        say(json_file, f"{count} calls left out: {reason}")
+        out.say(f"{count} calls left out: {reason}")
     if report.trace_end:
-        say(json_file, f"the trace is not whole: {report.trace_end}")
+        out.say(f"the trace is not whole: {report.trace_end}")
     if found is None:
-        say(json_file, "no difference")
+        out.say("no difference")
     else:
         for line in found.before:
-            say(json_file, f"  {line}")
-        say(json_file, f"> {found.text}")
-        say(json_file, f"  expected: {found.expected}")
-        say(json_file, f"  got:      {found.got}")
+            out.say(f"  {line}")
+        out.say(f"> {found.text}")
+        out.say(f"  expected: {found.expected}")
+        out.say(f"  got:      {found.got}")
         if found.words:
-            say(json_file, f"  the driver says: {found.words}")
-    write_results(json_file, asdict(report), console_for(json_file))
+            out.say(f"  the driver says: {found.words}")
+    out.results(asdict(report))
     if found is not None:
         raise typer.Exit(ExitCode.FAILED)

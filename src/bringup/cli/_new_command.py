@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from bringup.cli._requirements import JsonFile, console_for, say, write_results
+from bringup.cli._requirements import JsonFile, Output
 
 Kind = Literal["kernel", "pass", "driver"]
 
@@ -42,7 +42,7 @@ def kernel(
 
     Exit code 0: it is written, 1: NAME/ is there already or cannot be written, 2: a bad name.
     """
-    _report(write_package("kernel", name, into, hub=hub), name, json_file)
+    _report(write_package("kernel", name, into, hub=hub), name, Output(json_file))
 
 
 def pass_(name: Name, into: Into = Path(), json_file: JsonFile = None) -> None:
@@ -50,7 +50,7 @@ def pass_(name: Name, into: Into = Path(), json_file: JsonFile = None) -> None:
 
     Exit code 0: it is written, 1: NAME/ is there already or cannot be written, 2: a bad name.
     """
-    _report(write_package("pass", name, into), name, json_file)
+    _report(write_package("pass", name, into), name, Output(json_file))
 
 
 def driver(name: Name, into: Into = Path(), json_file: JsonFile = None) -> None:
@@ -59,7 +59,7 @@ def driver(name: Name, into: Into = Path(), json_file: JsonFile = None) -> None:
     Exit code 0: it is written, 1: NAME/ is there already or cannot be written, 2: a bad name.
     """
     build = "cmake -S . -B build && cmake --build build && "
-    _report(write_package("driver", name, into), name, json_file, build)
+    _report(write_package("driver", name, into), name, Output(json_file), build)
 
 
 def write_package(kind: Kind, name: str, into: Path, *, hub: bool = False) -> list[Path]:
@@ -138,11 +138,10 @@ def filled(text: str, name: str) -> str:
     )
 
 
-def _report(files: list[Path], name: str, json_file: Path | None, build: str = "") -> None:
+def _report(files: list[Path], name: str, out: Output, build: str = "") -> None:
     folder = next(parent for parent in files[0].parents if parent.name == name)
     for file in files:
-        say(json_file, str(file))
-    say(json_file, f"\nNext: cd {folder} && {build}python -m pytest")
+        out.say(str(file))
+    out.say(f"\nNext: cd {folder} && {build}python -m pytest")
     names = [file.relative_to(folder).as_posix() for file in files]
-    results = {"package": str(folder.resolve()), "files": names}
-    write_results(json_file, results, console_for(json_file))
+    out.results({"package": str(folder.resolve()), "files": names})

@@ -12,15 +12,7 @@ import typer
 
 from bringup import passes, settings
 from bringup.cli._exit_codes import ExitCode
-from bringup.cli._requirements import (
-    HtmlFile,
-    JsonFile,
-    console_for,
-    require_torch,
-    say,
-    write_page,
-    write_results,
-)
+from bringup.cli._requirements import HtmlFile, JsonFile, Output, require_torch
 from bringup.errors import BringupError
 
 if TYPE_CHECKING:
@@ -62,11 +54,11 @@ def list_(path: Places = None, json_file: JsonFile = None) -> None:
 
     errors = [str(error) for error in passes.load_pass_plugins(*places_of(path)).errors]
     rows = registered_rows()
-    console = console_for(json_file)
-    show_list(console, rows)
+    out = Output(json_file)
+    show_list(out.console, rows)
     for error in errors:
         typer.echo(error, err=True)
-    write_results(json_file, as_json_of(rows, errors), console)
+    out.results(as_json_of(rows, errors))
     if errors:
         raise typer.Exit(ExitCode.FAILED)
 
@@ -98,11 +90,7 @@ def explain(
 
     from bringup.cli.explain.model import load_model
     from bringup.cli.explain.run import explain as explain_model
-    from bringup.cli.explain.show import (
-        explanation_as_json,
-        explanation_page,
-        show_explanation,
-    )
+    from bringup.cli.explain.show import explanation_as_json, explanation_page, show_explanation
 
     _load(path, names)
     options: dict[str, object] = {"verify": verify}
@@ -111,11 +99,11 @@ def explain(
         if dump is not None or html_file is not None:
             options["dump_passes"] = str(folder)
         found = explain_model(load_model(target), names, options)
-        console = console_for(json_file)
-        show_explanation(console, found, every=every)
-        write_results(json_file, explanation_as_json(found), console)
+        out = Output(json_file, html_file)
+        show_explanation(out.console, found, every=every)
+        out.results(explanation_as_json(found))
         if html_file is not None:
-            write_page(html_file, explanation_page(found, folder), console)
+            out.page(explanation_page(found, folder))
     if found.has_failed:
         raise typer.Exit(ExitCode.PASS_FAILED)
     if not found.has_rewritten(every=names is not None):
@@ -151,7 +139,7 @@ def bisect(
     model that does not run, an option that it cannot have.
     """
     require_torch()
-    console = console_for(json_file)
+    out = Output(json_file)
     with _usage_errors():
         if (atol is None) != (rtol is None):
             raise BringupError("--atol and --rtol go together")
@@ -162,12 +150,12 @@ def bisect(
             mode,
             dynamic,
             None if atol is None or rtol is None else (atol, rtol),
-            lambda words: console.print(f"... {words}", markup=False, soft_wrap=True),
+            lambda words: out.console.print(f"... {words}", markup=False, soft_wrap=True),
         )
     from bringup.cli.explain.show import bisection_as_json, show_bisection
 
-    show_bisection(console, found)
-    write_results(json_file, bisection_as_json(target, found), console)
+    show_bisection(out.console, found)
+    out.results(bisection_as_json(target, found))
     if found.culprits:
         raise typer.Exit(ExitCode.FAILED)
 
@@ -242,10 +230,10 @@ def mine(
         compiler.mine(graph, **numbers, max_outputs=max_outputs)
         for graph in load_model(target).graphs()
     ]
+    out = Output(json_file)
     for one in found:
-        say(json_file, str(one))
-    results = {"model": target, "graphs": [one.as_dict() for one in found]}
-    write_results(json_file, results, console_for(json_file))
+        out.say(str(one))
+    out.results({"model": target, "graphs": [one.as_dict() for one in found]})
     if not any(one.repeats for one in found):
         raise typer.Exit(ExitCode.NOTHING)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from bringup.cli._exit_codes import ExitCode
-from bringup.cli._requirements import ExecutorAddress, JsonFile, console_for, say, write_results
+from bringup.cli._requirements import ExecutorAddress, JsonFile, Output
 
 
 def prebuild(
@@ -33,7 +33,8 @@ def prebuild(
 
     specs = jit.load_specs(*files)
     done = jit.prebuild(specs, workers=workers, targets=target or None, executor=executor)
-    say(json_file, str(done))
+    out = Output(json_file)
+    out.say(str(done))
     outcomes = [
         {
             "kernel": str(outcome.spec),
@@ -44,7 +45,6 @@ def prebuild(
         }
         for outcome in done.outcomes
     ]
-    results = {"cache": str(jit.cache().root), "outcomes": outcomes}
-    write_results(json_file, results, console_for(json_file))
+    out.results({"cache": str(jit.cache().root), "outcomes": outcomes})
     if done.failed:
         raise typer.Exit(ExitCode.FAILED)

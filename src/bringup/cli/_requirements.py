@@ -79,30 +79,30 @@ HtmlFile = Annotated[
 ]
 
 
-def console_for(json_file: Path | None) -> Console:
-    """Return where tables go: to standard output, unless JSON goes there."""
-    return Console(stderr=json_file == _STDOUT)
+class Output:
+    """Where a command's tables, lines and results go: not where JSON goes alone."""
 
+    def __init__(self, json_file: Path | None, html_file: Path | None = None) -> None:
+        self.console = Console(stderr=json_file == _STDOUT)
+        self._json_file, self._html_file = json_file, html_file
 
-def say(json_file: Path | None, text: str) -> None:
-    """Print a line beside the tables, see `console_for`."""
-    typer.echo(text, err=json_file == _STDOUT)
+    def say(self, text: str) -> None:
+        """Print a line beside the tables."""
+        typer.echo(text, err=self.console.stderr)
 
+    def results(self, results: Mapping[str, object]) -> None:
+        """Write the results where `--json` says, if it was given."""
+        if self._json_file == _STDOUT:
+            typer.echo(report.to_json(results))
+        elif self._json_file is not None:
+            report.write_json(self._json_file, results)
+            self._written(self._json_file)
 
-def write_results(json_file: Path | None, results: Mapping[str, object], console: Console) -> None:
-    """Write the results where `--json` says, if it was given."""
-    if json_file is None:
-        return
-    if json_file == _STDOUT:
-        typer.echo(report.to_json(results))
-        return
-    report.write_json(json_file, results)
-    console.print(f"Written: {json_file}", markup=False, soft_wrap=True)
+    def page(self, page: report.Page) -> None:
+        """Write the page where `--html` says, if it was given, with what was typed."""
+        if self._html_file is not None:
+            report.write_html(self._html_file, page, ["bringup", *command_line.get()])
+            self._written(self._html_file)
 
-
-def write_page(html_file: Path | None, page: report.Page, console: Console) -> None:
-    """Write the page where `--html` says, if it was given, with what was typed."""
-    if html_file is None:
-        return
-    report.write_html(html_file, page, ["bringup", *command_line.get()])
-    console.print(f"Written: {html_file}", markup=False, soft_wrap=True)
+    def _written(self, file: Path) -> None:
+        self.console.print(f"Written: {file}", markup=False, soft_wrap=True)

@@ -25,9 +25,9 @@ _PACKAGE = "bringup_sim_ops"
 _NO_DEVICES = ("cpu", "cuda", "eager", "compiled", "fused", "captured")
 
 ModelTarget = Annotated[
-    str,
-    typer.Argument(metavar="PATH|module:factory", help="A Hugging Face folder, or a factory."),
+    str, typer.Argument(metavar="PATH|module:factory", help="A Hugging Face folder, or a factory.")
 ]
+ForwardOnly = Annotated[bool, typer.Option("--forward-only", help="Leave the gradients out.")]
 Operators = Annotated[
     bool,
     typer.Option(

@@ -11,14 +11,7 @@ import typer
 from bringup import passes
 from bringup.cli._exit_codes import ExitCode
 from bringup.cli._passes_command import Places, places_of
-from bringup.cli._requirements import (
-    HtmlFile,
-    JsonFile,
-    console_for,
-    require_torch,
-    write_page,
-    write_results,
-)
+from bringup.cli._requirements import HtmlFile, JsonFile, Output, require_torch
 
 
 def try_model(
@@ -30,8 +23,7 @@ def try_model(
         ),
     ],
     inductor: Annotated[
-        bool,
-        typer.Option("--inductor/--no-inductor", help="Compare with Inductor, freezing."),
+        bool, typer.Option("--inductor/--no-inductor", help="Compare with Inductor, freezing.")
     ] = True,
     inductor_seconds: Annotated[
         float, typer.Option(min=0, help="How long Inductor may compile before it is given up.")
@@ -64,14 +56,14 @@ def try_model(
     from bringup.cli.trial.timing import Limits
     from bringup.cli.trial.trial_model import load_subject
 
-    console = console_for(json_file)
+    out = Output(json_file, html_file)
     with redirect_stdout(sys.stderr):
         subject = load_subject(target)
     for error in passes.load_pass_plugins(*places_of(path)).errors:
         typer.echo(str(error), err=True)
 
     def say(words: str) -> None:
-        console.print(words, markup=False, highlight=False, soft_wrap=True)
+        out.console.print(words, markup=False, highlight=False, soft_wrap=True)
 
     with thread_count(threads) as words:
         subject.notes += [words] if words else []
@@ -81,8 +73,8 @@ def try_model(
             on_step=lambda words: say(f"... {words}"),
             on_line=lambda line: say(line_text(line)),
         )
-    show(console, trial)
-    write_results(json_file, as_json(trial), console)
-    write_page(html_file, page(trial), console)
+    show(out.console, trial)
+    out.results(as_json(trial))
+    out.page(page(trial))
     if trial.is_interrupted:
         raise typer.Exit(ExitCode.INTERRUPTED)

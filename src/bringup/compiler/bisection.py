@@ -12,15 +12,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from bringup import passes
-from bringup._differences import (
-    NUMBERS,
-    Leaf,
-    alike,
-    form_difference,
-    leaves,
-    magnitude,
-    not_close,
-)
+from bringup._differences import NUMBERS, Leaf, alike, form_difference, leaves, magnitude, not_close
 from bringup.compiler.options import CompileOptions
 from bringup.passes import EventKind, PassEvent, PassStatus, Rewrite
 

@@ -9,11 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch._functorch._aot_autograd.descriptors import (
-    BufferAOTInput,
-    ParamAOTInput,
-    PlainAOTInput,
-)
+from torch._functorch._aot_autograd.descriptors import BufferAOTInput, ParamAOTInput, PlainAOTInput
 from torch._guards import TracingContext
 from torch._subclasses.fake_tensor import is_fake
 

@@ -254,9 +254,7 @@ def _with_sizes(traced: ir.Graph, dialect: AtenDialect) -> ir.Graph:
 
 
 def _rebuilt(
-    traced: ir.Graph,
-    dialect: AtenDialect,
-    argument_of: Callable[[ir.Node, str, object], object],
+    traced: ir.Graph, dialect: AtenDialect, argument_of: Callable[[ir.Node, str, object], object]
 ) -> ir.Graph:
     """Return the tensor operators of a trace with numbers exchanged for values."""
     graph = ir.Graph(traced.name, dialect)

@@ -235,10 +235,7 @@ def in_schema_order(
 
 
 def _argument_mismatch(
-    overload: Any,
-    arguments: Sequence[object],
-    keywords: Mapping[str, object],
-    by_position: int,
+    overload: Any, arguments: Sequence[object], keywords: Mapping[str, object], by_position: int
 ) -> SchemaError:
     schema = overload._schema
     if len(arguments) > by_position:

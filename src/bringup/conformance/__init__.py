@@ -14,13 +14,7 @@ from bringup.conformance._coverage import Coverage, Need, Support, coverage
 from bringup.conformance._deviation import Deviation
 from bringup.conformance._module_paths import Place
 from bringup.conformance._operators import OperatorDifference, Watched
-from bringup.conformance._suite import (
-    Conformance,
-    Score,
-    families,
-    read_baseline,
-    run_conformance,
-)
+from bringup.conformance._suite import Conformance, Score, families, read_baseline, run_conformance
 
 __all__ = [
     "CaseResult",

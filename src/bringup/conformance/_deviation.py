@@ -171,13 +171,7 @@ def limits(expected: Tensor, found: Deviation, pointwise: bool) -> Tensor:
 
 
 def _at(
-    base: Deviation,
-    x: Tensor,
-    y: Tensor,
-    at: tuple[int, ...],
-    error: float,
-    kind: str,
-    words: str,
+    base: Deviation, x: Tensor, y: Tensor, at: tuple[int, ...], error: float, kind: str, words: str
 ) -> Deviation:
     got, expected = f"{float(x[at]):.7g}", f"{float(y[at]):.7g}"
     return Deviation(error, base.allowed, kind, at, got, expected, base.dtype, base.shape, words)

@@ -96,11 +96,7 @@ def _is_repeatable(module: nn.Module, arguments: tuple[Any, Any]) -> bool:
 
 
 def module_failures(
-    info: ModuleInfo,
-    training: bool,
-    counts: Counter[str],
-    device: str,
-    watch: Watch | None = None,
+    info: ModuleInfo, training: bool, counts: Counter[str], device: str, watch: Watch | None = None
 ) -> Iterator[str]:
     """Yield how a module's samples differ from the CPU's; `counts` gets "calls" and "backwards"."""
     watch = watch or Watch()

@@ -191,11 +191,7 @@ def difference(
 
 
 def _leaf_difference(
-    one: object,
-    other: object,
-    values: bool,
-    device: str,
-    tolerance: tuple[float, float] | None,
+    one: object, other: object, values: bool, device: str, tolerance: tuple[float, float] | None
 ) -> str:
     if type(one) is not type(other):
         return f"{type(one).__name__}, expected {type(other).__name__}"

@@ -75,9 +75,7 @@ def page(found: Coverage, target: str = "A model", whose: str = "") -> report.Pa
     names = list(values)
     bars = [
         report.Bar(
-            what,
-            [values[name][what] for name in names],
-            f"{values['native'][what]:.0%} native",
+            what, [values[name][what] for name in names], f"{values['native'][what]:.0%} native"
         )
         for what in _SHARES
     ]

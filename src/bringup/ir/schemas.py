@@ -259,10 +259,7 @@ def _resolved(
 
 
 def _takes(
-    packet: str,
-    overload: _Overload,
-    arguments: Sequence[object],
-    keywords: Mapping[str, object],
+    packet: str, overload: _Overload, arguments: Sequence[object], keywords: Mapping[str, object]
 ) -> bool:
     if len(arguments) > overload.by_position:
         return False

@@ -20,13 +20,7 @@ from bringup.passes.engine import PassRegistration, native
 from bringup.passes.registry import loader, registry
 from bringup.passes.run import host_session
 
-__all__ = [
-    "begin_round",
-    "describe_error",
-    "end_round",
-    "name_threads",
-    "prepare_environment",
-]
+__all__ = ["begin_round", "describe_error", "end_round", "name_threads", "prepare_environment"]
 
 _LOG = settings.logger("passes")
 _ROUND = threading.RLock()

@@ -14,23 +14,12 @@ from bringup.cli.demo.measure import Pair, Row
 from bringup.cli.demo.modes import Mode
 from bringup.cli.demo.run import DemoResult
 from bringup.cli.demo.texts import LengthClass
-from bringup.cli.trial.show import (
-    RATIO_NOTES,
-    RATIOS,
-    finite_row,
-    ratio_cells,
-    ratio_text,
-)
+from bringup.cli.trial.show import RATIO_NOTES, RATIOS, finite_row, ratio_cells, ratio_text
 from bringup.cli.trial.verdict import spread
 from bringup.report import Judgement
 from bringup.report._columns import fixed, numbers, texts
 
-_COLUMNS = (
-    *fixed("mode", "length"),
-    *numbers("ms"),
-    *RATIOS,
-    *numbers("ops", "diff"),
-)
+_COLUMNS = (*fixed("mode", "length"), *numbers("ms"), *RATIOS, *numbers("ops", "diff"))
 _PEERS = (Mode.EAGER.value, Mode.INDUCTOR.value, Mode.FROZEN_INDUCTOR.value)
 _BAR = 30  # characters
 _PREFERRED = LengthClass.MIDDLE.value

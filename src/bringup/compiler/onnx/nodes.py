@@ -110,10 +110,7 @@ def node_proto(
 
 
 def _write_all(
-    proto: Any,
-    attributes: tuple[object, ...],
-    signature: Signature | None,
-    write_body: WriteBody,
+    proto: Any, attributes: tuple[object, ...], signature: Signature | None, write_body: WriteBody
 ) -> None:
     for name, kind, value, default in _named(attributes, signature):
         if value is not None and value != default:

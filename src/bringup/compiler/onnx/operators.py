@@ -208,11 +208,7 @@ def _signature_of(schema: Any) -> Signature:
     )
 
 
-_INPUT_TYPES = {
-    "Single": "Tensor",
-    "Optional": "Optional[Tensor]",
-    "Variadic": "List[Tensor]",
-}
+_INPUT_TYPES = {"Single": "Tensor", "Optional": "Optional[Tensor]", "Variadic": "List[Tensor]"}
 
 
 def _kind_text(kind: int) -> str:

@@ -179,10 +179,7 @@ def _interfaces(
     for same in seen.values():
         first = same[0]
         saved = len(same) * (kind.size - 1)
-        yield (
-            (-saved, len(first.outputs), len(first.inputs), first.example[0].order),
-            first,
-        )
+        yield ((-saved, len(first.outputs), len(first.inputs), first.example[0].order), first)
 
 
 class _Found:

@@ -300,11 +300,7 @@ def as_pattern(given: object, name: str) -> Pattern:
 
 
 def variadic(
-    name: str,
-    *,
-    each: object = None,
-    at_least: int = 0,
-    at_most: int | None = None,
+    name: str, *, each: object = None, at_least: int = 0, at_most: int | None = None
 ) -> Variadic:
     """Return a list of values of open length: `builder.op("aten::cat", passes.variadic("xs"), 1)`.
 

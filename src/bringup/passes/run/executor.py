@@ -79,11 +79,7 @@ class Run:
     """The steps of one `run_passes`, whose flow the engine has (native/engine/run/executor.cpp)."""
 
     def __init__(
-        self,
-        graph: ir.Graph,
-        options: Mapping[str, object],
-        commit: Committer | None,
-        fold: bool,
+        self, graph: ir.Graph, options: Mapping[str, object], commit: Committer | None, fold: bool
     ) -> None:
         self.report = PassReport(graph.name)
         self.failures: list[Exception] = []

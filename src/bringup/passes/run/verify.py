@@ -256,10 +256,7 @@ class _NotComparableError(Exception):
 
 
 def evaluate(
-    dialect: ir.Dialect,
-    nodes: Sequence[ir.Node],
-    data: Data,
-    outputs: Sequence[ir.Value],
+    dialect: ir.Dialect, nodes: Sequence[ir.Node], data: Data, outputs: Sequence[ir.Value]
 ) -> tuple[object, ...]:
     """Return the data of `outputs` when `nodes` run in order on `data`."""
     for node in nodes:

@@ -12,11 +12,7 @@ from contextlib import contextmanager
 
 from bringup.compiler.onnx.library.casts import MergeCasts
 from bringup.compiler.onnx.library.clips import MergeClips
-from bringup.compiler.onnx.library.convolutions import (
-    DropZeroBiases,
-    ExplicitPads,
-    PadIntoConv,
-)
+from bringup.compiler.onnx.library.convolutions import DropZeroBiases, ExplicitPads, PadIntoConv
 from bringup.compiler.onnx.library.no_ops import DropNoOps
 from bringup.compiler.onnx.library.normalizations import BatchNormIntoWeights
 from bringup.compiler.onnx.library.products import MatMulAddToGemm, MatMulWithoutReshapes
@@ -24,12 +20,7 @@ from bringup.compiler.onnx.library.reshapes import MergeReshapes, MergeUnsqueeze
 from bringup.compiler.onnx.library.scatters import DropScatters
 from bringup.compiler.onnx.library.slices import MergeSlices, SlicesToSplit
 from bringup.compiler.onnx.library.transposes import MergeTransposes
-from bringup.passes import (
-    ErrorPolicy,
-    FusionBasePass,
-    get_registered_passes,
-    unregister_pass,
-)
+from bringup.passes import ErrorPolicy, FusionBasePass, get_registered_passes, unregister_pass
 from bringup.passes.registry.registering import register_in_order
 
 __all__ = ["LIBRARY", "OPT_IN", "library_registered", "register_library"]

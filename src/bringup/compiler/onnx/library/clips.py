@@ -135,7 +135,4 @@ def _joined(first: Limits, second: Limits) -> Limits:
         raised = limit if floor is None else max(limit, floor)
         return raised if ceiling is None else min(raised, ceiling)
 
-    return (
-        floor if low is None else within(low),
-        ceiling if high is None else within(high),
-    )
+    return (floor if low is None else within(low), ceiling if high is None else within(high))
