@@ -20,8 +20,7 @@ constexpr const char* kModule = "bringup.passes.host";
 
 thread_local std::string error_text;
 
-// Where `bringup` lies, if nothing else says so. Its life ends in shut_down: no destructor runs
-// while threads of a process that exits still use it.
+// Where `bringup` lies, if nothing else says so. Never destroyed: exiting threads may still use it.
 std::filesystem::path* package_folder = nullptr;
 
 // No exception leaves the bridge.

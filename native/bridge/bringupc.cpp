@@ -1,5 +1,4 @@
-// bringupc: `bringup compile` as a program of its own. Models are read and written by the Python
-// package alone, which the bridge reaches; here are only the ways to find it.
+// bringupc: `bringup compile` as a program of its own, which reaches the package by the bridge.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -160,8 +160,7 @@ void Interpreter::end(void (*before)(const PythonApi&)) {
     api->collect();
   }
   if (!is_owned_) return;
-  // With a thread state of this thread, which need not be the one that began the interpreter: what
-  // takes the lock while it ends looks for that. It goes with the interpreter.
+  // A thread state of this thread: what ends the interpreter, maybe another's, looks for it.
   api->ensure();
   if (api->thread_state() != main_) {  // threading.py would wait for the thread that began it
     api->clear_thread(main_);
@@ -193,9 +192,7 @@ long call(const PythonApi& api, const char* module, const char* function,
     api.set_item(arguments.get(), i,
                  checked(api, api.new_bytes(text.data(), static_cast<ptrdiff_t>(text.size()))));
   }
-  if (number != nullptr) {
-    api.set_item(arguments.get(), size, checked(api, api.new_float(*number)));
-  }
+  if (number != nullptr) api.set_item(arguments.get(), size, checked(api, api.new_float(*number)));
   const Reference result(api, checked(api, api.call(callable.get(), arguments.get())));
   const long answer = api.as_long(result.get());
   if (answer == -1 && api.error() != nullptr) throw BridgeError{take_error(api)};

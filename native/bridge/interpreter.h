@@ -52,8 +52,7 @@ class Interpreter {
   PyThreadState* main_ = nullptr;  // of the thread that began the bridge's own interpreter
 };
 
-// The exception that is set, with its traceback where the package is there to make one; it is then
-// cleared. With the lock.
+// Takes the exception that is set, with its traceback where it can be made. With the lock.
 std::string take_error(const PythonApi& api);
 
 // Imports `module` and calls `function` of it with bytes, or with a number after them. The result

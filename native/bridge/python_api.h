@@ -1,7 +1,6 @@
-// The part of CPython's C API that the bridge calls, found by name in the process: the interpreter
-// may be the program's own, linked in or not, and a library with undefined Python symbols could not
-// even be opened before one is there. All of it means the same from 3.10 on: the stable ABI, and
-// PyMem_RawFree.
+// The part of CPython's C API that the bridge calls, found by name in the process: a library with
+// undefined Python symbols could not be opened before an interpreter is there. All of it means the
+// same from 3.10 on: the stable ABI, and PyMem_RawFree.
 #pragma once
 
 #include <cstddef>

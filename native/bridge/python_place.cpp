@@ -55,8 +55,7 @@ fs::path program_above(const fs::path& folder) {
   return {};
 }
 
-// The installation that has the standard library, for an interpreter that may be a virtual
-// environment's.
+// The installation with the standard library, for an interpreter that may be a venv's.
 fs::path base_of(const fs::path& program) {
   const std::string home = value_in(program.parent_path().parent_path() / "pyvenv.cfg", "home");
   if (!home.empty()) return fs::path(home).parent_path();

@@ -1,5 +1,4 @@
-// Where Python is when a program does not say so: an installed package lies in the environment
-// whose packages it needs.
+// Where Python is when a program does not say so: in the environment of an installed package.
 #pragma once
 
 #include <filesystem>

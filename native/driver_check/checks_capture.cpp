@@ -19,8 +19,7 @@ void begin(Context& context, bringup_stream stream) {
 void expect_state(Context& context, bringup_stream stream, int32_t wanted, const char* when) {
   int32_t state = -1;
   context.must<&D::stream_capture_query>(0, stream, &state);
-  expect(state == wanted, std::string("stream_capture_query ") + when, std::to_string(wanted),
-         std::to_string(state));
+  expect(state == wanted, concat("stream_capture_query ", when), wanted, state);
 }
 
 void copy_within(Context& context, const Memory& to, const Memory& from, bringup_stream stream) {
@@ -31,14 +30,10 @@ void copy_within(Context& context, const Memory& to, const Memory& from, bringup
 struct Chain {
   explicit Chain(Context& of)
       : context(of), first(of, 0, kBytes), second(of, 0, kBytes), third(of, 0, kBytes), stream(of) {
-    for (const Memory* memory : {&first, &second, &third}) {
-      context.upload(0, memory->data(), nothing);
-    }
+    for (const Memory* memory : {&first, &second, &third}) memory->upload(nothing);
   }
-  void put(const Bytes& content) { context.upload(0, first.data(), content); }
-  void expect_third(const Bytes& content, const std::string& what) {
-    expect_bytes(context.download(0, third.data(), kBytes), content, what);
-  }
+  void put(const Bytes& content) { first.upload(content); }
+  void expect_third(const Bytes& content, const std::string& what) { third.expect(content, what); }
 
   Context& context;
   const Bytes nothing = Bytes(kBytes, 0);
@@ -61,11 +56,10 @@ void node(Context& context) {
   chain.expect_third(chain.nothing, "what captured work wrote before the graph was launched");
   for (uint64_t round = 1; round <= 3; ++round) {
     const Bytes content = pattern(kBytes, round);
-    context.upload(0, source.data(), content, chain.stream);
+    source.upload(content, chain.stream);
     graph.launch(chain.stream);
     context.synchronize(0, chain.stream);
-    expect_bytes(result, content,
-                 "graph_launch of captured copies, the " + std::to_string(round) + ". time");
+    expect_bytes(result, content, concat("graph_launch of captured copies, the ", round, ". time"));
   }
 }
 

@@ -42,7 +42,7 @@ struct Rank {
     expect(status == BRINGUP_OK, "a collective", "BRINGUP_OK", status_name(status));
     return true;
   }
-  void put(const Bytes& content) { context.upload(device, src.data(), content, stream); }
+  void put(const Bytes& content) { src.upload(content, stream); }
   Bytes result(size_t bytes) { return context.download(device, dst.data(), bytes, stream); }
 
   Context& context;
@@ -138,7 +138,7 @@ void moves(Context& context) {
     if (of.give<&D::all_gather>(of.src.data(), of.dst.data(), kBytes)) {
       expect_bytes(of.result(2 * kBytes), both, "all_gather");
     }
-    of.context.upload(of.device, of.dst.data(), mine, of.stream);
+    of.dst.upload(mine, of.stream);
     if (of.give<&D::broadcast>(of.dst.data(), kBytes, 1)) {
       expect_bytes(of.result(kBytes), of.rank == 1 ? mine : other, "broadcast");
     }
@@ -180,8 +180,8 @@ void order(Context& context) {
       if (!of.give<&D::all_gather>(of.src.data(), of.dst.data(), kBytes)) return;
       of.context.copy(BRINGUP_DEVICE_TO_DEVICE, of.device, of.src.data(), of.dst.data(), kBytes,
                       of.stream);
-      expect_bytes(of.context.download(of.device, of.src.data(), kBytes, of.stream),
-                   pattern(kBytes, seed(0)), "all_gather between two copies of one stream");
+      of.src.expect(pattern(kBytes, seed(0)), "all_gather between two copies of one stream",
+                    of.stream);
     }
   });
 }

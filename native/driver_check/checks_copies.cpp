@@ -35,12 +35,11 @@ void both_ways(Context& context) {
     const Stream stream(context);
     for (const size_t offset : kOffsets) {
       Bytes expected = pattern(memory.bytes(), bytes);
-      context.upload(0, memory.data(), expected, stream);
+      memory.upload(expected, stream);
       const Bytes content = pattern(bytes, offset + 1);
       context.upload(0, memory.data() + offset, content, stream);
       put(expected, offset, content);
-      expect_bytes(context.download(0, memory.data(), memory.bytes(), stream), expected,
-                   "copy_async to the device" + copied(bytes, offset));
+      memory.expect(expected, "copy_async to the device" + copied(bytes, offset), stream);
       // From an odd place to an odd place of the host, between bytes that must stay.
       Bytes host(bytes + 2 * kMargin, 0x77);
       Bytes wanted = host;
@@ -62,16 +61,14 @@ void on_the_device(Context& context) {
       const size_t other = (offset * 5 + 2) % kMargin;
       const Bytes source = pattern(from.bytes(), bytes + offset);
       Bytes expected = pattern(to.bytes(), bytes + 7);
-      context.upload(0, from.data(), source, stream);
-      context.upload(0, to.data(), expected, stream);
+      from.upload(source, stream);
+      to.upload(expected, stream);
       context.copy(BRINGUP_DEVICE_TO_DEVICE, 0, to.data() + other, from.data() + offset, bytes,
                    stream);
       std::copy_n(source.begin() + static_cast<ptrdiff_t>(offset), bytes,
                   expected.begin() + static_cast<ptrdiff_t>(other));
-      expect_bytes(context.download(0, to.data(), to.bytes(), stream), expected,
-                   "copy_async on the device" + copied(bytes, other));
-      expect_bytes(context.download(0, from.data(), from.bytes(), stream), source,
-                   "the source of copy_async on the device");
+      to.expect(expected, "copy_async on the device" + copied(bytes, other), stream);
+      from.expect(source, "the source of copy_async on the device", stream);
     }
   }
 }
@@ -79,9 +76,8 @@ void on_the_device(Context& context) {
 void default_stream(Context& context) {
   const Memory memory(context, 0, 4096);
   const Bytes content = pattern(4096, 3);
-  context.upload(0, memory.data(), content, nullptr);
-  expect_bytes(context.download(0, memory.data(), 4096, nullptr), content,
-               "copy_async in the default stream");
+  memory.upload(content, nullptr);
+  memory.expect(content, "copy_async in the default stream");
 }
 
 void in_order(Context& context) {
@@ -107,12 +103,12 @@ void between_devices(Context& context) {
   const Memory here(context, 0, bytes);
   const Memory there(context, 1, bytes);
   const Bytes content = pattern(bytes, 9);
-  context.upload(0, here.data(), content);
+  here.upload(content);
   const Stream stream(context, 0);
   context.must<&D::copy_async>(BRINGUP_DEVICE_TO_DEVICE, 1, there.data(), 0, here.data(), bytes,
                                stream);
   context.synchronize(0, stream);
-  expect_bytes(context.download(1, there.data(), bytes), content, "copy_async between two devices");
+  there.expect(content, "copy_async between two devices");
 }
 
 void fill(Context& context) {
@@ -121,12 +117,11 @@ void fill(Context& context) {
     const Stream stream(context);
     for (const size_t offset : kOffsets) {
       Bytes expected = pattern(memory.bytes(), offset);
-      context.upload(0, memory.data(), expected, stream);
+      memory.upload(expected, stream);
       const auto value = static_cast<uint8_t>(0xa5 ^ offset);
       context.must<&D::fill_async>(0, memory.data() + offset, value, bytes, stream);
       std::fill_n(expected.begin() + static_cast<ptrdiff_t>(offset), bytes, value);
-      expect_bytes(context.download(0, memory.data(), memory.bytes(), stream), expected,
-                   "fill_async" + copied(bytes, offset));
+      memory.expect(expected, "fill_async" + copied(bytes, offset), stream);
     }
   }
 }

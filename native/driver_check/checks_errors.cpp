@@ -44,7 +44,7 @@ std::string own_words(Context& context) {
   const size_t length = strnlen(text, kMost);
   set_activity(nullptr);
   expect(length < kMost, "last_error gave a text that does not end",
-         "NUL within " + std::to_string(kMost) + " characters", "none");
+         concat("NUL within ", kMost, " characters"), "none");
   return {text, length};
 }
 

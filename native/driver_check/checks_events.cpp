@@ -18,16 +18,12 @@ void never_recorded(Context& context) {
   const Event event(context);
   context.must_give<&D::event_query>(BRINGUP_OK, event);
   context.must<&D::event_wait>(event, 0, stream);
-  if (context.has<&D::event_synchronize>()) {
-    context.must<&D::event_synchronize>(event);
-  }
-  context.upload(0, memory.data(), content, stream);
-  expect_bytes(context.download(0, memory.data(), 64, stream), content,
-               "a copy behind event_wait for an event that was never recorded");
+  if (context.has<&D::event_synchronize>()) context.must<&D::event_synchronize>(event);
+  memory.upload(content, stream);
+  memory.expect(content, "a copy behind event_wait for an event that was never recorded", stream);
 }
 
-// What a copy brought must be there as soon as an event behind it says that it is done: looked at
-// from the end, which comes last.
+// What a copy brought must be there once an event behind it is done: looked at from its end.
 void follow_a_copy(Context& context) {
   const size_t bytes = large(context);
   const Memory memory(context, 0, bytes);
@@ -116,7 +112,7 @@ void expect_held(Context& context, const Stream* again, const char* rule) {
   const Memory memory(context, 0, 4096);
   const Bytes before = pattern(4096, 1);
   const Bytes after = pattern(4096, 2);
-  context.upload(0, memory.data(), before);
+  memory.upload(before);
   Bytes result(4096, 0);
   const Stream writer(context);
   const Stream reader(context);
@@ -136,8 +132,7 @@ void expect_held(Context& context, const Stream* again, const char* rule) {
   expect_bytes(result, after, rule);
 }
 
-// The same as hold_a_copy, without any luck: the first stream does not go on before it is allowed
-// to.
+// The same as hold_a_copy, without luck: the first stream waits until it is allowed to go on.
 void hold_a_stream(Context& context) {
   expect_held(context, nullptr,
               "event_wait did not hold the stream back: its copy ran before the event was done");
@@ -154,7 +149,7 @@ void wait_for_a_former_record(Context& context) {
 void wait_for_no_later_record(Context& context) {
   const Memory memory(context, 0, 4096);
   const Bytes content = pattern(4096, 1);
-  context.upload(0, memory.data(), content);
+  memory.upload(content);
   Bytes result(4096, 0);
   const Stream recorder(context);
   const Stream held(context);
@@ -215,8 +210,7 @@ void elapsed(Context& context) {
   std::snprintf(wanted, sizeof wanted, "from 0 to the %g ms that the host saw", most);
   // The clocks of device and host may differ a little.
   expect(milliseconds >= 0 && milliseconds <= most * 1.1 + 1,
-         std::string("event_elapsed says ") + text + " for work that the host waited " +
-             std::to_string(most) + " ms for",
+         concat("event_elapsed says ", text, " for work that the host waited ", most, " ms for"),
          wanted, text);
 }
 

@@ -42,7 +42,7 @@ void error_detail(Context& context) {
     const auto* bytes = reinterpret_cast<const uint8_t*>(&given);
     for (size_t i = size; i < sizeof given; ++i) {
       expect(bytes[i] == 0x5a, "error_detail wrote behind struct_size",
-             "nothing behind byte " + std::to_string(size), "byte " + std::to_string(i));
+             concat("nothing behind byte ", size), concat("byte ", i));
     }
     const bringup_error_detail& detail = given.detail;
     expect(strnlen(detail.kernel, sizeof detail.kernel) < sizeof detail.kernel,
@@ -55,9 +55,8 @@ void error_detail(Context& context) {
 
 void expect_prompt(const char* function, double begun) {
   const double took = now_seconds() - begun;
-  expect(took < 1.5,
-         std::string(function) + " with 20 ms returned after " + std::to_string(took) + " s",
-         "about 20 ms", std::to_string(took) + " s");
+  expect(took < 1.5, concat(function, " with 20 ms returned after ", took, " s"), "about 20 ms",
+         concat(took, " s"));
 }
 
 void timed_waits(Context& context) {
@@ -90,7 +89,7 @@ void reset(Context& context) {
   Bytes sink(bytes);
   const Stream stream(context);
   const Event event(context);
-  context.upload(0, memory.data(), content, stream);
+  memory.upload(content, stream);
   for (int i = 0; i < 20; ++i) {
     context.copy(BRINGUP_HOST_TO_DEVICE, 0, memory.data(), content.data(), bytes, stream);
   }
@@ -99,9 +98,8 @@ void reset(Context& context) {
   context.must_give<&D::event_query>(BRINGUP_OK, event);
   context.synchronize(0, stream);
   const Bytes other = pattern(bytes, 2);
-  context.upload(0, memory.data(), other, stream);
-  expect_bytes(context.download(0, memory.data(), bytes, stream), other,
-               "copies in a stream and memory from before device_reset");
+  memory.upload(other, stream);
+  memory.expect(other, "copies in a stream and memory from before device_reset", stream);
   context.must<&D::event_record>(event, 0, stream);
   context.wait_done(event, 4);
 }
@@ -135,9 +133,8 @@ bringup_pointer_info asked(Context& context, const void* address) {
 }
 
 void expect_kind(const bringup_pointer_info& info, int32_t kind, const char* what) {
-  expect(info.kind == kind,
-         std::string("pointer_info says that ") + what + " is of kind " + std::to_string(info.kind),
-         "kind " + std::to_string(kind), std::to_string(info.kind));
+  expect(info.kind == kind, concat("pointer_info says that ", what, " is of kind ", info.kind),
+         concat("kind ", kind), info.kind);
 }
 
 void pointers(Context& context) {
@@ -148,12 +145,11 @@ void pointers(Context& context) {
     for (const size_t offset : {0, 1, 8191}) {
       const bringup_pointer_info info = asked(context, memory.data() + offset);
       expect_kind(info, BRINGUP_POINTER_DEVICE, "device memory");
-      expect(info.device == device, "pointer_info gives the wrong device", std::to_string(device),
-             std::to_string(info.device));
+      expect(info.device == device, "pointer_info gives the wrong device", device, info.device);
       const bool base = info.base == memory.data() && info.bytes >= kBytes;
       expect(base || (info.base == nullptr && info.bytes == 0),
-             "pointer_info gives " + std::to_string(info.bytes) + " bytes at " + hex(info.base) +
-                 " for an allocation of 8192 bytes",
+             concat("pointer_info gives ", info.bytes, " bytes at ", hex(info.base),
+                    " for an allocation of 8192 bytes"),
              hex(memory.data()), hex(info.base));
     }
   }
@@ -165,8 +161,7 @@ void pointers(Context& context) {
   context.must<&D::host_alloc>(kBytes, &pinned);
   const bringup_pointer_info info = asked(context, static_cast<uint8_t*>(pinned) + 5);
   expect_kind(info, BRINGUP_POINTER_HOST, "memory of host_alloc");
-  expect(info.device == -1, "pointer_info gives a device for host memory", "-1",
-         std::to_string(info.device));
+  expect(info.device == -1, "pointer_info gives a device for host memory", "-1", info.device);
   context.must<&D::host_free>(pinned);
 }
 
@@ -195,15 +190,13 @@ void rows_between(Context& context, const Rows& to, const Rows& from) {
   };
   Bytes expected = target;
   put_rows(expected, to, source, from);
-  context.upload(0, second.data(), target, stream);
+  second.upload(target, stream);
   copy(BRINGUP_HOST_TO_DEVICE, second.data() + to.offset, source.data() + from.offset);
-  expect_bytes(context.download(0, second.data(), to.bytes(), stream), expected,
-               "copy_2d_async to the device");
-  context.upload(0, first.data(), source, stream);
-  context.upload(0, second.data(), target, stream);
+  second.expect(expected, "copy_2d_async to the device", stream);
+  first.upload(source, stream);
+  second.upload(target, stream);
   copy(BRINGUP_DEVICE_TO_DEVICE, second.data() + to.offset, first.data() + from.offset);
-  expect_bytes(context.download(0, second.data(), to.bytes(), stream), expected,
-               "copy_2d_async on the device");
+  second.expect(expected, "copy_2d_async on the device", stream);
   Bytes host = target;
   copy(BRINGUP_DEVICE_TO_HOST, host.data() + to.offset, first.data() + from.offset);
   expect_bytes(host, expected, "copy_2d_async to the host");
@@ -222,7 +215,7 @@ void wide_fill(Context& context) {
   for (const uint32_t size : {1, 2, 4, 8, 16}) {
     for (const size_t count : {size_t{1}, size_t{3}, size_t{100}}) {
       Bytes expected = pattern(kBytes, size);
-      context.upload(0, memory.data(), expected, stream);
+      memory.upload(expected, stream);
       Bytes repeated = pattern(size, count);
       const Bytes kept = repeated;
       context.must<&D::fill_wide_async>(
@@ -232,9 +225,8 @@ void wide_fill(Context& context) {
         std::copy(kept.begin(), kept.end(),
                   expected.begin() + static_cast<ptrdiff_t>(64 + i * size));
       }
-      expect_bytes(context.download(0, memory.data(), kBytes, stream), expected,
-                   "fill_wide_async of " + std::to_string(count) + " times " +
-                       std::to_string(size) + " bytes");
+      memory.expect(expected, concat("fill_wide_async of ", count, " times ", size, " bytes"),
+                    stream);
     }
   }
 }

@@ -31,11 +31,11 @@ void copies_in_order(Context& context) {
   graph.add_copy(BRINGUP_DEVICE_TO_HOST, result.data(), third.data(), kBytes);
   for (uint64_t round = 0; round < 3; ++round) {
     const Bytes content = pattern(kBytes, round);
-    context.upload(0, first.data(), content, stream);
+    first.upload(content, stream);
     graph.launch(stream);
     context.synchronize(0, stream);
     expect_bytes(result, content,
-                 "graph_launch of three copies, the " + std::to_string(round + 1) + ". time");
+                 concat("graph_launch of three copies, the ", round + 1, ". time"));
   }
 }
 
@@ -54,9 +54,8 @@ void two_in_flight(Context& context) {
   }
   context.synchronize(0, stream);
   for (size_t i = 0; i < 2; ++i) {
-    expect_bytes(
-        results[i], contents[i],
-        "graph_launch twice before the former has finished, launch " + std::to_string(i + 1));
+    expect_bytes(results[i], contents[i],
+                 concat("graph_launch twice before the former has finished, launch ", i + 1));
   }
 }
 
@@ -70,8 +69,8 @@ void host_functions(Context& context) {
   for (int i = 0; i < 5; ++i) graph.launch(stream);
   context.synchronize(0, stream);
   expect(runs == 5,
-         "graph_launch five times ran the graph's host function " + std::to_string(runs) + " times",
-         "5", std::to_string(runs));
+         concat("graph_launch five times ran the graph's host function ", runs.load(), " times"),
+         "5", runs.load());
 }
 
 void kernels(Context& context) {

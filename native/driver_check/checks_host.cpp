@@ -45,24 +45,22 @@ void view(Context& context) {
   const Memory memory(context, 0, kBytes);
   const Bytes before = pattern(kBytes, 1);
   const Bytes after = pattern(kBytes, 2);
-  context.upload(0, memory.data(), before);
+  memory.upload(before);
   uint8_t* seen = view_of(context, memory.data());
   set_activity("the memory that host_view gave");
   expect_bytes(seen, before.data(), kBytes,
                "host_view does not show what was copied to the device");
   std::copy(after.begin(), after.end(), seen);
   set_activity(nullptr);
-  expect_bytes(context.download(0, memory.data(), kBytes), after,
-               "the device does not see what was written through host_view");
+  memory.expect(after, "the device does not see what was written through host_view");
   for (const size_t offset : {1, 64, 4095}) {
     const uint8_t* inner = view_of(context, memory.data() + offset);
     set_activity("the memory that host_view gave");
-    expect_bytes(
-        inner, after.data() + offset, kBytes - offset,
-        "host_view of an address " + std::to_string(offset) + " bytes within an allocation");
+    expect_bytes(inner, after.data() + offset, kBytes - offset,
+                 concat("host_view of an address ", offset, " bytes within an allocation"));
     set_activity(nullptr);
   }
-  context.upload(0, memory.data(), before);
+  memory.upload(before);
   set_activity("the memory that host_view gave");
   expect_bytes(seen, before.data(), kBytes, "host_view does not show what was copied later");
   set_activity(nullptr);
@@ -106,11 +104,11 @@ void functions_in_order(Context& context) {
   context.synchronize(0, stream);
   expect(sequence.next == kTurns,
          "stream_synchronize returned before every host_func of the stream had run",
-         std::to_string(kTurns) + " functions", std::to_string(sequence.next));
+         concat(kTurns, " functions"), sequence.next.load());
   expect(sequence.wrong == 0,
-         "host_func ran " + std::to_string(sequence.wrong) + " of " + std::to_string(kTurns) +
-             " functions out of order, or before the copy in front of them was done",
-         "in stream order", std::to_string(sequence.wrong) + " out of order");
+         concat("host_func ran ", sequence.wrong.load(), " of ", kTurns,
+                " functions out of order, or before the copy in front of them was done"),
+         "in stream order", concat(sequence.wrong.load(), " out of order"));
 }
 
 }  // namespace

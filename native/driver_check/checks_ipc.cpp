@@ -20,8 +20,7 @@ namespace {
 
 constexpr size_t kBytes = 100'000;
 
-// The other process: it shows what it found in the memory, writes a pattern there, says "!" and
-// ends when its input does.
+// The other process: shows what the memory holds, writes a pattern, says "!", ends with its input.
 class Opener {
  public:
   Opener(const Context& context, const bringup_ipc_handle& handle) {
@@ -57,7 +56,7 @@ class Opener {
       done += static_cast<size_t>(got);
     }
     expect(done == bytes, "the process that opened a handle ended early", "its memory",
-           std::to_string(done) + " bytes of it");
+           concat(done, " bytes of it"));
     return found;
   }
   // 0: it ended in order.
@@ -88,17 +87,16 @@ void both_ways(Context& context) {
   const Memory before(context, 0, 1000);
   const Memory memory(context, 0, kBytes);
   const Bytes content = pattern(kBytes, 1);
-  context.upload(0, memory.data(), content);
+  memory.upload(content);
   for (const int signal : {0, SIGKILL}) {
     Opener opener(context, export_of(context, memory));
     expect_bytes(opener.read(kBytes), content, "memory that another process opened");
     opener.read(1);
-    expect_bytes(context.download(0, memory.data(), kBytes), pattern(kBytes, 2),
-                 "memory that another process wrote");
+    memory.expect(pattern(kBytes, 2), "memory that another process wrote");
     const int status = opener.end(signal);
     expect(signal != 0 || status == 0, "the process that opened a handle failed at its end",
-           "exit code 0", "status " + std::to_string(status));
-    context.upload(0, memory.data(), content);
+           "exit code 0", concat("status ", status));
+    memory.upload(content);
   }
 }
 

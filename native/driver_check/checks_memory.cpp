@@ -13,8 +13,7 @@ constexpr size_t kMiB = 1 << 20;
 
 void require_aligned(const void* address, size_t alignment) {
   expect(reinterpret_cast<uintptr_t>(address) % alignment == 0,
-         "mem_alloc gave " + hex(address) + ", which is not aligned to " +
-             std::to_string(alignment) + " bytes",
+         concat("mem_alloc gave ", hex(address), ", which is not aligned to ", alignment, " bytes"),
          "the alignment of the properties", hex(address));
 }
 
@@ -41,12 +40,11 @@ void every_byte(Context& context) {
     const size_t bytes = 1 + (i * 977) % 9000;
     kept.emplace_back(context, 0, bytes);
     expected.push_back(pattern(bytes, i));
-    context.upload(0, kept.back().data(), expected.back());
+    kept.back().upload(expected.back());
   }
   for (size_t i = 0; i < kept.size(); ++i) {
-    expect_bytes(context.download(0, kept[i].data(), kept[i].bytes()), expected[i],
-                 "allocation " + std::to_string(i) + " of " + std::to_string(kept.size()) +
-                     " does not hold what was copied into it");
+    kept[i].expect(expected[i], concat("allocation ", i, " of ", kept.size(),
+                                       " does not hold what was copied into it"));
   }
 }
 
@@ -64,9 +62,8 @@ void memory_info(Context& context) {
   const Info found = info(context);  // the kit's table sees more free memory than there is
   const uint64_t total = context.props(0).total_memory;
   expect(found.total > 0 && found.total <= total,
-         "mem_info says that there are " + std::to_string(found.total) +
-             " bytes, device_props says " + std::to_string(total),
-         "no more than total_memory", std::to_string(found.total));
+         concat("mem_info says that there are ", found.total, " bytes, device_props says ", total),
+         "no more than total_memory", found.total);
 }
 
 void memory_in_use(Context& context) {
@@ -76,16 +73,15 @@ void memory_in_use(Context& context) {
   const Memory memory(context, 0, bytes);
   const Info after = info(context);
   expect(after.free_bytes + bytes <= before.free_bytes + kMiB,
-         "mem_info does not count an allocation of " + std::to_string(bytes) + " bytes",
-         "at most " + std::to_string(before.free_bytes - bytes + kMiB) + " bytes are free",
-         std::to_string(after.free_bytes));
+         concat("mem_info does not count an allocation of ", bytes, " bytes"),
+         concat("at most ", before.free_bytes - bytes + kMiB, " bytes are free"), after.free_bytes);
 }
 
 void require_usable(Context& context) {
   const Memory memory(context, 0, 4096);
   const Bytes content = pattern(4096, 5);
-  context.upload(0, memory.data(), content);
-  expect_bytes(context.download(0, memory.data(), 4096), content, "memory after a refusal");
+  memory.upload(content);
+  memory.expect(content, "memory after a refusal");
 }
 
 void too_much(Context& context) {
@@ -108,8 +104,8 @@ std::vector<void*> take_all(Context& context, size_t chunk, size_t limit) {
     if (status == BRINGUP_OK) {
       taken.push_back(address);
       expect(taken.size() * chunk <= limit,
-             "mem_alloc gave " + std::to_string(taken.size() * chunk) +
-                 " bytes of a device that has " + std::to_string(limit) + " bytes",
+             concat("mem_alloc gave ", taken.size() * chunk, " bytes of a device that has ", limit,
+                    " bytes"),
              "BRINGUP_OUT_OF_MEMORY", "BRINGUP_OK");
       continue;
     }
@@ -132,7 +128,7 @@ void used_up(Context& context) {
   for (void* address : again) context.must<&D::mem_free>(0, address);
   expect(again.size() == taken.size(),
          "after mem_free of everything less memory can be had than before",
-         std::to_string(taken.size()) + " allocations", std::to_string(again.size()));
+         concat(taken.size(), " allocations"), again.size());
 }
 
 void leaks(Context& context) {
@@ -143,8 +139,8 @@ void leaks(Context& context) {
       void* address = nullptr;
       const int32_t status = context.call<&D::mem_alloc>(0, bytes, &address);
       expect(status == BRINGUP_OK,
-             "mem_free gives nothing back: mem_alloc of " + std::to_string(bytes) +
-                 " bytes returned " + status_name(status) + " the " + std::to_string(i) + ". time",
+             concat("mem_free gives nothing back: mem_alloc of ", bytes, " bytes returned ",
+                    status_name(status), " the ", i, ". time"),
              "BRINGUP_OK", status_name(status));
       context.must<&D::mem_free>(0, address);
     }
@@ -155,11 +151,10 @@ void leaks(Context& context) {
     cycles(20);
     const Info after = info(context);
     expect(after.free_bytes + bytes / 2 >= before.free_bytes,
-           "mem_free gives nothing back: after 20 times mem_alloc and mem_free of " +
-               std::to_string(bytes) + " bytes " +
-               std::to_string(before.free_bytes - std::min(after.free_bytes, before.free_bytes)) +
-               " bytes less are free",
-           std::to_string(before.free_bytes) + " bytes free", std::to_string(after.free_bytes));
+           concat("mem_free gives nothing back: after 20 times mem_alloc and mem_free of ", bytes,
+                  " bytes ", before.free_bytes - std::min(after.free_bytes, before.free_bytes),
+                  " bytes less are free"),
+           concat(before.free_bytes, " bytes free"), after.free_bytes);
   }
   cycles(200);  // five times total_memory
 }

@@ -18,8 +18,7 @@ void launch(Context& context) {
     work.launch(on.stream);
     context.synchronize(0, on.stream);
     expected = accumulated(expected, values, static_cast<int32_t>(grid + 1));
-    expect_bytes(on.result(), expected,
-                 "launch of a kernel over a grid of " + std::to_string(grid));
+    expect_bytes(on.result(), expected, concat("launch of a kernel over a grid of ", grid));
     work.expect_released(1, "after the launch");
   }
 }
@@ -58,7 +57,7 @@ void failure(Context& context) {
          "last_error does not name the operator whose kernel failed", work.name(), said);
   work.expect_released(1, "after the launch of a kernel that fails");
   context.must<&D::stream_synchronize>(0, stream);  // it is reported once
-  context.upload(0, out.data(), integers(kCount, 1, 1), stream);
+  out.upload(integers(kCount, 1, 1), stream);
 }
 
 void unknown(Context& context) {

@@ -16,8 +16,8 @@ void handles(Context& context) {
     const void* first = handle_of(context, kind, one);
     const void* again = handle_of(context, kind, one);
     expect(first == again,
-           "native_handle gives another object of kind " + std::to_string(kind) + " each time",
-           hex(first), hex(again));
+           concat("native_handle gives another object of kind ", kind, " each time"), hex(first),
+           hex(again));
   }
   const void* queue = handle_of(context, BRINGUP_NATIVE_QUEUE, one);
   for (const bringup_stream stream : {static_cast<bringup_stream>(other), bringup_stream{}}) {

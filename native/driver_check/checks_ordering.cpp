@@ -16,8 +16,7 @@ size_t buffer_bytes(Context& context) {
   return std::min<size_t>(64 << 10, context.props(0).total_memory / 32);
 }
 
-// A token goes through a row of buffers, each step in another stream behind the event of the
-// former.
+// A token goes through a row of buffers, each step in another stream behind the former's event.
 void pipeline(Context& context) {
   const size_t bytes = buffer_bytes(context);
   std::deque<Memory> buffers;
@@ -45,9 +44,8 @@ void pipeline(Context& context) {
   for (const Stream& stream : streams) context.synchronize(0, stream);
   for (size_t round = 0; round < contents.size(); ++round) {
     expect_bytes(results[round], contents[round],
-                 "what went through " + std::to_string(kBuffers) +
-                     " streams, each behind an event of the former, in round " +
-                     std::to_string(round));
+                 concat("what went through ", kBuffers,
+                        " streams, each behind an event of the former, in round ", round));
   }
 }
 
@@ -65,7 +63,7 @@ class RandomProgram {
     for (size_t i = 0; i < kBuffers; ++i) {
       host_[i] = pattern(bytes_, i);
       buffers_.emplace_back(context, 0, bytes_);
-      context.upload(0, buffers_.back().data(), host_[i]);
+      buffers_.back().upload(host_[i]);
       sources_.push_back(pattern(bytes_, seed * 100 + i));
     }
     for (size_t i = 0; i < kStreams; ++i) streams_.emplace_back(context);
@@ -75,10 +73,8 @@ class RandomProgram {
     for (size_t step = 0; step < kSteps; ++step) one_step();
     for (const Stream& stream : streams_) context_.synchronize(0, stream);
     for (size_t i = 0; i < kBuffers; ++i) {
-      expect_bytes(context_.download(0, buffers_[i].data(), bytes_), host_[i],
-                   "buffer " + std::to_string(i) + " after " + std::to_string(kSteps) +
-                       " copies and fills in " + std::to_string(kStreams) +
-                       " streams, ordered by events");
+      buffers_[i].expect(host_[i], concat("buffer ", i, " after ", kSteps, " copies and fills in ",
+                                          kStreams, " streams, ordered by events"));
     }
   }
 

@@ -12,8 +12,7 @@ namespace {
 
 constexpr double kChildSeconds = 5;
 
-// What a child of fork() calls, and the exit code that it ends with: the number of the first call
-// that did not fail, or 0.
+// What a child of fork() calls; it exits with the number of the first call that did not fail, or 0.
 int calls_in_child(Context& context, const Memory& memory, const Bytes& content) {
   void* address = nullptr;
   bringup_stream stream = nullptr;
@@ -48,7 +47,7 @@ void forked_child(Context& context) {
   const Memory memory(context, 0, 4096);
   const Bytes content = pattern(4096, 1);
   const Stream stream(context);
-  context.upload(0, memory.data(), content, stream);
+  memory.upload(content, stream);
   const pid_t child = fork();
   if (child == 0) {
     int code = 99;
@@ -60,8 +59,8 @@ void forked_child(Context& context) {
   }
   const int status = wait_for(child);
   expect(!WIFSIGNALED(status),
-         "a call in a child of fork() ended it with signal " + std::to_string(WTERMSIG(status)),
-         "a failure", "a crash");
+         concat("a call in a child of fork() ended it with signal ", WTERMSIG(status)), "a failure",
+         "a crash");
   constexpr const char* kCalls[] = {
       "", "mem_alloc", "stream_create", "event_create", "copy_async", "stream_synchronize"};
   const int code = WEXITSTATUS(status);
@@ -70,9 +69,8 @@ void forked_child(Context& context) {
                   "BRINGUP_ERROR", "BRINGUP_OK");
   }
   expect(code == 0, "a call in a child of fork() broke another rule", "BRINGUP_ERROR",
-         "exit code " + std::to_string(code));
-  expect_bytes(context.download(0, memory.data(), 4096, stream), content,
-               "memory of the parent after a fork()");
+         concat("exit code ", code));
+  memory.expect(content, "memory of the parent after a fork()", stream);
 }
 
 // Nothing is waited for: the process ends right after this.

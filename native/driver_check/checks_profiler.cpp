@@ -31,12 +31,11 @@ std::vector<bringup_record> read_all(Context& context, int32_t capacity) {
     uint64_t lost = 0;
     context.must<&D::profiler_read>(0, some.data(), capacity, &count, &lost);
     expect(count >= 0 && count <= capacity,
-           "profiler_read gave " + std::to_string(count) + " records where there was room for " +
-               std::to_string(capacity),
-           "at most " + std::to_string(capacity), std::to_string(count));
+           concat("profiler_read gave ", count, " records where there was room for ", capacity),
+           concat("at most ", capacity), count);
     expect(some.back().kind == 12345, "profiler_read wrote behind `capacity` records",
            "nothing there", "a record");
-    expect(lost == 0, "profiler_read lost records of a few copies", "0", std::to_string(lost));
+    expect(lost == 0, "profiler_read lost records of a few copies", "0", lost);
     if (count == 0) return all;
     all.insert(all.end(), some.begin(), some.begin() + count);
   }
@@ -50,7 +49,7 @@ void expect_record(const bringup_record& record, int64_t from, int64_t to) {
          "begin <= end", times);
   expect(record.begin >= from - kSlack && record.end <= to + kSlack,
          "profiler_read: a record lies outside of the time of its work",
-         "from " + std::to_string(from) + " to " + std::to_string(to) + " (CLOCK_REALTIME)", times);
+         concat("from ", from, " to ", to, " (CLOCK_REALTIME)"), times);
 }
 
 void records(Context& context) {
@@ -60,29 +59,29 @@ void records(Context& context) {
   const Stream second(context);
   context.must<&D::profiler_start>(0);
   const int64_t from = wall_clock();
-  for (int i = 0; i < 3; ++i) context.upload(0, memory.data(), content, first);
+  for (int i = 0; i < 3; ++i) memory.upload(content, first);
   context.download(0, memory.data(), kBytes, second);
   const int64_t to = wall_clock();
   context.must<&D::profiler_stop>(0);
-  context.upload(0, memory.data(), content, first);  // behind the stop: no record
+  memory.upload(content, first);  // behind the stop: no record
   std::map<bringup_stream, uint64_t> numbers;
   const std::vector<bringup_record> all = read_all(context, 2);
   for (const bringup_record& record : all) {
     expect_record(record, from, to);
     expect(record.kind == BRINGUP_RECORD_COPY && record.device == 0 && record.bytes == kBytes,
-           "profiler_read: a record is not that of a copy of " + std::to_string(kBytes) + " bytes",
-           "kind " + std::to_string(BRINGUP_RECORD_COPY),
-           "kind " + std::to_string(record.kind) + ", " + std::to_string(record.bytes) + " bytes");
+           concat("profiler_read: a record is not that of a copy of ", kBytes, " bytes"),
+           concat("kind ", BRINGUP_RECORD_COPY),
+           concat("kind ", record.kind, ", ", record.bytes, " bytes"));
     uint64_t& number = numbers[record.stream];
     expect(record.number == number, "profiler_read: the records of a stream are not counted from 0",
-           std::to_string(number), std::to_string(record.number));
+           number, record.number);
     ++number;
   }
   const auto of = [&](bringup_stream stream) { return numbers[stream]; };
   expect(of(first) == 3 && of(second) == 1,
-         "profiler_read gave " + std::to_string(of(first)) + " and " + std::to_string(of(second)) +
-             " records of two streams with 3 copies and 1",
-         "3 and 1", std::to_string(of(first)) + " and " + std::to_string(of(second)));
+         concat("profiler_read gave ", of(first), " and ", of(second),
+                " records of two streams with 3 copies and 1"),
+         "3 and 1", concat(of(first), " and ", of(second)));
 }
 
 std::vector<char> content_of(const char* path) {

@@ -37,7 +37,7 @@ void synchronize_device(Context& context) {
   const size_t bytes = large(context) / 4;
   const Memory memory(context, 0, bytes);
   const Bytes content = pattern(bytes, 2);
-  context.upload(0, memory.data(), content);
+  memory.upload(content);
   std::vector<Bytes> results(4, Bytes(bytes, 0));
   std::deque<Stream> streams;
   for (size_t i = 0; i < results.size(); ++i) {
@@ -73,13 +73,13 @@ void destroy(Context& context) {
   const Memory memory(context, 0, 4096);
   for (int i = 0; i < 50; ++i) {
     const Stream stream(context);
-    context.upload(0, memory.data(), content, stream);
+    memory.upload(content, stream);
     bringup_stream handle = nullptr;
     context.must<&D::stream_create>(0, 0, &handle);
-    context.upload(0, memory.data(), content, handle);
+    memory.upload(content, handle);
     context.must<&D::stream_destroy>(handle);
   }
-  expect_bytes(context.download(0, memory.data(), 4096), content, "memory after stream_destroy");
+  memory.expect(content, "memory after stream_destroy");
 }
 
 void priorities(Context& context) {
@@ -91,9 +91,8 @@ void priorities(Context& context) {
   const Bytes content = pattern(4096, 6);
   for (const int32_t priority : {props.greatest_priority, 0, props.least_priority}) {
     const Stream stream(context, 0, priority);
-    context.upload(0, memory.data(), content, stream);
-    expect_bytes(context.download(0, memory.data(), 4096, stream), content,
-                 "a copy in a stream of priority " + std::to_string(priority));
+    memory.upload(content, stream);
+    memory.expect(content, concat("a copy in a stream of priority ", priority), stream);
   }
 }
 

@@ -27,11 +27,11 @@ void functions(Context& context) {
   for (const char* at = name; *at != '\0'; ++at) {
     const bool good = std::islower(static_cast<unsigned char>(*at)) != 0 || *at == '_' ||
                       (at != name && std::isdigit(static_cast<unsigned char>(*at)) != 0);
-    expect(good, "device_name is '" + std::string(name) + "'",
+    expect(good, concat("device_name is '", name, "'"),
            "lower case letters, digits and underscores, beginning with a letter", name);
   }
   expect(std::strncmp(name, "cpu", 3) != 0 && std::strncmp(name, "cuda", 4) != 0,
-         "device_name is '" + std::string(name) + "'", "not cpu* or cuda*", name);
+         concat("device_name is '", name, "'"), "not cpu* or cuda*", name);
   expect(table.description == nullptr || strnlen(table.description, 1024) < 1024,
          "description does not end", "less than 1024 characters", "no end");
   require_together(table, "host_alloc host_free");
@@ -47,19 +47,18 @@ void functions(Context& context) {
 
 void count(Context& context) {
   const int32_t first = context.device_count();
-  expect(first >= 1, "it has no device", "1 to 64", std::to_string(first));
-  expect(first <= 64, "it has " + std::to_string(first) + " devices, at most 64 are supported",
-         "1 to 64", std::to_string(first));
+  expect(first >= 1, "it has no device", "1 to 64", first);
+  expect(first <= 64, concat("it has ", first, " devices, at most 64 are supported"), "1 to 64",
+         first);
   const int32_t second = context.device_count();
-  expect(first == second, "device_count changes from call to call", std::to_string(first),
-         std::to_string(second));
+  expect(first == second, "device_count changes from call to call", first, second);
 }
 
 void check_dtypes(const std::string& of, uint64_t dtypes) {
   if (dtypes == 0) return;
   const bool good = (dtypes & BRINGUP_DTYPE_INT64) != 0 && (dtypes & BRINGUP_DTYPE_BOOL) != 0;
-  expect(good, "device_props: the dtypes" + of + " lack int64 or bool", "both bits are set",
-         std::to_string(dtypes));
+  expect(good, concat("device_props: the dtypes", of, " lack int64 or bool"), "both bits are set",
+         dtypes);
 }
 
 void properties(Context& context) {
@@ -68,31 +67,32 @@ void properties(Context& context) {
     const bringup_device_props props = context.props(device);
     const std::string of = " of device " + std::to_string(device);
     const auto flag = [&](const char* name, uint32_t value) {
-      expect(value <= 1, "device_props: " + std::string(name) + of + " is " + std::to_string(value),
-             "0 or 1", std::to_string(value));
+      expect(value <= 1, concat("device_props: ", name, of, " is ", value), "0 or 1", value);
     };
     flag("supports_float64", props.supports_float64);
     flag("supports_int64", props.supports_int64);
     flag("host_visible_memory", props.host_visible_memory);
     flag("runs_host_code", props.runs_host_code);
     expect(props.host_visible_memory == 0 || context.raw().host_view != nullptr,
-           "device_props: host_visible_memory" + of + " is 1, and host_view is NULL", "host_view",
-           "NULL");
+           concat("device_props: host_visible_memory", of, " is 1, and host_view is NULL"),
+           "host_view", "NULL");
     const uint32_t alignment = props.alignment;
     expect(alignment == 0 || (alignment >= 64 && (alignment & (alignment - 1)) == 0),
-           "device_props: the alignment" + of + " is " + std::to_string(alignment),
-           "0, or a power of two that is at least 64", std::to_string(alignment));
+           concat("device_props: the alignment", of, " is ", alignment),
+           "0, or a power of two that is at least 64", alignment);
     expect(props.greatest_priority <= 0 && props.least_priority >= 0,
-           "device_props: the priorities" + of + " do not hold 0",
+           concat("device_props: the priorities", of, " do not hold 0"),
            "greatest_priority <= 0 <= least_priority",
-           std::to_string(props.greatest_priority) + " to " + std::to_string(props.least_priority));
+           concat(props.greatest_priority, " to ", props.least_priority));
     expect(strnlen(props.driver_version, sizeof props.driver_version) < sizeof props.driver_version,
-           "device_props: driver_version" + of + " does not end", "NUL-terminated text", "no end");
+           concat("device_props: driver_version", of, " does not end"), "NUL-terminated text",
+           "no end");
     check_dtypes(of, props.dtypes);
     bringup_device_props again = context.props(device);
     expect(std::memcmp(again.name, props.name, sizeof props.name) == 0 &&
                again.total_memory == props.total_memory,
-           "device_props" + of + " changes from call to call", "the same properties", "others");
+           concat("device_props", of, " changes from call to call"), "the same properties",
+           "others");
   }
 }
 
@@ -108,14 +108,12 @@ void old_properties(Context& context) {
   // Not through the kit's table of checks, which gives a structure of its own.
   const int32_t status = recorded_call(context.journal(), *find_field("device_props"),
                                        context.raw().device_props, 0, &given.props);
-  expect(status == BRINGUP_OK, "device_props returned " + std::string(status_name(status)),
-         "BRINGUP_OK", status_name(status));
+  expect(status == BRINGUP_OK, concat("device_props returned ", status_name(status)), "BRINGUP_OK",
+         status_name(status));
   const auto* bytes = reinterpret_cast<const uint8_t*>(&given);
   for (size_t i = size; i < sizeof given; ++i) {
-    expect(bytes[i] == 0x5a,
-           "device_props wrote byte " + std::to_string(i) + " of a structure of " +
-               std::to_string(size),
-           "nothing behind struct_size", std::to_string(bytes[i]));
+    expect(bytes[i] == 0x5a, concat("device_props wrote byte ", i, " of a structure of ", size),
+           "nothing behind struct_size", bytes[i]);
   }
 }
 

@@ -36,11 +36,10 @@ void in_threads(const std::function<void(size_t)>& body) {
   if (first) throw Failure(*first);
 }
 
-void round_trip(Context& context, const Memory& memory, bringup_stream stream, uint64_t seed) {
+void round_trip(const Memory& memory, bringup_stream stream, uint64_t seed) {
   const Bytes content = pattern(memory.bytes(), seed);
-  context.upload(0, memory.data(), content, stream);
-  expect_bytes(context.download(0, memory.data(), memory.bytes(), stream), content,
-               "copy_async while other threads use the driver");
+  memory.upload(content, stream);
+  memory.expect(content, "copy_async while other threads use the driver", stream);
 }
 
 void own_streams(Context& context) {
@@ -48,9 +47,7 @@ void own_streams(Context& context) {
   in_threads([&](size_t number) {
     const Memory memory(context, 0, bytes);
     const Stream stream(context);
-    for (uint64_t round = 0; round < 20; ++round) {
-      round_trip(context, memory, stream, number * 100 + round);
-    }
+    for (uint64_t round = 0; round < 20; ++round) round_trip(memory, stream, number * 100 + round);
   });
 }
 
@@ -59,9 +56,7 @@ void one_stream(Context& context) {
   const Stream stream(context);
   in_threads([&](size_t number) {
     const Memory memory(context, 0, bytes);
-    for (uint64_t round = 0; round < 20; ++round) {
-      round_trip(context, memory, stream, number * 100 + round);
-    }
+    for (uint64_t round = 0; round < 20; ++round) round_trip(memory, stream, number * 100 + round);
   });
 }
 

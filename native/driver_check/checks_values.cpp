@@ -30,9 +30,9 @@ void launch(Context& context) {
                           block);
     context.must<&D::launch_values>(0, on.stream, work.launch());
     expected = added(expected, kValues, factor);
-    expect_bytes(on.result(), expected,
-                 "launch_values over a grid of " + std::to_string(grid.x) + " x " +
-                     std::to_string(grid.y) + " x " + std::to_string(grid.z) + " blocks");
+    expect_bytes(
+        on.result(), expected,
+        concat("launch_values over a grid of ", grid.x, " x ", grid.y, " x ", grid.z, " blocks"));
     factor += 4;
   }
 }
@@ -54,9 +54,8 @@ void shared(Context& context) {
   launch.shared_bytes = kThreads * sizeof(int32_t);
   launch.name = "check::shared";
   context.must<&D::launch_values>(0, stream, &launch);
-  expect_bytes(context.download(0, out.data(), kBlocks * sizeof(int32_t), stream),
-               integers(kBlocks, kThreads * (kThreads - 1) / 2, kThreads),
-               "what the threads of each block have left in its shared memory");
+  out.expect(integers(kBlocks, kThreads * (kThreads - 1) / 2, kThreads),
+             "what the threads of each block have left in its shared memory", stream);
 }
 
 void work_items(Context& context) {
@@ -72,8 +71,8 @@ void work_items(Context& context) {
     context.must<&D::launch_values>(0, on.stream, work.launch());
     expected = added(expected, kValues, factor);
     expect_bytes(on.result(), expected,
-                 "launch_values with " + std::to_string(grid.x * block.x) + " x " +
-                     std::to_string(grid.y) + " x " + std::to_string(grid.z) + " work items");
+                 concat("launch_values with ", grid.x * block.x, " x ", grid.y, " x ", grid.z,
+                        " work items"));
     factor += 4;
   }
 }

@@ -132,6 +132,10 @@ Memory::Memory(Context& context, int32_t device, size_t bytes)
 }
 Memory::~Memory() { context_.give_back<&D::mem_free>(device_, address_); }
 
+void Memory::expect(const Bytes& content, const std::string& what, bringup_stream stream) const {
+  expect_bytes(context_.download(device_, address_, bytes_, stream), content, what);
+}
+
 Stream::Stream(Context& context, int32_t device, int32_t priority)
     : Held(context), device_(device) {
   context_.must<&D::stream_create>(device, priority, &handle_);
@@ -206,11 +210,6 @@ void expect_bytes(const uint8_t* got, const uint8_t* expected, size_t bytes,
 
 void expect_bytes(const Bytes& got, const Bytes& expected, const std::string& what) {
   expect_bytes(got.data(), expected.data(), expected.size(), what);
-}
-
-void expect(bool holds, const std::string& reason, const std::string& expected,
-            const std::string& got) {
-  if (!holds) throw Failure{reason, expected, got};
 }
 
 void pause_milliseconds(int milliseconds) {

@@ -1,5 +1,4 @@
-// What a check works with: the driver, behind the checks that the kit makes at every call, and
-// memory, streams and events that go back by themselves.
+// What a check works with: the driver, behind the kit's own checks, and what goes back by itself.
 #pragma once
 
 #include <atomic>
@@ -10,14 +9,14 @@
 #include <vector>
 
 #include "driver_check/calls.h"
+#include "engine/util/concat.h"
 
 namespace bringup::driver_check {
 
 using Bytes = std::vector<uint8_t>;
 using D = bringup_driver;  // for &D::mem_alloc
 
-// A rule that does not hold. Written into the journal at once: what follows, as memory goes back,
-// may hang or crash for the same reason.
+// A rule that does not hold, journalled at once: giving memory back may hang or crash as well.
 struct Failure {
   Failure(std::string why, std::string wanted, std::string had);
   std::string reason;
@@ -44,8 +43,7 @@ class Gate {
   ~Gate() { open(); }
   Gate(const Gate&) = delete;
   Gate& operator=(const Gate&) = delete;
-  // Skips the check where the stream is not held up: the driver runs host functions before
-  // host_func returns, and so has no pending work.
+  // Skips the check where the driver runs host functions before host_func returns.
   void require_holding() const;
   void open();
 
@@ -61,8 +59,7 @@ class Gate {
 
 class Context {
  public:
-  // `table`: behind the kit's checks, with its substitutes for what the driver has not; `raw`: the
-  // driver's own.
+  // `table`: behind the kit's checks, with its substitutes; `raw`: the driver's own.
   Context(const bringup_driver& table, const bringup_driver& raw, Journal& journal,
           const Kernels& kernels, const std::string& library = "")
       : table_(table), raw_(raw), journal_(journal), kernels_(kernels), library_(library) {}
@@ -112,16 +109,15 @@ class Context {
                   "a failure", "BRINGUP_OK"};
   }
 
-  // A query fails the check unless it says that there is work: that behind a gate, which is
-  // `where`.
+  // A query fails the check unless it says that there is work, behind a gate that is `where`.
   template <auto Query, class... Arguments>
   void must_be_pending(const Gate& gate, const char* where, const Arguments&... arguments) {
     gate.require_holding();
     const int32_t status = call<Query>(arguments...);
     gate.require_holding();
     if (status == BRINGUP_NOT_READY) return;
-    throw Failure{std::string(field_of<Query>().name) + " returned " + status_name(status) +
-                      " while a host function " + where + " had not ended",
+    throw Failure{concat(field_of<Query>().name, " returned ", status_name(status),
+                         " while a host function ", where, " had not ended"),
                   "BRINGUP_NOT_READY", status_name(status)};
   }
 
@@ -182,6 +178,11 @@ class Memory : Held {
   ~Memory();
   uint8_t* data() const { return static_cast<uint8_t*>(address_); }
   size_t bytes() const { return bytes_; }
+  void upload(const Bytes& content, bringup_stream stream = nullptr) const {
+    context_.upload(device_, address_, content, stream);
+  }
+  // Fails where the memory holds something else. `what`: "the memory after the copy".
+  void expect(const Bytes& content, const std::string& what, bringup_stream stream = nullptr) const;
 
  private:
   int32_t device_;
@@ -216,8 +217,10 @@ Bytes pattern(size_t bytes, uint64_t seed);
 void expect_bytes(const uint8_t* got, const uint8_t* expected, size_t bytes,
                   const std::string& what);
 void expect_bytes(const Bytes& got, const Bytes& expected, const std::string& what);
-void expect(bool holds, const std::string& reason, const std::string& expected,
-            const std::string& got);
+template <class Wanted, class Got>
+void expect(bool holds, const std::string& reason, const Wanted& wanted, const Got& got) {
+  if (!holds) throw Failure{reason, concat(wanted), concat(got)};
+}
 void pause_milliseconds(int milliseconds);
 
 }  // namespace bringup::driver_check

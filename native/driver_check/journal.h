@@ -1,5 +1,4 @@
-// What a child did, in memory that its parent reads when the child has crashed or hangs: every call
-// of the driver is written down before it is made.
+// What a child did, shared with its parent: every call of the driver is written before it is made.
 #pragma once
 
 #include <atomic>
@@ -32,8 +31,7 @@ class Journal {
   void end(Outcome outcome, const std::string& reason = "");
   bool has_failure() const { return failed_.load() != 0; }
 
-  // A line for a call that begins, and its completion. Never one whose call has not ended: where
-  // all lines have such calls, one that is not kept.
+  // A line for a call that begins, and its end; one not kept where no call has ended.
   CallLine* call(const char* function, const std::string& text);
   static void done(CallLine* line, const std::string& result);
 
@@ -42,8 +40,7 @@ class Journal {
   std::string reason() const { return reason_; }
   std::string expected() const { return expected_; }
   std::string got() const { return got_; }
-  // Calls in the order in which they began; where there were too many, the middle is left out and
-  // said so.
+  // Calls in the order in which they began; says so where it leaves out the middle.
   std::vector<std::string> calls() const;
   // The function of a call that has not returned, or of the last one; "" when there was none.
   std::string last_function() const;

@@ -137,9 +137,7 @@ void Work::add_to(bringup_graph graph) const {
 }
 
 int32_t Work::update(bringup_graph graph, int32_t kernel) const {
-  if (launched_) {
-    return context_.call<&D::graph_update_kernel>(graph, kernel, launched_->launch());
-  }
+  if (launched_) return context_.call<&D::graph_update_kernel>(graph, kernel, launched_->launch());
   return context_.call<&D::graph_update_values>(graph, kernel, values_->launch());
 }
 
@@ -158,8 +156,8 @@ const char* Work::name() const {
 void Work::expect_released(int times, const std::string& when) const {
   if (!launched_) return;
   const int released = launched_->released();
-  expect(released == times, when + " release was called " + std::to_string(released) + " times",
-         std::to_string(times), std::to_string(released));
+  expect(released == times, concat(when, " release was called ", released, " times"), times,
+         released);
 }
 
 Arrays::Arrays(Context& of, const Bytes& sums, const Bytes& values)

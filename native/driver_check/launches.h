@@ -1,5 +1,4 @@
-// The device code of the checks (src/bringup/devices/driver_check_kernels.cpp): what a launch of it
-// needs.
+// Launches of the checks' device code (src/bringup/devices/driver_check_kernels.cpp).
 #pragma once
 
 #include <atomic>
@@ -49,8 +48,7 @@ class Accumulate {
 };
 
 // A launch of check_values(out, x, count, threads, factor, single, number), elementwise over int32:
-// out += x * factor + single * number, which is `added`. `number` is a double where the device has
-// any.
+// out += x * factor + `added`, which is single * number, a double where the device has any.
 class ValuesWork {
  public:
   ValuesWork(Context& context, bringup_kernel_fn fn, uint8_t* out, uint8_t* x, int64_t count,
@@ -69,8 +67,7 @@ class ValuesWork {
   bringup_launch_values_args launch_{};
 };
 
-// out += x * factor in the form that the driver takes: check_accumulate by `launch`, or where it
-// has none check_values by `launch_values`, which has nothing to release.
+// out += x * factor by `launch` of check_accumulate, or else by `launch_values` of check_values.
 class Work {
  public:
   Work(Context& context, Module& module, uint8_t* out, uint8_t* x, int64_t count, int64_t factor,

@@ -149,13 +149,13 @@ std::string how_it_ended(const Journal& journal, const End& end, double limit) {
   if (end.hung) {
     const std::string last = journal.last_function();
     if (journal.inside_call()) return last + " has not returned after " + seconds_text(limit);
-    return "it has not ended after " + seconds_text(limit) +
-           (last.empty() ? "" : ", the last call was " + last);
+    return concat("it has not ended after ", seconds_text(limit),
+                  (last.empty() ? "" : ", the last call was " + last));
   }
   const int signal = WIFSIGNALED(end.status) ? WTERMSIG(end.status) : journal.crash_signal();
   if (signal != 0) return "crashed with " + signal_name(signal) + " " + place_of(journal);
-  return "the driver ended the process with exit code " + std::to_string(WEXITSTATUS(end.status)) +
-         " " + place_of(journal);
+  return concat("the driver ended the process with exit code ", WEXITSTATUS(end.status), " ",
+                place_of(journal));
 }
 
 Result result_of(const Check& check, const Journal& journal, const End& end, double limit) {
@@ -214,10 +214,10 @@ Report run_child(const Launch& launch, const std::vector<std::string>& names,
   if (bad_end && complete && report.results.back().outcome == Outcome::kPass) {
     Result& last = report.results.back();
     last.outcome = Outcome::kFail;
-    last.reason = end.hung ? "the process has not ended " + seconds_text(limits.check_seconds) +
-                                 " after the check"
-                           : "the end of the process: " +
-                                 how_it_ended(memory.journals[0], end, limits.check_seconds);
+    last.reason = end.hung ? concat("the process has not ended ",
+                                    seconds_text(limits.check_seconds), " after the check")
+                           : concat("the end of the process: ",
+                                    how_it_ended(memory.journals[0], end, limits.check_seconds));
     last.expected = "the process ends in an ordinary way";
     last.got = end.hung ? "it hangs" : "it does not";
   }

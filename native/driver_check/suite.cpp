@@ -17,8 +17,7 @@ const std::vector<Check>& suite() {
   return all;
 }
 
-// Little of everything: 0.3 s are little beside the start of a process, and these find what would
-// be a wrong number or a crash later.
+// Little of everything, in 0.3 s: these find what would be a wrong number or a crash later.
 std::vector<std::string> probe() {
   return {"table.functions",
           "device.count",

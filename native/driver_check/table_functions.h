@@ -1,5 +1,4 @@
-// The functions of a driver's table: their names, those of their parameters, and what announces
-// them.
+// The functions of a driver's table: their names, their parameters' and what announces them.
 #pragma once
 
 #include <cstddef>

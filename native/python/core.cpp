@@ -7,13 +7,7 @@
 #include <cstring>
 #include <mutex>
 
-#include "python/engine_graph.h"
-#include "python/engine_hosted.h"
-#include "python/engine_match.h"
-#include "python/engine_registry.h"
-#include "python/engine_rewrite.h"
-#include "python/engine_run.h"
-#include "python/language.h"
+#include "python/bindings.h"
 #include "runtime/call_record.h"
 #include "runtime/kernel_table.h"
 
@@ -50,12 +44,10 @@ void bind_engine(nb::module_& module) {
   bringup::python::bind_hosted(module);
 }
 
-// What binds the names that who only loads kernels has no use for: they take longer than all the
-// rest of the module, so they come when one of them is asked for.
+// Binds, when one is asked for, the names that loading kernels does not need: they take longest.
 constexpr void (*kLate[])(nb::module_&) = {bringup::python::bind_language, bind_engine};
 
-// Binds what has not been asked for until the module has the name. While names are being bound,
-// what is missing is only missing: nanobind asks for names before it defines them.
+// Binds until the module has the name; not while binding, when nanobind asks for what it defines.
 void bind_until_known(nb::module_& module, PyObject* names, PyObject* name) {
   static std::recursive_mutex binding;
   static size_t bound = 0;

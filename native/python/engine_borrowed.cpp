@@ -68,8 +68,8 @@ BorrowedGraph::BorrowedGraph(en::Graph& graph, Makers makers)
       makers_(std::move(makers)),
       core_(nb::cast(new GraphCore(graph_), nb::rv_policy::take_ownership)) {
   if (graph.host() != former_.get()) {
-    throw en::EngineError(en::ErrorCode::kBusy, "graph " + en::in_quotes(graph.name()) +
-                                                    " is in the hands of Python already");
+    en::throw_error(en::ErrorCode::kBusy, "graph ", en::in_quotes(graph.name()),
+                    " is in the hands of Python already");
   }
 }
 
@@ -82,8 +82,7 @@ void BorrowedGraph::for_each_value(Visit&& visit) const {
   }
 }
 
-// Opaque arguments are numbers of the program's, and those of Python numbers of objects in a table:
-// its first places are taken by what stands for the former.
+// Opaque arguments are the program's numbers, which take the first places of Python's table.
 void BorrowedGraph::take_objects() {
   uint32_t count = 0;
   GraphCore& core = nb::cast<GraphCore&>(core_);
@@ -95,10 +94,9 @@ void BorrowedGraph::take_objects() {
       core.objects.keep_symbol(argument.id, symbol.ptr());
     }
     if (count > kMostObjects) {
-      throw en::EngineError(en::ErrorCode::kInvalid,
-                            "node " + en::in_quotes(graph_->name_text(node)) +
-                                " has an opaque argument above " + std::to_string(kMostObjects) +
-                                ": passes of Python cannot run on such a graph");
+      en::throw_error(en::ErrorCode::kInvalid, "node ", en::in_quotes(graph_->name_text(node)),
+                      " has an opaque argument above ", kMostObjects,
+                      ": passes of Python cannot run on such a graph");
     }
   }
   for (uint32_t number = 0; number < count; ++number) {
@@ -141,19 +139,17 @@ void BorrowedGraph::check() const {
   for (en::NodeId node = graph_->first(); node != en::kNoNode; node = graph_->next(node)) {
     const Ref entry = core.node_meta_entry(node, attributes.ptr());
     if (entry && PyObject_IsTrue(entry.get()) == 1) {
-      throw en::EngineError(en::ErrorCode::kPass,
-                            "node " + en::in_quotes(graph_->name_text(node)) +
-                                " was given the attributes " + text_of(entry.get()) +
-                                ", which the graph of a C++ program does not keep: pass them as "
-                                "arguments of the operator");
+      en::throw_error(en::ErrorCode::kPass, "node ", en::in_quotes(graph_->name_text(node)),
+                      " was given the attributes ", text_of(entry.get()),
+                      ", which the graph of a C++ program does not keep: pass them as "
+                      "arguments of the operator");
     }
     for (const en::Argument& argument : graph_->all_arguments(node)) {
       if (argument.tag != en::Tag::kOpaque || argument.id < objects_) continue;
-      throw en::EngineError(
-          en::ErrorCode::kPass,
-          "node " + en::in_quotes(graph_->name_text(node)) + " reads " +
-              graph_->host()->text(*graph_, argument.id) +
-              ": in the graph of a C++ program arguments are values, numbers, strings, and lists");
+      en::throw_error(
+          en::ErrorCode::kPass, "node ", en::in_quotes(graph_->name_text(node)), " reads ",
+          graph_->host()->text(*graph_, argument.id),
+          ": in the graph of a C++ program arguments are values, numbers, strings, and lists");
     }
   }
 }

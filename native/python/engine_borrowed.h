@@ -27,8 +27,7 @@ class BorrowedGraph {
   nanobind::object core() const { return core_; }  // attached to no ir.Graph yet
   // Lets Python know objects, values and constants of the graph, once it is attached to one.
   void describe();
-  // EngineError for what a program in C++ cannot read: objects of Python as arguments, and
-  // attributes, which are Python's alone.
+  // EngineError for what a C++ program cannot read: Python's objects and attributes.
   void check() const;
   // Gives the graph back; what is new is described as the engine describes it.
   void give_back();
@@ -52,7 +51,5 @@ class BorrowedGraph {
 nanobind::object python_desc(const en::TensorDesc& desc, const Makers& makers);
 // Data that stay the engine's: Python reads them through a buffer that keeps them alive.
 nanobind::object python_data(const en::ConstantData& data, const Makers& makers);
-
-void bind_borrowed(nanobind::module_& module);
 
 }  // namespace bringup::python

@@ -48,8 +48,7 @@ PyObject* attributes_key() {
   return key;
 }
 
-// The attributes that passes set on the nodes; null where none has any. Nodes that differ in one
-// are no part that a replacement could stand for.
+// The attributes that passes set, or null; nodes that differ in one are not replaced together.
 Ref joined_attributes(GraphCore& core, std::span<const en::NodeId> nodes) {
   Ref all, sources;
   for (const en::NodeId node : nodes) {
@@ -71,12 +70,11 @@ Ref joined_attributes(GraphCore& core, std::span<const en::NodeId> nodes) {
       if (is_same < 0) throw PythonError();
       if (is_same == 1) continue;
       const nb::object first = nb::borrow(PyDict_GetItem(sources.get(), name));
-      throw en::EngineError(en::ErrorCode::kPass,
-                            "nodes " + en::in_quotes(nb::cast<std::string>(first)) + " and " +
-                                en::in_quotes(core.graph.name_text(node)) +
-                                " differ in their attribute " +
-                                en::in_quotes(nb::cast<std::string>(nb::str(nb::handle(name)))) +
-                                ", so one replacement cannot stand for both");
+      en::throw_error(en::ErrorCode::kPass, "nodes ", en::in_quotes(nb::cast<std::string>(first)),
+                      " and ", en::in_quotes(core.graph.name_text(node)),
+                      " differ in their attribute ",
+                      en::in_quotes(nb::cast<std::string>(nb::str(nb::handle(name)))),
+                      ", so one replacement cannot stand for both");
     }
   }
   return all;
@@ -172,8 +170,7 @@ void Copier::take_metadata(en::NodeId node, const en::CopiedNode& copied) {
   keep_apart(meta, inherited_);
 }
 
-// An object is an argument here too, a value of this graph is that value, and a symbolic size the
-// value that is this size.
+// An object stays an argument, a value is itself here, and a size the value that is it.
 void Copier::carry_over(const en::Argument& foreign, en::NodeId before, en::ArgumentList& items) {
   if (replacement_ == nullptr) return items.put(foreign);
   const bool is_symbol = foreign.tag == en::Tag::kSymbol;

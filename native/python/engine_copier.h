@@ -12,8 +12,7 @@ namespace bringup::python {
 // Node.meta: stack traces joined, the modules of the last one, and the names of all as "replaces".
 Ref inherited_metadata(GraphCore& core, std::span<const en::NodeId> nodes);
 
-// Answers what the rewriter asks its host while it copies a replacement into `core`. Called with
-// the GIL; Python errors are thrown as PythonError or nanobind's python_error.
+// Answers the rewriter that copies a replacement into `core`, with the GIL; throws Python's errors.
 class Copier {
  public:
   // `replacement`: null for a graph of a library, which has no objects of Python.
@@ -38,8 +37,7 @@ class Copier {
   Ref inherited_;
 };
 
-// How a replacement that Python made becomes nodes of a graph of Python. To be asked with the GIL,
-// on the thread that edits the graph.
+// How a replacement of Python becomes nodes; asked with the GIL, by the thread that edits.
 en::Providers rewriting_providers(Copier& copier);
 
 // Those of new nodes that are there and no constants.

@@ -199,8 +199,7 @@ Ref GraphCore::node_meta_entry(en::NodeId node, PyObject* key) {
   return Ref(Py_XNewRef(entry));
 }
 
-// The names of torch.fx are unique, so what was not asked for before need not be learnt; only the
-// output node is called otherwise here.
+// torch.fx keeps names unique, so only those asked for are learnt; the output node's is ours.
 Ref GraphCore::name(en::NodeId node) const {
   static PyObject* const key = PyUnicode_InternFromString("name");
   if (mirrored && !graph.is_named(node) && handle(node) != nullptr) {

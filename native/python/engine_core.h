@@ -1,5 +1,4 @@
-// A graph of the engine as Python owns it: beside the nodes it keeps what only Python understands,
-// and knows which handles are alive.
+// A graph of the engine as Python owns it, with what only Python understands and live handles.
 #pragma once
 
 #include <Python.h>
@@ -120,8 +119,7 @@ struct GraphCore {
   }
 };
 
-// Makes edits from other threads errors while a search runs without the GIL. Made and destroyed
-// with the GIL.
+// Makes edits by other threads errors during a search without the GIL. Made and ended with it.
 class Searching {
  public:
   explicit Searching(GraphCore& core) : core_(core) { ++core_.searches; }

@@ -1,5 +1,4 @@
-// Reading a torch.fx graph into the engine's and repeating edits on it, through the C API of Python
-// alone.
+// Reading a torch.fx graph into the engine's and repeating edits on it, through Python's C API.
 #pragma once
 
 #include <vector>

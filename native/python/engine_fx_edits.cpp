@@ -25,11 +25,11 @@ void check_sizes(const en::Graph& graph, en::NodeId node) {
   if (!graph.alive(node)) return;
   for (const en::Argument& argument : graph.all_arguments(node)) {
     if (argument.tag != en::Tag::kSymbol) continue;
-    refuse("node " + en::in_quotes(graph.name_text(node)) + " (" +
-           std::string(en::Strings::text(graph.type(node))) + ") of pass " +
-           en::in_quotes(en::Strings::text(graph.rule(node))) + " has the symbolic number " +
-           std::string(en::Strings::text(argument.id)) +
-           " as an argument: only values of the graph and sizes of their shapes can be used");
+    refuse(concat(
+        "node ", en::in_quotes(graph.name_text(node)), " (", en::Strings::text(graph.type(node)),
+        ") of pass ", en::in_quotes(en::Strings::text(graph.rule(node))),
+        " has the symbolic number ", en::Strings::text(argument.id),
+        " as an argument: only values of the graph and sizes of their shapes can be used"));
   }
 }
 
@@ -39,25 +39,26 @@ void check(const en::Graph& graph, const en::Edit& edit) {
   switch (edit.kind) {
     case en::EditKind::kInsert:
       if (!is_input) return check_sizes(graph, edit.node);
-      refuse("a pass cannot give a compiled graph a new input ('" +
-             std::string(graph.name_text(edit.node)) + "')");
+      refuse(concat("a pass cannot give a compiled graph a new input ('",
+                    graph.name_text(edit.node), "')"));
     case en::EditKind::kErase:
       if (!is_input) return;
-      refuse("a pass cannot remove an input of a compiled graph ('" +
-             std::string(graph.name_text(edit.node)) + "')");
+      refuse(concat("a pass cannot remove an input of a compiled graph ('",
+                    graph.name_text(edit.node), "')"));
     case en::EditKind::kRewire: {
       if (edit.node != graph.last()) return;
       const size_t before = value_count(graph.items_of(edit.old));
       const size_t after = value_count(graph.items_of(edit.now));
       if (before == after) return;
-      refuse("a compiled graph has " + std::to_string(before) +
-             " outputs; a pass cannot change that to " + std::to_string(after));
+      refuse(concat("a compiled graph has ", before, " outputs; a pass cannot change that to ",
+                    after));
     }
     case en::EditKind::kMove:
       return;
     default:
-      refuse("node '" + std::string(graph.name_text(edit.node)) +
-             "' was given a control edge, an attribute or a subgraph: torch.fx has none of these");
+      refuse(concat(
+          "node '", graph.name_text(edit.node),
+          "' was given a control edge, an attribute or a subgraph: torch.fx has none of these"));
   }
 }
 
@@ -84,8 +85,7 @@ struct Exchange {
   en::ValueId after;
 };
 
-// The value read before and the one read now, when this is all that a rewiring changed: every read
-// of the one became a read of the other.
+// The one value exchanged for another at every read, when that is all that a rewiring changed.
 std::optional<Exchange> one_exchange(const en::Graph& graph, const en::Edit& edit) {
   const en::ArgumentSpan old = graph.all_of(edit.old);
   const en::ArgumentSpan now = graph.all_of(edit.now);

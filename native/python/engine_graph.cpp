@@ -1,5 +1,4 @@
-#include "python/engine_graph.h"
-
+// The graph of the engine for bringup.ir.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/vector.h>
@@ -9,6 +8,7 @@
 #include "engine/analysis/alias_analysis.h"
 #include "engine/analysis/control.h"
 #include "engine/analysis/order.h"
+#include "python/bindings.h"
 #include "python/engine_fx.h"
 #include "python/engine_handles.h"
 #include "python/engine_host.h"
@@ -63,8 +63,7 @@ nb::object find_by_name(GraphCore& core, std::string_view name) {
   return node == en::kNoNode ? nb::none() : take(node_handle(core, node));
 }
 
-// Whether `is_settled` accepts the meta of every output. Values share their metas, so each is asked
-// about once: `known` has the answers, and no meta goes while it is used.
+// Whether `is_settled` accepts each output's meta; each is asked about once: `known` keeps answers.
 bool has_settled_outputs(GraphCore& core, en::NodeId node, nb::handle is_settled,
                          std::unordered_map<PyObject*, bool>& known) {
   for (uint32_t i = 0; i < core.graph.output_count(node); ++i) {

@@ -172,8 +172,8 @@ Ref node_output(NodeHandle& node) {
   const en::Graph& graph = node.core->graph;
   if (graph.output_count(node.id) > 0) return value_handle(*node.core, {node.id, 0});
   const std::string type(en::Strings::text(graph.type(node.id)));
-  throw en::EngineError(en::ErrorCode::kInvalid, "node " + en::in_quotes(graph.name_text(node.id)) +
-                                                     " (" + type + ") has no output");
+  en::throw_error(en::ErrorCode::kInvalid, "node ", en::in_quotes(graph.name_text(node.id)), " (",
+                  type, ") has no output");
 }
 
 Ref node_users(NodeHandle& node) {

@@ -1,5 +1,4 @@
-// Node and Value: what Python holds of a graph. Made on demand, one object a node or value
-// while it is alive; they expire with an exception.
+// Node and Value: what Python holds of a graph, one object each while alive; they expire.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -40,8 +39,7 @@ Ref value_tuple(GraphCore& core, std::span<const en::ValueId> values);
 NodeHandle* as_node(PyObject* object);
 ValueHandle* as_value(PyObject* object);
 
-// Between handles and what they stand for in `core`; a TypeError for what is no handle, a
-// ValueError for one of another graph.
+// From handles to what they stand for in `core`; TypeError, or ValueError of another graph.
 en::NodeId node_of(const GraphCore& core, nanobind::handle object);
 en::ValueId value_of(const GraphCore& core, nanobind::handle object);
 std::vector<en::NodeId> nodes_of(const GraphCore& core, nanobind::handle listed);

@@ -4,7 +4,6 @@
 
 #include "engine/capi/handles.h"
 #include "engine/run/session.h"
-#include "engine/run/status.h"
 #include "engine_handles.h"
 #include "engine_imported.h"
 #include "engine_match.h"
@@ -56,9 +55,9 @@ auto ask(Work&& work) {
     return work();
   } catch (const PythonError&) {
     nb::python_error error;
-    throw en::EngineError(en::ErrorCode::kFailed, last_line(error.what()));
+    en::throw_error(en::ErrorCode::kFailed, last_line(error.what()));
   } catch (const nb::python_error& error) {
-    throw en::EngineError(en::ErrorCode::kFailed, last_line(error.what()));
+    en::throw_error(en::ErrorCode::kFailed, last_line(error.what()));
   }
 }
 

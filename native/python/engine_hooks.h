@@ -12,8 +12,7 @@
 
 namespace bringup::python {
 
-// What the engine asks while a library edits a graph of Python: `answers`, a
-// bringup.passes.run.library_host.LibraryHost, gives it.
+// What the engine asks of `answers`, a LibraryHost, while a library edits a graph of Python.
 class Answers {
  public:
   Answers(GraphCore& core, nanobind::object answers);

@@ -1,5 +1,4 @@
-#include "python/engine_hosted.h"
-
+// Passes in Python on graphs of C++ programs: the graph itself is lent to Python for one session.
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/variant.h>
@@ -13,6 +12,7 @@
 #include "engine/graph/native_host.h"
 #include "engine/run/host_sessions.h"
 #include "engine/util/error.h"
+#include "python/bindings.h"
 #include "python/engine_borrowed.h"
 #include "python/engine_questions.h"
 #include "python/engine_registry.h"
@@ -36,8 +36,7 @@ nb::object python_option(const en::OptionValue& value) {
       value);
 }
 
-// One thread state for a whole session, with the lock only where it is taken: with one for
-// each step, what Python keeps by thread and context would not last from one to the next.
+// One thread state a session, so that what Python keeps by thread lasts from step to step.
 class ThreadState {
  public:
   ThreadState() : former_(PyGILState_Ensure()), saved_(PyEval_SaveThread()) {}
@@ -65,7 +64,7 @@ class LentSession : private ThreadState, public PythonSession {
     } catch (const nb::python_error& error) {
       const std::string text = error.what();
       drop();
-      throw en::EngineError(en::ErrorCode::kPass, "Python cannot open the graph: " + text);
+      en::throw_error(en::ErrorCode::kPass, "Python cannot open the graph: ", text);
     } catch (...) {
       drop();
       throw;
@@ -177,9 +176,9 @@ extern "C" __attribute__((used, visibility("default"))) const char bringup_core_
 
 std::string engine_mismatch() {
   if (std::strcmp(en::build_key(), BRINGUP_BUILD_KEY) == 0) return "";
-  return std::string("bringup._native._core was built with the key ") + BRINGUP_BUILD_KEY +
-         ", the libbringup_engine.so of this process with " + en::build_key() +
-         ": take both from one package";
+  return concat("bringup._native._core was built with the key ", BRINGUP_BUILD_KEY,
+                ", the libbringup_engine.so of this process with ", en::build_key(),
+                ": take both from one package");
 }
 
 void bind_hosted(nb::module_& module) {

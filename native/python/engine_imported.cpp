@@ -98,8 +98,8 @@ class Import {
   nb::object payload_of(en::NodeId node) const {
     const en::ConstantData* data = graph_.payload(node);
     if (data != nullptr) return host_.attr("payload")(*constant_fields(*data));
-    throw en::EngineError(en::ErrorCode::kInvalid,
-                          "constant " + en::in_quotes(graph_.name_text(node)) + " has no data");
+    en::throw_error(en::ErrorCode::kInvalid, "constant ", en::in_quotes(graph_.name_text(node)),
+                    " has no data");
   }
 
   void add_call(en::NodeId node) {
@@ -119,9 +119,8 @@ class Import {
   nb::object source_of(en::NodeId source) const {
     const auto call = calls_.find(source);
     if (call != calls_.end()) return call->second;
-    throw en::EngineError(en::ErrorCode::kInvalid,
-                          en::in_quotes(graph_.name_text(source)) +
-                              " is no node of this graph, so none of it can run after it");
+    en::throw_error(en::ErrorCode::kInvalid, en::in_quotes(graph_.name_text(source)),
+                    " is no node of this graph, so none of it can run after it");
   }
 
   nb::object choice_name(en::NodeId node) const {
@@ -164,8 +163,8 @@ class Import {
       case en::Tag::kSlice:
         break;
     }
-    throw en::EngineError(en::ErrorCode::kInvalid,
-                          "an operator of Python takes no dict or slice as an argument");
+    en::throw_error(en::ErrorCode::kInvalid,
+                    "an operator of Python takes no dict or slice as an argument");
   }
 
   nb::object opaque(uint32_t number) {
@@ -178,8 +177,7 @@ class Import {
       return known;
     }
     if (rewritten_ == nullptr || number >= rewritten_->objects.size()) {
-      throw en::EngineError(en::ErrorCode::kInvalid,
-                            "there is no object number " + std::to_string(number));
+      en::throw_error(en::ErrorCode::kInvalid, "there is no object number ", number);
     }
     return nb::borrow(rewritten_->objects.at(number));
   }
@@ -187,9 +185,8 @@ class Import {
   nb::object symbol(en::StringId expression) const {
     PyObject* known = rewritten_ == nullptr ? nullptr : rewritten_->objects.symbol(expression);
     if (known != nullptr) return nb::borrow(known);
-    throw en::EngineError(
-        en::ErrorCode::kInvalid,
-        "nothing in the graph is called " + en::in_quotes(en::Strings::text(expression)));
+    en::throw_error(en::ErrorCode::kInvalid, "nothing in the graph is called ",
+                    en::in_quotes(en::Strings::text(expression)));
   }
 
   nb::object piece(const en::AnyArgument& any) {

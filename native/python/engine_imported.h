@@ -1,6 +1,5 @@
-// Graphs and patterns that a library made, built again through the dialect of the graph that is
-// being rewritten: their operators are bound and shaped as any other, and they are verified, dumped
-// and matched as those that a pass in Python makes.
+// Graphs and patterns of a library, built again through the dialect of the graph being rewritten:
+// then they are bound, shaped, verified, dumped and matched as those of Python.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -13,8 +12,7 @@ namespace bringup::python {
 // (dtype, sizes, bytes)
 nanobind::tuple constant_fields(const en::ConstantData& data);
 
-// A bringup.ir.Graph. `host` is a bringup.passes.run.library_host.LibraryHost; objects, symbols and
-// outer values are those of `rewritten`.
+// A bringup.ir.Graph by `host`, a LibraryHost; objects, symbols, outer values: `rewritten`'s.
 nanobind::object imported_graph(const en::Graph& graph, GraphCore& rewritten,
                                 nanobind::handle host);
 

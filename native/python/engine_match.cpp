@@ -118,8 +118,7 @@ nb::object listed(GraphCore& core, const en::ListBinding& list) {
   return items;
 }
 
-// (number, sub-pattern, parent, nodes, inputs, choices, names, sizes, lists); what is unbound is
-// None.
+// (number, sub-pattern, parent, nodes, inputs, choices, names, sizes, lists), None where unbound.
 nb::object shown(GraphCore& core, const en::Bindings& bound, uint32_t frame) {
   const en::SubPattern& sub = bound.sub(frame);
   nb::list nodes, inputs, choices, names, sizes, lists;
@@ -148,8 +147,7 @@ nb::object shown(GraphCore& core, const en::Bindings& bound, uint32_t frame) {
                         choices, names, sizes, lists);
 }
 
-// What every piece of the pattern stands for; before the graph is edited if the pattern has names
-// or lists.
+// What each piece of the pattern stands for; before edits if the pattern has names or lists.
 nb::list frames_of(GraphCore& core, const en::Bindings& bound) {
   nb::list frames;
   for (const uint32_t frame : bound.frames()) frames.append(shown(core, bound, frame));
@@ -203,8 +201,7 @@ class MatcherCore {
   }
 
  private:
-  // What `search` finds without the GIL: that of `python_match`, then the node in front of which
-  // the replacement goes and the nodes to move there.
+  // What `search` finds without the GIL: python_match's, the node behind it, what moves there.
   template <class Search>
   nb::object found(Search&& search) {
     if (last_) *last_ = nullptr;

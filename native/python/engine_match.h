@@ -14,11 +14,8 @@ engine::PatternProgram program_for(nanobind::handle program, GraphCore& core);
 // Where the bindings of a match are; nulled when another is looked for.
 using FoundBindings = std::shared_ptr<const engine::Bindings*>;
 
-// (PlacedMatchCore, nodes, inputs, outputs): what Python knows about a match; an input that stands
-// for nothing is None. `owner` is kept alive with it.
+// (PlacedMatchCore, nodes, inputs, outputs), None for an absent input; `owner` is kept alive.
 nanobind::tuple python_match(GraphCore& core, const engine::Target& target, FoundBindings bound,
                              nanobind::object owner);
-
-void bind_matching(nanobind::module_& module);
 
 }  // namespace bringup::python

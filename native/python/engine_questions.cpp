@@ -67,10 +67,9 @@ class Question {
     if (nb::handle(object).type().is(makers_.object)) {
       return en::Argument::of_opaque(nb::cast<uint32_t>(nb::handle(object).attr("number")));
     }
-    throw en::EngineError(en::ErrorCode::kInvalid,
-                          std::string(nb::repr(object).c_str()) +
-                              " is no argument in the graph of a C++ program: it has values, "
-                              "numbers, strings, and lists");
+    en::throw_error(en::ErrorCode::kInvalid, nb::repr(object).c_str(),
+                    " is no argument in the graph of a C++ program: it has values, "
+                    "numbers, strings, and lists");
   }
 
   en::ValueId input_like(const ValueHandle& value) {
@@ -98,7 +97,7 @@ class Question {
     for (const auto& [input, object] : inputs_) {
       if (input == value) return object;
     }
-    throw en::EngineError(en::ErrorCode::kInvalid, "a provider answered with an unknown value");
+    en::throw_error(en::ErrorCode::kInvalid, "a provider answered with an unknown value");
   }
 
   const Makers& makers_;

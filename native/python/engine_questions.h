@@ -35,6 +35,4 @@ class HostOperators {
   Makers makers_;
 };
 
-void bind_questions(nanobind::module_& module);
-
 }  // namespace bringup::python

@@ -43,8 +43,8 @@ template <class Number>
 Number number(const std::string& name, const char* field, nb::handle given) {
   Number number = 0;
   if (nb::try_cast(given, number)) return number;
-  throw en::EngineError(en::ErrorCode::kInvalid, "pass " + en::in_quotes(name) + ": " + field +
-                                                     " is out of range: " + text(nb::str(given)));
+  en::throw_error(en::ErrorCode::kInvalid, "pass ", en::in_quotes(name), ": ", field,
+                  " is out of range: ", text(nb::str(given)));
 }
 
 // The fields of its PassDescriptor but for the class.
@@ -83,7 +83,7 @@ class PassBatch {
     return *this;
   }
   nb::list commit() {
-    if (batch_ == nullptr) throw en::EngineError(en::ErrorCode::kBusy, "the batch is not open");
+    if (batch_ == nullptr) en::throw_error(en::ErrorCode::kBusy, "the batch is not open");
     return as_list(batch_->commit());
   }
   void exit(const nb::args&) { batch_.reset(); }

@@ -1,5 +1,4 @@
-// The registry of passes for bringup.passes: passes written in Python stand in it beside those of
-// libraries.
+// The registry of passes for bringup.passes: those of Python beside those of libraries.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -10,8 +9,7 @@
 
 namespace bringup::python {
 
-// An instance of a class that is written in Python. Its hooks are called by the session of
-// bringup.passes that it is run in.
+// An instance of a class of Python, whose hooks bringup.passes' session calls.
 class PythonPass : public engine::Pass {
  public:
   explicit PythonPass(nanobind::object instance) : instance_(std::move(instance)) {}
@@ -42,7 +40,5 @@ engine::PassDescriptor descriptor_of(nanobind::handle descriptor);
 // The same, and its creator makes an instance of `pass_class`.
 PassRegistration registration_of(nanobind::handle descriptor);
 nanobind::list as_list(std::vector<engine::RegistrationPtr> registrations);
-
-void bind_registry(nanobind::module_& module);
 
 }  // namespace bringup::python

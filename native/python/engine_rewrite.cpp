@@ -1,6 +1,4 @@
 // Putting a replacement that Python made where nodes of a graph of Python are.
-#include "engine_rewrite.h"
-
 #include <nanobind/stl/string.h>
 
 #include "engine/analysis/placement.h"
@@ -11,6 +9,7 @@
 #include "engine_aliases.h"
 #include "engine_copier.h"
 #include "engine_handles.h"
+#include "python/bindings.h"
 
 namespace nb = nanobind;
 
@@ -46,8 +45,7 @@ nb::object replace(GraphCore& core, GraphCore& replacement, nb::handle inputs, n
   }
 }
 
-// (the node in front of which a replacement stands, what moves there first), or (the node in the
-// way, why).
+// (the node behind a replacement, what moves there first), or (the node in the way, why).
 nb::object place(AliasAnalysisCore& aliases, nb::handle nodes, nb::handle inputs,
                  nb::handle outputs) {
   GraphCore& core = aliases.core;

@@ -43,8 +43,7 @@ nb::object exception_of(std::exception_ptr error) {
 
 en::Graph& graph_of(nb::handle graph) { return nb::cast<GraphCore&>(graph.attr("core")).graph; }
 
-// What a descriptor runs; it may not be registered. A pass of a library runs as its descriptor
-// says.
+// What a descriptor runs, registered or not; a library's pass runs as the descriptor says.
 en::RegistrationPtr pass_of(nb::handle descriptor) {
   const nb::object registered = descriptor.attr("registration");
   if (registered.is_none()) return registration_of(descriptor).registration;

@@ -13,9 +13,8 @@
 
 namespace bringup::python {
 
-// A graph of Python: what goes with it does a bringup.passes.run.session.Session. The flow of a run
-// that Python begins holds the GIL: what is worth it, the search for matches and the code of
-// libraries, releases it.
+// A graph of Python, with a bringup.passes.run.session.Session. The flow of a run that Python
+// begins holds the GIL; the search for matches and code of libraries release it.
 class PythonSession : public en::SessionHost {
  public:
   PythonSession(nanobind::object session, const en::RegistrationPtr& pass);
@@ -86,7 +85,5 @@ class PythonSession : public en::SessionHost {
   size_t notes_ = 0;  // that the graph had at the savepoint, to be undone beside its journal
   std::string traceback_;
 };
-
-void bind_running(nanobind::module_& module);
 
 }  // namespace bringup::python

@@ -1,5 +1,4 @@
-// The classes of bringup.errors that native code raises: the one table of their names, and the one
-// way to them. No torch and no nanobind, so that every library with Python in it can use it.
+// The classes of bringup.errors that native code raises: one table, one way; no torch or nanobind.
 #pragma once
 
 #include <Python.h>
@@ -44,8 +43,7 @@ inline void set_error(ErrorClass kind, const std::string& message) {
   Py_DECREF(type);
 }
 
-// A new exception, not set; null with another one set where it cannot be made. `status`, unless it
-// is 0, is what the passes' classes keep of a C library's answer.
+// A new exception, not set, or null with one set; `status`, unless 0, is a C library's.
 inline PyObject* new_error(ErrorClass kind, const std::string& message, int64_t status = 0) {
   PyObject* type = error_type(kind);
   if (type == nullptr) return nullptr;

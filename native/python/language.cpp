@@ -1,11 +1,11 @@
-#include "python/language.h"
-
+// The expression language for Python: its opcodes, and functions bound to what programs compute.
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "python/bindings.h"
 #include "runtime/c_function.h"
 #include "runtime/contract.h"
 

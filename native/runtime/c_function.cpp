@@ -162,8 +162,7 @@ int32_t call_grid(const Bound& bound, void** args, const bringup_ctx* ctx) {
   return fault;
 }
 
-// --- Entries. A kernel's entry has no argument for its owner, so there is one for each bound
-// function: a fixed number of them, numbered by the compiler, and used again.
+// --- Entries, which have no argument for their owner: one a bound function, numbered, used again.
 
 constexpr size_t kEntries = 2048;
 
@@ -265,8 +264,7 @@ KernelId bind_c_function(const std::string& path, const std::string& symbol, CCo
                    std::move(arguments),          tvm,      values};
   holder->slot = take_slot(&holder->bound);
   const Entry& entry = kEntryTable[holder->slot];
-  // Of other functions no library in the kernel: a driver would look there for an entry of the
-  // symbol's name.
+  // Without a library in the kernel: a driver would look there for an entry of this name.
   holder->kernel = {symbol,
                     entry.run,
                     is_values ? KernelKind::kDeviceCode : KernelKind::kHostEntry,

@@ -26,8 +26,7 @@ struct CParameter {
 // A reason that lives until the next one on this thread.
 const char* refuse(const std::string& reason);
 
-// The value of an expression, or of a parameter; `names` are those of the arguments. `reason` is
-// set where there is none that it can hold, as by refuse().
+// A value of an expression or parameter; `reason`: it holds none, as by refuse().
 Value read_expression(const Expression& expression, const std::vector<std::string>& names,
                       void* const* args, const bringup_ctx* ctx, bool allocates,
                       const char*& reason);

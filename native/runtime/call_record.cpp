@@ -31,8 +31,7 @@ class Descriptor {
   int number_;
 };
 
-// The content of a file, or nothing when it cannot be read or is too large for a record. A read
-// that fills less than there was room for has reached the end, as the last field of a record shows.
+// A file's content, unless it is unreadable or too large for a record; a short read is its end.
 std::optional<std::string> read_whole(const char* path) {
   const Descriptor file(path);
   if (file.number() < 0) return std::nullopt;

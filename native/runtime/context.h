@@ -14,14 +14,12 @@ namespace bringup::runtime {
 using ParallelFor = void (*)(int64_t n, int64_t grain, void (*fn)(int64_t, int64_t, void*),
                              void* user);
 
-// Installs the implementation behind ctx->parallel_for (libtorch's pool once it is there); null =
-// run serially.
+// Installs what is behind ctx->parallel_for (libtorch's pool); null: run serially.
 BRINGUP_API void set_parallel_for(ParallelFor implementation) noexcept;
 
 using NativeHandle = int32_t (*)(DLDevice device, void* stream, int32_t kind, void** handle);
 
-// Installs the implementation behind ctx->native_handle (a driver's, once one is loaded); null =
-// there are no native objects.
+// Installs what is behind ctx->native_handle (a driver's); null: there are no native objects.
 BRINGUP_API void set_native_handle(NativeHandle implementation) noexcept;
 
 // Where scratch memory comes from that is not the host's: given back by the maker of the source.
@@ -34,11 +32,9 @@ class WorkspaceSource {
   ~WorkspaceSource() = default;
 };
 
-// A context for kernel calls on this thread, one after the other. Building it costs a few stores.
-// Contexts of a thread nest like the calls they serve: workspace taken through one is given back by
-// its destructor, and that of the call around it stays untouched. The kernel's own threads
-// (parallel_for) may use the context too: what they say reaches the slot of the thread that built
-// it.
+// A context for kernel calls on this thread, one after the other; cheap to build. Contexts nest
+// like their calls: the destructor gives back the workspace taken through one. A kernel's own
+// threads (parallel_for) may use it: what they say reaches the slot of the thread that built it.
 class BRINGUP_API HostContext {
  public:
   explicit HostContext(DLDevice device = {1, 0}, void* stream = nullptr, int64_t block_index = 0,
@@ -49,8 +45,7 @@ class BRINGUP_API HostContext {
 
   const bringup_ctx* get() const noexcept { return &ctx_; }
 
-  // After a call: gives back the workspace that it took, so that another one can use the context.
-  // On the thread that built it.
+  // After a call, on the thread that built it: gives back its workspace for another context.
   void end_call() noexcept {
     if (has_workspace_ || foreign_.load(std::memory_order_relaxed) != nullptr) give_back();
   }

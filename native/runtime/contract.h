@@ -1,5 +1,4 @@
-// The numbers that contracts, variants and gradients of operators are written in. The only source
-// of them: the native core binds them for Python, the library that links libtorch reads them here.
+// The only source of the numbers of contracts, variants and gradients, for Python and libtorch.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +7,7 @@
 
 namespace bringup::runtime {
 
-// What a check of an input contract compares. kKernel: what the kernel itself looks at, which comes
-// to no library.
+// What a check of an input contract compares. kKernel: what the kernel itself looks at.
 enum class CheckKind : uint8_t { kSameShape, kSameDtype, kShape, kDtype, kLength, kRank, kKernel };
 
 // What a field of a variant's key holds.

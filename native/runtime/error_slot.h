@@ -1,5 +1,4 @@
-// The error slot: one thread-local message that a kernel, a driver or the runtime leaves for
-// its caller.
+// The error slot: one thread-local message of a kernel, driver or the runtime for its caller.
 #pragma once
 
 #include <string>

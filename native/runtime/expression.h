@@ -12,8 +12,7 @@
 
 namespace bringup::runtime {
 
-// What an instruction does. Of an argument that is None every number is 0 and every address null.
-// What is true is 1; both sides of kAnd and kOr are evaluated.
+// What an instruction does: None counts as 0 or null, true is 1, kAnd and kOr evaluate both sides.
 enum class Opcode : uint8_t {
   kConstant,  // value (an integer, or the bits of a double)
   kText,      // Expression::texts[value]

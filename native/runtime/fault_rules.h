@@ -7,8 +7,7 @@
 
 namespace bringup::runtime {
 
-// The rule, of those that fault() in args= lists, whose number a kernel wrote into its fault word,
-// with the value that it wrote there in the place of "{}".
+// The rule of fault() in args= whose number a kernel wrote, "{}" replaced by the value it wrote.
 inline std::string broken_rule(const std::vector<std::string>& rules, int32_t number,
                                const int64_t* value = nullptr) {
   const bool is_known = number >= 1 && static_cast<size_t>(number) <= rules.size();

@@ -27,8 +27,7 @@ struct Kernel {
   KernelKind kind = KernelKind::kHostEntry;
   std::shared_ptr<Library> library;                  // null when `run` is no symbol of a library
   bringup_can_implement_fn can_implement = nullptr;  // null: it takes every call
-  // Of device code with plain arguments, which a driver starts with launch_values; null: it has
-  // kernel.h's form.
+  // Of device code with plain arguments, started by launch_values; null: kernel.h's form.
   std::shared_ptr<const ValuesCode> values;
 };
 

@@ -16,9 +16,8 @@ constexpr size_t kAlignment = alignof(std::max_align_t);
 
 }  // namespace
 
-// All of a block's memory: arguments are bumped from a piece inside, then from chunks that are
-// chained. Nothing moves, nothing is given back before the block goes. The size keeps one block
-// within malloc's thread cache: it is allocated for every asynchronous launch.
+// All of a block's memory: arguments are bumped from a piece inside, then from chained chunks; none
+// moves or goes before the block. The size fits malloc's thread cache: there is one a launch.
 struct LaunchBlock::State {
   struct Chunk {
     Chunk* next;

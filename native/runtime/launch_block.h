@@ -61,8 +61,7 @@ class BRINGUP_API LaunchBlock {
   const uint8_t* kinds() const noexcept;  // size() entries of bringup_arg_kind
   int32_t size() const noexcept;
 
-  // What the block holds, arguments included, for free_detached: a launch
-  // that is over later. The block is good for nothing then.
+  // What the block holds, for free_detached once a launch is over; the block is then spent.
   void* detach() noexcept;
   static void free_detached(void* detached) noexcept;
 

@@ -1,5 +1,4 @@
-// The part of tvm-ffi's C ABI that calling an exported function takes (tvm/ffi/c_api.h, 0.1). Its
-// header is not needed to build this, nor its library to run what does not use it.
+// What calling an exported function takes of tvm-ffi's C ABI (tvm/ffi/c_api.h, 0.1), without it.
 #pragma once
 
 #include <cstdint>
@@ -44,8 +43,7 @@ class TvmRuntime {
 
   // The error that the last call on this thread has set: "kind: message".
   std::string take_error() const;
-  // Releases what a function has returned, and says what that was; empty for nothing and for 0, the
-  // status of a call that went well.
+  // Releases what a function returned, and says what it was; empty for nothing and for status 0.
   std::string drop(const TvmAny& result) const;
   // Makes `stream` the current one of `device` for this thread; gives the one before.
   void* set_stream(DLDevice device, void* stream) const;

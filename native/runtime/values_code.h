@@ -45,12 +45,10 @@ class BRINGUP_API ValuesCode {
   // such launch, which lives until the next one on this thread; `launch` is undefined then.
   const char* lower(void* const* args, const bringup_ctx* ctx, ValuesLaunch& launch) const;
 
-  // How many blocks in x its size says: 0 for nothing to do, less for a call that it does not take.
-  // 1 where there is no such number, which `lower` says.
+  // How many blocks in x its size says: 0 for no work, less for a call not taken, else 1.
   int64_t blocks(void* const* args, const bringup_ctx* ctx) const;
 
-  // What a call can break, as fault() in args= says it: a kernel writes the number of the rule,
-  // from 1, into ValuesLaunch::fault. None: the kernel has no such word.
+  // What a call can break, as fault() in args= says: a kernel writes the rule's number, from 1.
   const std::vector<std::string>& rules() const { return rules_; }
 
  private:

@@ -1,7 +1,6 @@
-// The variant table: which binary runs for a call, by a packed 128-bit key. A hit takes no lock,
-// makes no system call and allocates nothing; while one key is inserted, or a bigger table is
-// built, hits of all others go on. What a key means is its owner's; two keys are the same when
-// their bits are.
+// The variant table: which binary runs for a call, by a packed 128-bit key, whose bits are all of
+// it. A hit takes no lock, makes no system call and allocates nothing; hits of other keys go on
+// while one is inserted, or a bigger table is built.
 #pragma once
 
 #include <atomic>
@@ -29,8 +28,7 @@ class KeyPacker {
  public:
   static constexpr int kBits = 128;
 
-  // `value` must fit into `bits`, 1 to 63, and all fields together into kBits: what declares the
-  // fields sees to it.
+  // `value` fits into `bits`, 1 to 63, and all fields into kBits: their declaration sees to it.
   void put(uint64_t value, int bits) {
     if (used_ >= 64) {
       key_.high |= value << (used_ - 64);

@@ -17,8 +17,7 @@ class BRINGUP_API ViewError : public std::runtime_error {
 
 // Lets the views of `library`, if it has any, throw ViewError.
 BRINGUP_API void let_views_refuse(const Library& library) noexcept;
-// The same for the library of a function, which a driver may have loaded a second time. Nothing
-// where the address is no code of this process.
+// The same for a function's library, maybe loaded twice. Nothing for an address of no code.
 BRINGUP_API void let_views_refuse(const void* function) noexcept;
 
 }  // namespace bringup::runtime

@@ -8,9 +8,8 @@
 
 namespace bringup::engine {
 
-// The storage classes of a graph's values, and the nodes that write each. A graph without writers
-// or opaque nodes costs one walk over its operators and answers at once. The graph must live
-// longer; const functions may be called from several threads.
+// The storage classes of a graph's values, and their writers; without any, one walk answers all.
+// The graph must live longer; const functions may be called from several threads.
 class AliasAnalysis {
  public:
   // `track_views`: know the storages of a graph without writers too.

@@ -33,8 +33,7 @@ bool is_call(const Graph& graph, NodeId node) {
   return op != Operators::input() && op != Operators::constant();
 }
 
-// The first and the last of some calls: those that need none of the others, and those that none of
-// the others needs.
+// The calls that need none of the others, and those that none of the others needs.
 struct Ends {
   std::vector<NodeId> first;
   std::vector<NodeId> last;
@@ -123,7 +122,7 @@ void move_control_edges(Graph& graph, std::span<const NodeId> part, const Succes
 std::string names_text(const Graph& graph, std::span<const NodeId> nodes) {
   std::string text;
   for (const NodeId node : nodes) {
-    text += concat({text.empty() ? "" : ", ", in_quotes(graph.name_text(node))});
+    text += concat(text.empty() ? "" : ", ", in_quotes(graph.name_text(node)));
   }
   return text.empty() ? "none" : text;
 }

@@ -10,8 +10,7 @@
 
 namespace bringup::engine {
 
-// The nodes outside of `part` that a control edge lets run before a node of it; each once, in the
-// order of the part.
+// The nodes outside whose control edges lead into `part`; each once, in the order of the part.
 std::vector<NodeId> run_before(const Graph& graph, std::span<const NodeId> part);
 // Likewise those that a control edge lets run after one.
 std::vector<NodeId> run_after(const Graph& graph, std::span<const NodeId> part);
@@ -20,18 +19,16 @@ std::vector<NodeId> run_after(const Graph& graph, std::span<const NodeId> part);
 bool reads_through(const Graph& graph, NodeId node, NodeId source,
                    const std::function<bool(NodeId)>& is_inside);
 
-// What takes the place of a part: new nodes, which may be none, and for each of the part's outputs
-// the value that readers of it will read.
+// What takes the place of a part: its nodes, and what readers of each output will read.
 struct Successor {
   std::span<const NodeId> made;
   std::span<const ValueId> outputs;
   std::span<const ValueId> results;
 };
 
-// Lets what takes the place of `part` keep that place among the nodes outside: all new calls run
-// after what ran before a node of the part, and before what ran after one. What reads an output
-// that no new call computes runs after the former too. To be called while the readers still read
-// the part.
+// Lets new calls run after what ran before a node of `part`, and before what ran after one. What
+// reads an output that no new call computes runs after the former too. The readers still read
+// `part`.
 void move_control_edges(Graph& graph, std::span<const NodeId> part, const Successor& successor);
 
 // "'a', 'b'"; "none" when there are no nodes.

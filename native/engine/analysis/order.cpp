@@ -14,8 +14,7 @@ void add_producers(const Graph& graph, NodeId node, std::vector<NodeId>& found) 
 }
 
 std::string described(const Graph& graph, NodeId node) {
-  return in_quotes(graph.name_text(node)) + " (" + std::string(Strings::text(graph.type(node))) +
-         ")";
+  return concat(in_quotes(graph.name_text(node)), " (", Strings::text(graph.type(node)), ")");
 }
 
 // Why `node` cannot run as early as `before`; empty when it can.
@@ -27,8 +26,8 @@ std::string obstacle(const Graph& graph, NodeId node, NodeId before, const Alias
   for_each_value(graph.all_arguments(node), [&](ValueId value) {
     const NodeId writer = reason.empty() ? aliases.writer_between(value, before, node) : kNoNode;
     if (writer == kNoNode) return;
-    reason = in_quotes(graph.name_text(node)) + " would have to run before " +
-             in_quotes(graph.name_text(writer)) + ", a writer of its input";
+    reason = concat(in_quotes(graph.name_text(node)), " would have to run before ",
+                    in_quotes(graph.name_text(writer)), ", a writer of its input");
   });
   return reason;
 }
@@ -47,8 +46,8 @@ std::variant<std::vector<NodeId>, std::string> hoist_plan(const Graph& graph,
     agenda.pop_back();
     if (graph.is_before(node, before) || seen.contains(node)) continue;
     if (node == before || std::find(blocked.begin(), blocked.end(), node) != blocked.end()) {
-      return "it would make a cycle: what it needs depends on " + in_quotes(graph.name_text(node)) +
-             ", which needs it";
+      return concat("it would make a cycle: what it needs depends on ",
+                    in_quotes(graph.name_text(node)), ", which needs it");
     }
     seen.insert(node);
     late.push_back(node);
@@ -92,9 +91,8 @@ void check_has_no_cycle(Graph& graph, std::string_view what) {
   if (!graph.has_control_edges()) return;
   const std::optional<OrderFailure> failure = topological_sort(graph);
   if (!failure) return;
-  throw EngineError(ErrorCode::kPass,
-                    std::string(what) + " " + in_quotes(graph.name()) + " cannot run: at " +
-                        in_quotes(graph.name_text(failure->node)) + " " + failure->reason);
+  throw_error(ErrorCode::kPass, what, " ", in_quotes(graph.name()), " cannot run: at ",
+              in_quotes(graph.name_text(failure->node)), " ", failure->reason);
 }
 
 }  // namespace bringup::engine

@@ -25,12 +25,10 @@ struct OrderFailure {
   std::string reason;
 };
 
-// Moves producers that come too late in front of their first reader. On failure the moves made so
-// far stay: use a transaction.
+// Moves late producers in front of their first reader; on failure moves stay: use a transaction.
 std::optional<OrderFailure> topological_sort(Graph& graph);
 
-// Throws EngineError(kPass) when control edges make a cycle in a graph that is sorted otherwise.
-// `what` names the graph in the message.
+// Throws EngineError(kPass) for a cycle of control edges in a sorted graph, which `what` names.
 void check_has_no_cycle(Graph& graph, std::string_view what);
 
 }  // namespace bringup::engine

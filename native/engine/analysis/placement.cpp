@@ -50,14 +50,14 @@ std::string PlacementRefusal::text(const Graph& graph) const {
     case Why::kImpure:
       return "the operator writes memory or is random, so it is never replaced";
     case Why::kUsedOutside:
-      return concat({"its output ", std::to_string(index), " is used outside by ", name(),
-                     "; make it an output too"});
+      return concat("its output ", index, " is used outside by ", name(),
+                    "; make it an output too");
     case Why::kInputInside:
       return "an input would be computed inside of what is replaced";
     case Why::kWritten:
-      return concat({"its memory is written by ", name(), ", so it is not replaced"});
+      return concat("its memory is written by ", name(), ", so it is not replaced");
     case Why::kWritesBetween:
-      return concat({name(), " writes what it reads between it and the replacement"});
+      return concat(name(), " writes what it reads between it and the replacement");
     case Why::kOrder:
       break;
   }

@@ -62,8 +62,7 @@ struct PlacementRefusal {
   std::string text(const Graph& graph) const;
 };
 
-// The questions, in the order in which they are asked. A constant among the nodes stays for those
-// outside that read it.
+// The questions in their order. A constant among the nodes stays for readers outside.
 
 // Whether they are operators that only compute.
 std::optional<PlacementRefusal> why_not_operators(const Graph& graph, const ReplacedPart& part);

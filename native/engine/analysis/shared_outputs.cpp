@@ -23,9 +23,7 @@ Part part_of(const Graph& graph, ValueId value) {
   }
 }
 
-// The values whose memory a value may have: where views of memory, and what is written in place,
-// begin. Only what the value depends on is looked at, so a large graph costs no more than a small
-// one.
+// The values whose memory a value may have. Looks only at what the value depends on.
 std::vector<ValueId> sources_of(const Graph& graph, ValueId value) {
   std::vector<ValueId> found, agenda = {value};
   std::unordered_set<ValueId> seen = {value};
@@ -122,19 +120,19 @@ std::optional<NewlyShared> newly_shared(const Graph& graph, const SharedOutputs&
   const SharedOutputs now = shared_outputs(graph);
   for (const auto& [index, node] : now.given) {
     if (before.given.contains({index, node})) continue;
-    return NewlyShared{
-        stored_with(index, before, node),
-        "result " + std::to_string(index) + " of the graph would share memory with " +
-            in_quotes(graph.name_text(node)) + ", which it did not before: copy it (aten::clone)"};
+    return NewlyShared{stored_with(index, before, node),
+                       concat("result ", index, " of the graph would share memory with ",
+                              in_quotes(graph.name_text(node)),
+                              ", which it did not before: copy it (aten::clone)")};
   }
   if (now.first.size() != before.first.size()) return std::nullopt;  // other results altogether
   for (uint32_t index = 0; index < now.first.size(); ++index) {
     const uint32_t other = now.first[index];
     if (before.first[index] == before.first[other]) continue;
     return NewlyShared{stored_with(index, before, kNoNode),
-                       "results " + std::to_string(other) + " and " + std::to_string(index) +
-                           " of the graph would share memory, which they did not before: "
-                           "copy one (aten::clone)"};
+                       concat("results ", other, " and ", index,
+                              " of the graph would share memory, which they did not before: "
+                              "copy one (aten::clone)")};
   }
   return std::nullopt;
 }

@@ -1,5 +1,4 @@
-// Which results of a graph may share memory, with what the caller gave and with each other: a pass
-// must not let results share memory that did not before it.
+// Which results may share memory, with inputs and with each other: no pass may add to these.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +21,7 @@ struct SharedOutputs {
   std::vector<uint32_t> storage;
 };
 
-// The outputs of an operator that gives several views of one argument (split, unbind) are taken
-// for parts that do not overlap.
+// Several views of one argument by one operator (split, unbind) count as not overlapping.
 SharedOutputs shared_outputs(const Graph& graph);
 
 // A result that must not stay as it is.

@@ -17,16 +17,15 @@ inline EngineError no_number(const std::string& held, uint32_t index,
 // The node lives; EngineError(kExpired) otherwise.
 inline NodeId living(const GraphEntry& entry, bringup_ir_node node) {
   if (entry.graph->alive(node)) return node;
-  throw EngineError(ErrorCode::kExpired, "graph handle has expired: " + std::to_string(node) +
-                                             " is no node that lives in graph " +
-                                             in_quotes(entry.graph->name()));
+  throw_error(ErrorCode::kExpired, "graph handle has expired: ", node,
+              " is no node that lives in graph ", in_quotes(entry.graph->name()));
 }
 
 inline ValueId living(const GraphEntry& entry, bringup_ir_value value) {
   const ValueId found{living(entry, value.node), value.index};
   if (entry.graph->has(found)) return found;
-  throw no_number("node " + in_quotes(entry.graph->name_text(found.node)) + " has " +
-                      std::to_string(entry.graph->output_count(found.node)) + " outputs",
+  throw no_number(concat("node ", in_quotes(entry.graph->name_text(found.node)), " has ",
+                         entry.graph->output_count(found.node), " outputs"),
                   value.index, ErrorCode::kInvalid);
 }
 
@@ -44,8 +43,8 @@ inline void check_objects(const GraphEntry& entry, ArgumentSpan arguments) {
   for (const Argument& argument : arguments) {
     if (argument.tag != Tag::kOpaque || host == nullptr) continue;
     if (host->has_object(*entry.graph, argument.id)) continue;
-    throw EngineError(ErrorCode::kInvalid,
-                      "graph " + in_quotes(entry.graph->name()) + " has no such object");
+    throw_error(ErrorCode::kInvalid, "graph ", in_quotes(entry.graph->name()),
+                " has no such object");
   }
 }
 

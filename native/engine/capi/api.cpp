@@ -18,7 +18,6 @@ bringup_engine_api make_table() {
   fill_pattern_functions(table);
   fill_matching_functions(table);
   fill_boundary_functions(table);
-  fill_control_functions(table);
   fill_running_functions(table);
   fill_python_functions(table);
   return table;

@@ -15,7 +15,6 @@ void fill_changing_functions(bringup_engine_api& table);
 void fill_pattern_functions(bringup_engine_api& table);
 void fill_matching_functions(bringup_engine_api& table);
 void fill_boundary_functions(bringup_engine_api& table);
-void fill_control_functions(bringup_engine_api& table);
 void fill_running_functions(bringup_engine_api& table);
 void fill_python_functions(bringup_engine_api& table);
 

@@ -27,8 +27,7 @@ void boundary_nodes(GraphEntry& entry, const bringup_boundary* boundary,
   hand_out(entry, part_of(entry, whole(boundary, "boundary"), aliases).nodes, nodes, count);
 }
 
-// Edits that stay only when `commit` is called: those of a transaction of its own, or of the open
-// one.
+// Edits that stay only after `commit`: of a transaction of its own, or of the open one.
 class Edits {
  public:
   explicit Edits(Graph& graph)
@@ -60,7 +59,7 @@ class Edits {
 
 void check_replacement(const GraphEntry& entry, const GraphEntry& replacement) {
   if (replacement.lent || replacement.graph == entry.graph) {
-    throw EngineError(ErrorCode::kInvalid, "a graph cannot replace a part of itself");
+    throw_error(ErrorCode::kInvalid, "a graph cannot replace a part of itself");
   }
   check_has_no_pieces(*replacement.graph, "the replacement");
 }
@@ -68,9 +67,8 @@ void check_replacement(const GraphEntry& entry, const GraphEntry& replacement) {
 void check_inputs(const Graph& replacement, size_t inputs) {
   const size_t own = replacement.inputs().size();
   if (own == inputs) return;
-  throw EngineError(ErrorCode::kPass, "the replacement " + in_quotes(replacement.name()) + " has " +
-                                          std::to_string(own) + " inputs, the boundary has " +
-                                          std::to_string(inputs));
+  throw_error(ErrorCode::kPass, "the replacement ", in_quotes(replacement.name()), " has ", own,
+              " inputs, the boundary has ", inputs);
 }
 
 // What leaves a match alone is a failure where a part was picked by hand.
@@ -79,7 +77,7 @@ std::vector<NodeId> replaced(GraphEntry& entry, const Graph& replacement,
   try {
     return replace(*entry.graph, replacement, part, aliases, *entry.providers);
   } catch (const SkipPass& skip) {
-    throw EngineError(ErrorCode::kPass, skip.what());
+    throw_error(ErrorCode::kPass, skip.what());
   }
 }
 

@@ -21,9 +21,8 @@ void ask(const char* provider, Call&& call) {
   const int32_t status = foreign(where, call);
   const std::string why = take_hook_error(status);
   if (status == BRINGUP_ENGINE_OK) return;
-  throw EngineError(
-      status == BRINGUP_ENGINE_SCHEMA ? ErrorCode::kSchema : ErrorCode::kFailed,
-      where + " returned status " + std::to_string(status) + (why.empty() ? "" : ": " + why));
+  throw_error(status == BRINGUP_ENGINE_SCHEMA ? ErrorCode::kSchema : ErrorCode::kFailed, where,
+              " returned status ", status, (why.empty() ? "" : ": " + why));
 }
 
 std::vector<uint32_t> bits_of(uint64_t mask, uint32_t count) {
@@ -101,8 +100,7 @@ void ask_shapes(const bringup_engine_providers& given_providers, Graph& graph, N
 
 std::optional<std::string> ask_support(const bringup_engine_providers& given_providers,
                                        const Graph& graph, NodeId node) {
-  // The provider only reads: changing a graph through this handle is its author's mistake, but a
-  // defined one.
+  // The provider only reads: a change through this handle is its author's mistake, but defined.
   const LentGraph lent(const_cast<Graph&>(graph), no_providers(), false);
   int32_t supported = 0;
   const char* reason = nullptr;
@@ -151,8 +149,7 @@ std::shared_ptr<const Providers> providers_of(const bringup_engine_providers& ta
   return made;
 }
 
-// Inside of a hook those of the graph that is being rewritten, if they know others. A copy: the
-// graph may outlive the hook.
+// Inside of a hook those of its graph, if they know others. A copy: graphs may outlive the hook.
 std::shared_ptr<const Providers> current_providers() {
   const PassContext* context = LentContext::current();
   if (context != nullptr && !context->providers.only_rewritten) {
@@ -175,8 +172,8 @@ void graph_release_arrays(GraphEntry& entry) { entry.memory.release(); }
 
 void graph_set_providers(GraphEntry& entry, const bringup_engine_providers* providers) {
   if (entry.lent) {
-    throw EngineError(ErrorCode::kInvalid,
-                      "the providers of the graph that is being rewritten are its host's");
+    throw_error(ErrorCode::kInvalid,
+                "the providers of the graph that is being rewritten are its host's");
   }
   entry.providers = providers_of(whole(providers, "providers"));
 }
@@ -187,8 +184,7 @@ void add_input(GraphEntry& entry, const char* name, const bringup_tensor_desc* d
   std::optional<TensorDesc> known;
   if (desc != nullptr) known = desc_of(*desc);
   if (entry.lent) {
-    throw EngineError(ErrorCode::kPass,
-                      "a pass cannot give the graph that it rewrites a new input");
+    throw_error(ErrorCode::kPass, "a pass cannot give the graph that it rewrites a new input");
   }
   const NodeId node = entry.graph->add_input(Strings::intern(name != nullptr ? name : "input"));
   if (known) describe(*entry.graph, {node, 0}, &*known);
@@ -208,7 +204,7 @@ void add_outer(GraphEntry& made, bringup_ir_graph graph, bringup_ir_value value,
   const auto entry = graph_of(graph);
   given(outer, "outer");
   if (made.lent || made.graph == entry->graph) {
-    throw EngineError(ErrorCode::kInvalid, "a replacement is a graph of its own");
+    throw_error(ErrorCode::kInvalid, "a replacement is a graph of its own");
   }
   const ValueId found = living(*entry, value);
   ArgumentList said;
@@ -232,10 +228,10 @@ const Operator* bind(const GraphEntry& entry, StringId type, ArgumentList& argum
 void add_node(GraphEntry& entry, const char* type, const bringup_argument* arguments,
               uint32_t count, uint32_t outputs, bringup_ir_node before, bringup_ir_node* node) {
   given(node, "node");
-  if (outputs > (1u << 16)) throw EngineError(ErrorCode::kInvalid, "too many outputs");
+  if (outputs > (1u << 16)) throw_error(ErrorCode::kInvalid, "too many outputs");
   const StringId name = Strings::intern(text_given(type, "type"));
   if (Strings::text(name).empty() || Strings::text(name).starts_with("ir::")) {
-    throw EngineError(ErrorCode::kInvalid, in_quotes(type) + " is no type of an operator");
+    throw_error(ErrorCode::kInvalid, in_quotes(type), " is no type of an operator");
   }
   ArgumentList list = list_of(entry.pieces, arguments, count);
   check_objects(entry, list.items());

@@ -14,8 +14,8 @@ Handles<MatchEntry>& match_handles() {
 std::shared_ptr<MatchEntry> match_of(bringup_match handle) {
   std::shared_ptr<MatchEntry> entry = match_handles().get(handle);
   if (entry->lender == std::this_thread::get_id()) return entry;
-  throw EngineError(ErrorCode::kExpired,
-                    "match handle has expired: it was lent to a hook on another thread");
+  throw_error(ErrorCode::kExpired,
+              "match handle has expired: it was lent to a hook on another thread");
 }
 
 LentMatch::LentMatch(const Match& match, const Providers& providers, bool shapes_withheld)
@@ -45,28 +45,27 @@ void match_nodes(MatchEntry& entry, const bringup_ir_node** nodes, uint32_t* cou
 
 bringup_ir_value found_value(const std::optional<ValueId>& found, const std::string& what) {
   if (found) return {found->node, found->index};
-  throw EngineError(ErrorCode::kMissing, what);
+  throw_error(ErrorCode::kMissing, what);
 }
 
 void match_value(MatchEntry& entry, bringup_ir_value in_pattern, bringup_ir_value* value) {
-  given(value, "value") =
-      found_value(entry.match->value({in_pattern.node, in_pattern.index}),
-                  "output " + std::to_string(in_pattern.index) + " of node number " +
-                      std::to_string(in_pattern.node) + " stands for nothing in this match of " +
-                      in_quotes(entry.match->pattern_name()));
+  given(value, "value") = found_value(
+      entry.match->value({in_pattern.node, in_pattern.index}),
+      concat("output ", in_pattern.index, " of node number ", in_pattern.node,
+             " stands for nothing in this match of ", in_quotes(entry.match->pattern_name())));
 }
 
 void match_captured(MatchEntry& entry, uint32_t index, bringup_ir_value* value) {
   given(value, "value") = found_value(entry.match->captured(index),
-                                      "pattern " + in_quotes(entry.match->pattern_name()) +
-                                          " captures no tensor number " + std::to_string(index));
+                                      concat("pattern ", in_quotes(entry.match->pattern_name()),
+                                             " captures no tensor number ", index));
 }
 
 void match_named(MatchEntry& entry, const char* name, bringup_argument* argument) {
   const std::vector<Argument> found = entry.match->named(text_given(name, "name"));
   if (found.empty()) {
-    throw EngineError(ErrorCode::kMissing, "pattern " + in_quotes(entry.match->pattern_name()) +
-                                               " captures nothing named " + in_quotes(name));
+    throw_error(ErrorCode::kMissing, "pattern ", in_quotes(entry.match->pattern_name()),
+                " captures nothing named ", in_quotes(name));
   }
   given(argument, "argument") = argument_of(*graph_of(entry.graph), found);
 }
@@ -74,9 +73,8 @@ void match_named(MatchEntry& entry, const char* name, bringup_argument* argument
 void match_chosen(MatchEntry& entry, const char* name, uint32_t* alternative) {
   const auto found = entry.match->chosen(text_given(name, "name"));
   if (!found) {
-    throw EngineError(ErrorCode::kMissing, "this match of " +
-                                               in_quotes(entry.match->pattern_name()) +
-                                               " took no choice named " + in_quotes(name));
+    throw_error(ErrorCode::kMissing, "this match of ", in_quotes(entry.match->pattern_name()),
+                " took no choice named ", in_quotes(name));
   }
   given(alternative, "alternative") = *found;
 }
@@ -84,9 +82,8 @@ void match_chosen(MatchEntry& entry, const char* name, uint32_t* alternative) {
 std::vector<const Match*> items_of(const MatchEntry& entry, const char* name) {
   auto items = entry.match->items(text_given(name, "name"));
   if (items) return std::move(*items);
-  throw EngineError(ErrorCode::kMissing, "pattern " + in_quotes(entry.match->pattern_name()) +
-                                             " matched no list of patterns named " +
-                                             in_quotes(name));
+  throw_error(ErrorCode::kMissing, "pattern ", in_quotes(entry.match->pattern_name()),
+              " matched no list of patterns named ", in_quotes(name));
 }
 
 void match_item_count(MatchEntry& entry, const char* name, uint32_t* count) {

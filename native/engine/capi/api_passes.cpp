@@ -14,9 +14,7 @@ std::vector<std::string> names_of(const char* const* names, const char* what) {
   constexpr size_t kMost = 4096;
   std::vector<std::string> listed;
   for (; names != nullptr && *names != nullptr; ++names) {
-    if (listed.size() == kMost) {
-      throw EngineError(ErrorCode::kInvalid, std::string(what) + " does not end with NULL");
-    }
+    if (listed.size() == kMost) throw_error(ErrorCode::kInvalid, what, " does not end with NULL");
     listed.push_back(*names);
   }
   return listed;
@@ -25,8 +23,7 @@ std::vector<std::string> names_of(const char* const* names, const char* what) {
 template <class Enum>
 Enum chosen(int32_t given_number, int32_t count, const char* what) {
   if (given_number < 0 || given_number >= count) {
-    throw EngineError(ErrorCode::kInvalid, std::string("there is no ") + what + " number " +
-                                               std::to_string(given_number));
+    throw_error(ErrorCode::kInvalid, "there is no ", what, " number ", given_number);
   }
   return static_cast<Enum>(given_number);
 }
@@ -72,11 +69,10 @@ void check_hooks(const PassDescriptor& descriptor, const bringup_pass_definition
   }
   const bool is_driven = descriptor.kind != PassKind::kFusionBase;
   if (missing == nullptr && !(is_driven && hooks.run != nullptr)) return;
-  throw EngineError(ErrorCode::kInvalid,
-                    "pass " + in_quotes(descriptor.pass_name) + " of kind " +
-                        std::string(name_of(descriptor.kind)) +
-                        (missing != nullptr ? std::string(" has no hook ") + missing
-                                            : " has a hook run: it is driven by its other hooks"));
+  throw_error(ErrorCode::kInvalid, "pass ", in_quotes(descriptor.pass_name), " of kind ",
+              name_of(descriptor.kind),
+              (missing != nullptr ? std::string(" has no hook ") + missing
+                                  : " has a hook run: it is driven by its other hooks"));
 }
 
 void register_pass(const bringup_pass_definition* definition) {
@@ -93,7 +89,7 @@ void register_pass(const bringup_pass_definition* definition) {
 void unregister_pass(const char* name, const char* version) {
   const std::string_view meant = text_given(name, "name");
   if (Registry::instance().remove(meant, version != nullptr ? version : "") > 0) return;
-  throw EngineError(ErrorCode::kMissing, "no pass named " + in_quotes(meant) + " is registered");
+  throw_error(ErrorCode::kMissing, "no pass named ", in_quotes(meant), " is registered");
 }
 
 uint32_t pass_count() { return static_cast<uint32_t>(Registry::instance().all().size()); }
@@ -125,7 +121,7 @@ void load_library(const char* path, uint32_t* count) {
 
 void unload_library(const char* path) {
   if (PluginLoader::instance().unload(std::string(text_given(path, "path")))) return;
-  throw EngineError(ErrorCode::kMissing, "library " + in_quotes(path) + " is not loaded");
+  throw_error(ErrorCode::kMissing, "library ", in_quotes(path), " is not loaded");
 }
 
 void context_pass_name(ContextEntry& entry, const char** name) {

@@ -14,7 +14,7 @@ namespace {
 constexpr int32_t kHighestRank = 64;
 constexpr uint32_t kMostItems = 1u << 24;
 
-[[noreturn]] void refuse(const std::string& why) { throw EngineError(ErrorCode::kInvalid, why); }
+[[noreturn]] void refuse(const std::string& why) { throw_error(ErrorCode::kInvalid, why); }
 
 Handles<Pattern>& pattern_handles() {
   static auto* const handles = new Handles<Pattern>("pattern");
@@ -63,8 +63,8 @@ uint8_t kinds_of(uint32_t given_kinds) {
     rest &= ~(1u << kind);
   }
   if (rest != 0)
-    refuse("kinds has bit " + std::to_string(std::countr_zero(rest)) +
-           ", which is none of NONE, BOOL, INT, FLOAT, STRING, VALUE and LIST");
+    refuse(concat("kinds has bit ", std::countr_zero(rest),
+                  ", which is none of NONE, BOOL, INT, FLOAT, STRING, VALUE and LIST"));
   return kinds;
 }
 
@@ -127,8 +127,7 @@ std::vector<int64_t> sizes_of(const bringup_constant_piece& piece) {
     count = std::min<uint64_t>(count * static_cast<uint64_t>(size), uint64_t{kMostItems} + 1);
   }
   if (count != piece.value_count) {
-    refuse("a constant has " + std::to_string(piece.value_count) +
-           " values, its shape another number");
+    refuse(concat("a constant has ", piece.value_count, " values, its shape another number"));
   }
   return sizes;
 }
@@ -192,8 +191,8 @@ void pattern_list(bringup_ir_graph graph, const bringup_list_piece* piece,
     made.each = pattern_handles().get(what.each);
     const size_t outputs = made.each->graph->outputs().size();
     if (outputs != 1) {
-      refuse("list " + in_quotes(what.name) + ": each must have one output, it has " +
-             std::to_string(outputs));
+      refuse(
+          concat("list ", in_quotes(what.name), ": each must have one output, it has ", outputs));
     }
   }
   std::string text = text_of(made);
@@ -244,8 +243,8 @@ bringup_argument usual_otherwise(const GraphEntry& entry, ValueId present) {
   for_each_value(entry.graph->all_arguments(present.node),
                  [&](ValueId value) { reads.push_back(value); });
   if (reads.empty()) {
-    refuse(in_quotes(entry.graph->name_text(present.node)) +
-           " reads no value that could stand in its place; say otherwise");
+    refuse(concat(in_quotes(entry.graph->name_text(present.node)),
+                  " reads no value that could stand in its place; say otherwise"));
   }
   argument.kind = BRINGUP_ARGUMENT_VALUE;
   argument.of.value = {reads.front().node, reads.front().index};
@@ -353,13 +352,11 @@ void pattern_capture(bringup_ir_pattern pattern, bringup_ir_value value, const c
   const auto entry = pattern_handles().get(pattern);
   const ValueId captured{value.node, value.index};
   if (!entry->graph->has(captured)) {
-    throw EngineError(ErrorCode::kInvalid,
-                      "pattern " + in_quotes(entry->name) + " can capture only its own values");
+    throw_error(ErrorCode::kInvalid, "pattern ", in_quotes(entry->name),
+                " can capture only its own values");
   }
   const StringId id = name_given(name);
-  if (id != kEmptyString && !entry->captured_names.contains(id)) {
-    check_name_is_free(*entry, id);
-  }
+  if (id != kEmptyString && !entry->captured_names.contains(id)) check_name_is_free(*entry, id);
   entry->captured.push_back(captured);
   if (id != kEmptyString) entry->captured_names[id] = captured;
 }
@@ -372,7 +369,7 @@ void pattern_compare(bringup_ir_pattern pattern, int32_t constant_values, int32_
 
 void add_pattern(ContextEntry& entry, bringup_ir_pattern pattern) {
   if (entry.patterns == nullptr) {
-    throw EngineError(ErrorCode::kInvalid, "patterns are added in the hook patterns");
+    throw_error(ErrorCode::kInvalid, "patterns are added in the hook patterns");
   }
   entry.patterns->push_back(pattern_handles().take(pattern));
 }

@@ -36,8 +36,8 @@ void find_nodes(GraphEntry& entry, const char* type, const bringup_ir_node** nod
 void find_node(GraphEntry& entry, const char* name, bringup_ir_node* node) {
   const NodeId found = entry.graph->find_by_name(text_given(name, "name"));
   if (found == kNoNode) {
-    throw EngineError(ErrorCode::kMissing, "graph " + in_quotes(entry.graph->name()) +
-                                               " has no node named " + in_quotes(name));
+    throw_error(ErrorCode::kMissing, "graph ", in_quotes(entry.graph->name()),
+                " has no node named ", in_quotes(name));
   }
   given(node, "node") = found;
 }
@@ -78,8 +78,7 @@ void node_argument_named(GraphEntry& entry, bringup_ir_node node, const char* na
   const auto id = Strings::find(text_given(name, "name"));
   const auto index = id ? op.index_of(*id) : std::nullopt;
   if (!index) {
-    throw EngineError(ErrorCode::kMissing,
-                      std::string(Strings::text(op.type)) + " has no parameter " + in_quotes(name));
+    throw_error(ErrorCode::kMissing, Strings::text(op.type), " has no parameter ", in_quotes(name));
   }
   read_argument(entry, node, *index, argument);
 }
@@ -129,13 +128,12 @@ void value_desc(GraphEntry& entry, bringup_ir_value value, bringup_tensor_desc* 
   const ValueId found = living(entry, value);
   const std::string name = in_quotes(entry.graph->name_text(found.node));
   if (entry.shapes_withheld && !is_given(*entry.graph, found.node)) {
-    throw EngineError(ErrorCode::kInvalid,
-                      "the shape of " + name + " is inferred, which a pass of stage " +
-                          std::string(name_of(Stage::kBeforeInferShape)) + " may not read");
+    throw_error(ErrorCode::kInvalid, "the shape of ", name, " is inferred, which a pass of stage ",
+                name_of(Stage::kBeforeInferShape), " may not read");
   }
   const TensorDesc* known = entry.graph->desc(found);
   if (known == nullptr) {
-    throw EngineError(ErrorCode::kMissing, "nothing is known about the shape of " + name);
+    throw_error(ErrorCode::kMissing, "nothing is known about the shape of ", name);
   }
   whole(desc, "desc");
   fill(entry, *known, *desc);
@@ -144,8 +142,8 @@ void value_desc(GraphEntry& entry, bringup_ir_value value, bringup_tensor_desc* 
 void node_constant(GraphEntry& entry, bringup_ir_node node, bringup_constant* constant) {
   const ConstantData* data = entry.graph->payload(living(entry, node));
   if (data == nullptr) {
-    throw EngineError(ErrorCode::kMissing,
-                      "the data of " + in_quotes(entry.graph->name_text(node)) + " are not known");
+    throw_error(ErrorCode::kMissing, "the data of ", in_quotes(entry.graph->name_text(node)),
+                " are not known");
   }
   whole(constant, "constant");
   fill(entry, *data, *constant);

@@ -7,7 +7,6 @@
 #include "engine/run/host_sessions.h"
 #include "engine/run/native_run.h"
 #include "engine/run/registry.h"
-#include "engine/run/status.h"
 
 namespace bringup::engine {
 namespace {
@@ -33,8 +32,8 @@ Versions versions_of(const bringup_run_options& options) {
        options_of(options.versions, options.version_count, "versions")) {
     const std::string* version = std::get_if<std::string>(&value);
     if (version == nullptr) {
-      throw EngineError(ErrorCode::kInvalid,
-                        "the version of pass " + in_quotes(name) + " must be a STRING");
+      throw_error(ErrorCode::kInvalid, "the version of pass ", in_quotes(name),
+                  " must be a STRING");
     }
     versions[name] = *version;
   }
@@ -56,7 +55,7 @@ void run_passes_of(GraphEntry& entry, const bringup_run_options* given_options,
                    bringup_run_report* report) {
   given(report, "report");
   if (entry.lent) {
-    throw EngineError(ErrorCode::kInvalid, "a hook cannot run passes over the graph it rewrites");
+    throw_error(ErrorCode::kInvalid, "a hook cannot run passes over the graph it rewrites");
   }
   check_has_no_pieces(*entry.graph, "graph");
   check_has_no_outer(*entry.graph, "graph");
@@ -76,7 +75,7 @@ void run_passes_of(GraphEntry& entry, const bringup_run_options* given_options,
   settings.host = host.sessions();
   auto done = std::make_shared<const Report>(run_passes(*entry.graph, selected, settings));
   *report = report_handles().add(done);
-  if (done->failed()) throw EngineError(ErrorCode::kFailed, done->failure);
+  if (done->failed()) throw_error(ErrorCode::kFailed, done->failure);
 }
 
 void report_count(bringup_run_report report, uint32_t* count) {

@@ -30,8 +30,8 @@ bool is_before_shapes(const PassContext& context) {
 template <class Function>
 Function required(Function function, const char* hook, const PassContext& context) {
   if (function != nullptr) return function;
-  throw EngineError(ErrorCode::kInternal, context.descriptor.class_qualname + " does not define " +
-                                              hook + ", which a pass of its kind needs");
+  throw_error(ErrorCode::kInternal, context.descriptor.class_qualname, " does not define ", hook,
+              ", which a pass of its kind needs");
 }
 
 class CPass : public Pass {
@@ -60,8 +60,8 @@ class CPass : public Pass {
     const LentContext lent_context(context, &patterns);
     call_hook(context, "patterns", [&] { return hook(instance_, lent_context.handle()); });
     if (patterns.empty()) {
-      throw EngineError(ErrorCode::kPass,
-                        "patterns of " + in_quotes(context.descriptor.pass_name) + " gave none");
+      throw_error(ErrorCode::kPass, "patterns of ", in_quotes(context.descriptor.pass_name),
+                  " gave none");
     }
     return patterns;
   }
@@ -112,9 +112,8 @@ class CPass : public Pass {
 
   static GraphPtr handed_over(bringup_ir_graph made, const char* hook, const PassContext& context) {
     if (made == 0) {
-      throw EngineError(ErrorCode::kPass, std::string(hook) + " of " +
-                                              in_quotes(context.descriptor.pass_name) +
-                                              " returned no graph");
+      throw_error(ErrorCode::kPass, hook, " of ", in_quotes(context.descriptor.pass_name),
+                  " returned no graph");
     }
     check_has_no_pieces(*graph_of(made)->graph, "the replacement");
     return take_graph(made)->graph;
@@ -137,8 +136,7 @@ std::unique_ptr<Pass> create_c_pass() {
     instance = foreign(where, [&] { return hooks.create(hooks.user); });
     if (instance == nullptr) {
       const std::string why = take_hook_error(BRINGUP_ENGINE_OK);
-      throw EngineError(ErrorCode::kFailed,
-                        where + " made no instance" + (why.empty() ? "" : ": " + why));
+      throw_error(ErrorCode::kFailed, where, " made no instance", (why.empty() ? "" : ": " + why));
     }
   }
   return std::make_unique<CPass>(std::move(definition), instance);

@@ -1,7 +1,5 @@
 #include "engine/capi/handles.h"
 
-#include "engine/run/status.h"
-
 namespace bringup::engine {
 namespace {
 
@@ -26,16 +24,16 @@ Handles<ContextEntry>& context_handles() {
 std::shared_ptr<GraphEntry> graph_of(bringup_ir_graph handle) {
   std::shared_ptr<GraphEntry> entry = graph_handles().get(handle);
   if (entry->lent && entry->lender != std::this_thread::get_id()) {
-    throw EngineError(ErrorCode::kExpired,
-                      "graph handle has expired: it was lent to a hook on another thread");
+    throw_error(ErrorCode::kExpired,
+                "graph handle has expired: it was lent to a hook on another thread");
   }
   return entry;
 }
 
 std::shared_ptr<GraphEntry> take_graph(bringup_ir_graph handle) {
   if (graph_of(handle)->lent) {
-    throw EngineError(ErrorCode::kInvalid,
-                      "the graph that is being rewritten cannot be handed over or released");
+    throw_error(ErrorCode::kInvalid,
+                "the graph that is being rewritten cannot be handed over or released");
   }
   return graph_handles().take(handle);
 }
@@ -43,8 +41,8 @@ std::shared_ptr<GraphEntry> take_graph(bringup_ir_graph handle) {
 std::shared_ptr<ContextEntry> context_of(bringup_pass_context handle) {
   std::shared_ptr<ContextEntry> entry = context_handles().get(handle);
   if (entry->lender == std::this_thread::get_id()) return entry;
-  throw EngineError(ErrorCode::kExpired,
-                    "context handle has expired: it was given to a hook on another thread");
+  throw_error(ErrorCode::kExpired,
+              "context handle has expired: it was given to a hook on another thread");
 }
 
 LentGraph::LentGraph(Graph& graph, const Providers& providers, bool shapes_withheld) {

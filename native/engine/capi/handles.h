@@ -1,5 +1,4 @@
-// What the handles of the C API stand for. A handle is a number that is never used twice, so one
-// that ended is known as such.
+// What the handles of the C API stand for: numbers that are never used twice, so that ends show.
 #pragma once
 
 #include <atomic>
@@ -56,8 +55,8 @@ class Handles {
 
  private:
   [[noreturn]] void refuse(uint64_t handle) const {
-    throw EngineError(ErrorCode::kExpired, std::string(what_) + " handle has expired: " +
-                                               std::to_string(handle) + " is not one that lives");
+    throw_error(ErrorCode::kExpired, what_, " handle has expired: ", handle,
+                " is not one that lives");
   }
 
   const char* what_;
@@ -145,9 +144,9 @@ auto foreign(const std::string& where, Call&& call) {
   try {
     return call();
   } catch (const std::exception& error) {
-    throw EngineError(ErrorCode::kFailed, where + " threw: " + error.what());
+    throw_error(ErrorCode::kFailed, where, " threw: ", error.what());
   } catch (...) {
-    throw EngineError(ErrorCode::kFailed, where + " threw something that is no std::exception");
+    throw_error(ErrorCode::kFailed, where, " threw something that is no std::exception");
   }
 }
 
@@ -205,9 +204,7 @@ constexpr auto api = &Guarded<kFunction>::call;
 // `what` is there; EngineError(kInvalid) naming it otherwise.
 template <class T>
 T& given(T* pointer, const char* what) {
-  if (pointer == nullptr) {
-    throw EngineError(ErrorCode::kInvalid, std::string(what) + " is NULL");
-  }
+  if (pointer == nullptr) throw_error(ErrorCode::kInvalid, what, " is NULL");
   return *pointer;
 }
 

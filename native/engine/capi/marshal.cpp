@@ -7,7 +7,7 @@ constexpr int kDeepestGiven = 64;
 constexpr uint32_t kLongest = 1u << 24;
 constexpr int32_t kHighestRank = 64;
 
-[[noreturn]] void refuse(const std::string& why) { throw EngineError(ErrorCode::kInvalid, why); }
+[[noreturn]] void refuse(const std::string& why) { throw_error(ErrorCode::kInvalid, why); }
 
 Tag nest_of(uint32_t kind) {
   if (kind == BRINGUP_ARGUMENT_LIST) return Tag::kList;
@@ -177,9 +177,7 @@ bringup_argument argument_of(GraphEntry& entry, ArgumentSpan found) {
     case Tag::kSymbol:
       return text_argument(BRINGUP_ARGUMENT_SYMBOL, Strings::text(head.id));
     case Tag::kOpaque:
-      if (is_open(head)) {
-        return text_argument(BRINGUP_ARGUMENT_ANY, Strings::text(open_name(head)));
-      }
+      if (is_open(head)) return text_argument(BRINGUP_ARGUMENT_ANY, Strings::text(open_name(head)));
       argument.kind = is_piece(head) ? BRINGUP_ARGUMENT_PIECE : BRINGUP_ARGUMENT_OPAQUE;
       argument.of.handle = is_piece(head) ? entry.pieces.handle_of(head.id) : head.id;
       return argument;
@@ -242,9 +240,7 @@ ConstantData constant_of(const bringup_constant& given_constant) {
     refuse("a constant has rank " + std::to_string(constant.rank));
   }
   if (constant.rank > 0) given(constant.shape, "the shape of a constant");
-  if (constant.bytes > 0) {
-    given(static_cast<const char*>(constant.data), "the data of a constant");
-  }
+  if (constant.bytes > 0) given(static_cast<const char*>(constant.data), "the data of a constant");
   ConstantData made;
   made.dtype = Strings::intern(text_given(constant.dtype, "the dtype of a constant"));
   made.sizes.assign(constant.shape, constant.shape + constant.rank);

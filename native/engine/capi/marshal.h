@@ -31,9 +31,7 @@ void fill(GraphEntry& entry, const ConstantData& data, bringup_constant& out);
 template <class Struct>
 Struct whole(const Struct* given_struct, const char* what) {
   const uint32_t size = given(given_struct, what).struct_size;
-  if (size < sizeof(uint32_t)) {
-    throw EngineError(ErrorCode::kInvalid, std::string(what) + " has no struct_size");
-  }
+  if (size < sizeof(uint32_t)) throw_error(ErrorCode::kInvalid, what, " has no struct_size");
   Struct copy{};
   std::memcpy(static_cast<void*>(&copy), given_struct, std::min<size_t>(size, sizeof(Struct)));
   return copy;

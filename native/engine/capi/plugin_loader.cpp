@@ -23,8 +23,8 @@ constexpr const char* kEntry = "bringup_register_passes";
 std::string real_path(const std::string& path) {
   char resolved[PATH_MAX];
   if (realpath(path.c_str(), resolved) == nullptr) {
-    throw EngineError(ErrorCode::kMissing,
-                      "library " + engine::in_quotes(path) + ": " + std::strerror(errno));
+    throw_error(ErrorCode::kMissing, "library ", engine::in_quotes(path), ": ",
+                std::strerror(errno));
   }
   return resolved;
 }
@@ -33,7 +33,7 @@ std::string real_path(const std::string& path) {
 std::string digest_of(const std::string& path) {
   const std::string digest = sha256_of_file(path);
   if (!digest.empty()) return digest;
-  throw EngineError(ErrorCode::kMissing, "cannot read library " + engine::in_quotes(path));
+  throw_error(ErrorCode::kMissing, "cannot read library ", engine::in_quotes(path));
 }
 
 // A library of this path that is still mapped would be opened again, whatever the file is now.
@@ -81,9 +81,8 @@ void call_entry(bringup_register_passes_fn entry, const std::string& path) {
     why = "it threw something that is no std::exception";
   }
   if (status == BRINGUP_ENGINE_OK) return;
-  throw EngineError(ErrorCode::kFailed, std::string(kEntry) + " of " + engine::in_quotes(path) +
-                                            " returned status " + std::to_string(status) +
-                                            (why.empty() ? "" : ": " + why));
+  throw_error(ErrorCode::kFailed, kEntry, " of ", engine::in_quotes(path), " returned status ",
+              status, (why.empty() ? "" : ": " + why));
 }
 
 }  // namespace
@@ -128,9 +127,9 @@ bool PluginLoader::wait_for(std::unique_lock<std::mutex>& lock, const std::strin
     if (place == entries_.end() || place->second.loader == std::thread::id()) return true;
     if (place->second.loader == self) return false;
     if (would_deadlock(path)) {
-      throw EngineError(ErrorCode::kBusy, "library " + engine::in_quotes(path) +
-                                              " is being loaded by a thread that waits for one "
-                                              "that this thread loads");
+      throw_error(ErrorCode::kBusy, "library ", engine::in_quotes(path),
+                  " is being loaded by a thread that waits for one "
+                  "that this thread loads");
     }
     waiting_[self] = path;
     changed_.wait(lock);
@@ -170,8 +169,8 @@ std::vector<RegistrationPtr> PluginLoader::open(const std::string& path,
     library = stale ? open_copy(path) : runtime::Library::open(path);
     entry = library->symbol(kEntry);
   } catch (const std::runtime_error& error) {
-    throw EngineError(ErrorCode::kFailed,
-                      "library " + engine::in_quotes(path) + " cannot be loaded: " + error.what());
+    throw_error(ErrorCode::kFailed, "library ", engine::in_quotes(path),
+                " cannot be loaded: ", error.what());
   }
   const Origin origin{path, digest, library};
   const OriginScope scope(origin);

@@ -25,8 +25,7 @@ class PluginLoader {
   // waits, unless the two would wait for each other: then it is refused.
   std::vector<RegistrationPtr> load(const std::string& path);
 
-  // Forgets the passes of a library; false when it is not loaded. It is closed when the last
-  // session that uses it has ended.
+  // Forgets the passes of a library, if it is loaded; it closes with its last session.
   bool unload(const std::string& path);
   void unload_all();
 

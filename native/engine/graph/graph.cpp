@@ -41,8 +41,7 @@ void Graph::reserve(size_t nodes) {
 
 const Graph::Node& Graph::at(NodeId node) const {
   if (node >= nodes_.size()) {
-    throw EngineError(ErrorCode::kMissing,
-                      "graph " + in_quotes(name_) + " has no node number " + std::to_string(node));
+    throw_error(ErrorCode::kMissing, "graph ", in_quotes(name_), " has no node number ", node);
   }
   return nodes_[node];
 }
@@ -50,10 +49,8 @@ const Graph::Node& Graph::at(NodeId node) const {
 uint32_t Graph::slot(ValueId value) const {
   const Node& node = at(value.node);
   if (value.index >= node.output_count) {
-    throw EngineError(ErrorCode::kMissing, "node " + in_quotes(name_text(value.node)) + " has " +
-                                               std::to_string(node.output_count) +
-                                               " outputs, there is no number " +
-                                               std::to_string(value.index));
+    throw_error(ErrorCode::kMissing, "node ", in_quotes(name_text(value.node)), " has ",
+                node.output_count, " outputs, there is no number ", value.index);
   }
   return node.first_value + value.index;
 }

@@ -29,8 +29,7 @@
 
 namespace bringup::engine {
 
-// The arguments of a new call: `items` has `count` items at the top; `keywords` is empty or one
-// dict, for an operation that has no schema.
+// A new call's arguments: `count` items at the top; `keywords`: empty, or one dict without schema.
 struct Call {
   ArgumentSpan items;
   uint32_t count = 0;
@@ -84,8 +83,7 @@ class Graph : public std::enable_shared_from_this<Graph> {
   bool is_named(NodeId node) const {
     return name_of(at(node)).load(std::memory_order_acquire) != kNoString;
   }
-  // What a copy of a node is to be called: its name if it was asked for
-  // already, else what it was given to be made unique.
+  // What a copy of a node is to be called: the name that was asked for, else its base.
   StringId wanted_name(NodeId node) const;
   // The pass that made the node; kNoString: none did.
   StringId rule(NodeId node) const { return at(node).rule; }
@@ -165,8 +163,7 @@ class Graph : public std::enable_shared_from_this<Graph> {
   // already. The host is asked for its name on demand; while there are nodes
   // whose names are unknown, those of new ones are made on demand, too.
   NodeId append(const Operator* op, const Call& call, uint32_t output_count);
-  // The same in two steps, for a host that needs the call to work out its outputs: a draft can be
-  // read but stands nowhere, and its values cannot be read.
+  // The same in two steps, for a host that infers from the call: a draft's values cannot be read.
   NodeId draft(const Operator* op, StringId base, const Call& call);
   void insert_draft(NodeId node, uint32_t output_count, NodeId before);
   void discard_draft(NodeId node);

@@ -18,15 +18,14 @@ std::string shown(const Graph& graph, NodeId node) {
 void Graph::require_alive(NodeId node, const char* what) const {
   if (alive(node)) return;
   at(node);
-  throw EngineError(ErrorCode::kExpired,
-                    shown(*this, node) + " was erased, so it cannot be " + what);
+  throw_error(ErrorCode::kExpired, shown(*this, node), " was erased, so it cannot be ", what);
 }
 
 void Graph::require_call(const Call& call) const {
   const bool fits = well_formed(call.items, call.count) &&
                     (call.keywords.empty() ||
                      (call.keywords.front().tag == Tag::kDict && well_formed(call.keywords, 1)));
-  if (!fits) throw EngineError(ErrorCode::kInvalid, "the arguments are not in prefix form");
+  if (!fits) throw_error(ErrorCode::kInvalid, "the arguments are not in prefix form");
   const auto check = [&](ValueId value) {
     require_alive(value.node, "read");
     slot(value);
@@ -43,8 +42,7 @@ ArgumentRange Graph::keep(const Call& call) {
   range.keyword_extent = static_cast<uint32_t>(call.keywords.size());
   range.count = call.count;
   const size_t needed = arguments_.size() + range.extent + range.keyword_extent;
-  if (needed > UINT32_MAX)
-    throw EngineError(ErrorCode::kInvalid, "too many arguments in one graph");
+  if (needed > UINT32_MAX) throw_error(ErrorCode::kInvalid, "too many arguments in one graph");
   if (needed > arguments_.capacity()) {
     std::vector<Argument> larger;
     larger.reserve(needed + needed / 2);
@@ -74,7 +72,7 @@ NodeId Graph::draft(const Operator* op, StringId base, const Call& call) {
 
 void Graph::require_draft(NodeId node) const {
   if (at(node).draft) return;
-  throw EngineError(ErrorCode::kInvalid, shown(*this, node) + " is no draft");
+  throw_error(ErrorCode::kInvalid, shown(*this, node), " is no draft");
 }
 
 void Graph::discard_draft(NodeId node) {
@@ -172,19 +170,18 @@ void Graph::replace_all_uses(ValueId old, ValueId now) {
 void Graph::erase(NodeId node) {
   require_alive(node, "erased");
   if (node == kOutput) {
-    throw EngineError(ErrorCode::kInvalid, "the output node of a graph cannot be erased");
+    throw_error(ErrorCode::kInvalid, "the output node of a graph cannot be erased");
   }
   if (has_users(node)) {
-    throw EngineError(ErrorCode::kInvalid, shown(*this, node) + " cannot be erased: " +
-                                               in_quotes(name_text(sorted_users(node).front())) +
-                                               " still reads it; replace its uses first");
+    throw_error(ErrorCode::kInvalid, shown(*this, node),
+                " cannot be erased: ", in_quotes(name_text(sorted_users(node).front())),
+                " still reads it; replace its uses first");
   }
   const std::vector<NodeId> later = control_users(node);
   if (!later.empty()) {
-    throw EngineError(ErrorCode::kInvalid,
-                      shown(*this, node) +
-                          " cannot be erased: " + in_quotes(name_text(later.front())) +
-                          " has a control edge from it; remove the edge first");
+    throw_error(ErrorCode::kInvalid, shown(*this, node),
+                " cannot be erased: ", in_quotes(name_text(later.front())),
+                " has a control edge from it; remove the edge first");
   }
   if (controls_.contains(node)) set_control_inputs(node, {});
   for (const Subgraph& subgraph : subgraphs(node)) set_subgraph(node, subgraph.name, nullptr);
@@ -219,16 +216,14 @@ void Graph::move_before(NodeId node, NodeId before) {
   require_alive(node, "moved");
   require_alive(before, "moved to");
   if (node == kOutput) {
-    throw EngineError(ErrorCode::kInvalid, "the output node of a graph cannot be moved");
+    throw_error(ErrorCode::kInvalid, "the output node of a graph cannot be moved");
   }
   if (nodes_[node].next == before || node == before) return;
   apply({EditKind::kMove, node, before, nodes_[node].next});
 }
 
 void Graph::set_operator(NodeId node, const Operator* op, const Call& call) {
-  if (open_) {
-    throw EngineError(ErrorCode::kBusy, "an operator cannot be exchanged within a transaction");
-  }
+  if (open_) throw_error(ErrorCode::kBusy, "an operator cannot be exchanged within a transaction");
   require_alive(node, "given another operator");
   require_call(call);
   const ArgumentRange range = keep(call);
@@ -245,17 +240,15 @@ void Graph::set_operator(NodeId node, const Operator* op, const Call& call) {
 
 void Graph::begin(StringId rule) {
   if (open_) {
-    throw EngineError(ErrorCode::kBusy, "graph " + in_quotes(name_) +
-                                            " is already being edited by " +
-                                            in_quotes(Strings::text(rule_)));
+    throw_error(ErrorCode::kBusy, "graph ", in_quotes(name_), " is already being edited by ",
+                in_quotes(Strings::text(rule_)));
   }
   open_ = true;
   rule_ = rule == kEmptyString ? kNoString : rule;
 }
 
 std::vector<Edit> Graph::commit() {
-  if (!open_)
-    throw EngineError(ErrorCode::kBusy, "graph " + in_quotes(name_) + " is not being edited");
+  if (!open_) throw_error(ErrorCode::kBusy, "graph ", in_quotes(name_), " is not being edited");
   open_ = false;
   rule_ = kNoString;
   former_metas_.clear();
@@ -263,8 +256,7 @@ std::vector<Edit> Graph::commit() {
 }
 
 void Graph::rollback() {
-  if (!open_)
-    throw EngineError(ErrorCode::kBusy, "graph " + in_quotes(name_) + " is not being edited");
+  if (!open_) throw_error(ErrorCode::kBusy, "graph ", in_quotes(name_), " is not being edited");
   rollback_to({});
   open_ = false;
   rule_ = kNoString;

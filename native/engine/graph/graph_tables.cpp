@@ -60,19 +60,16 @@ bool Graph::has_control_edge(NodeId source, NodeId target) const {
                      [&](const Argument& edge) { return edge.value.node == source; });
 }
 
-// What is there from the start waits for nothing, and nothing waits for it but by reading it.
-// Inputs of patterns and replacements stand for what a node computed, so edges may lead from them.
+// Nothing waits for what is there from the start but by reading it; inputs stand for nodes.
 void Graph::require_control_edge(NodeId source, NodeId target) const {
   require_alive(source, "the start of a control edge");
   const bool has_source = source != kOutput && &op(source) != Operators::constant();
   const bool has_target = target != kOutput && &op(target) != Operators::constant() &&
                           &op(target) != Operators::input();
   if (source != target && has_source && has_target) return;
-  throw EngineError(ErrorCode::kInvalid, "no control edge can lead from " +
-                                             in_quotes(name_text(source)) + " (" +
-                                             std::string(Strings::text(type(source))) + ") to " +
-                                             in_quotes(name_text(target)) + " (" +
-                                             std::string(Strings::text(type(target))) + ")");
+  throw_error(ErrorCode::kInvalid, "no control edge can lead from ", in_quotes(name_text(source)),
+              " (", Strings::text(type(source)), ") to ", in_quotes(name_text(target)), " (",
+              Strings::text(type(target)), ")");
 }
 
 void Graph::set_control_inputs(NodeId node, std::span<const NodeId> before) {
@@ -102,9 +99,8 @@ void Graph::remove_control_edge(NodeId source, NodeId target) {
   std::vector<NodeId> before = control_inputs(target);
   if (std::erase(before, source) == 0) {
     at(source);
-    throw EngineError(ErrorCode::kInvalid, "no control edge leads from " +
-                                               in_quotes(name_text(source)) + " to " +
-                                               in_quotes(name_text(target)));
+    throw_error(ErrorCode::kInvalid, "no control edge leads from ", in_quotes(name_text(source)),
+                " to ", in_quotes(name_text(target)));
   }
   set_control_inputs(target, before);
 }
@@ -149,9 +145,8 @@ void Graph::set_attribute(NodeId node, StringId name, ArgumentSpan item) {
   const Call call{item, item.empty() ? 0u : 1u};
   require_call(call);
   for_each_value(item, [&](ValueId) {
-    throw EngineError(ErrorCode::kInvalid, "attribute " + in_quotes(Strings::text(name)) +
-                                               " of node " + in_quotes(name_text(node)) +
-                                               " cannot hold a value of the graph");
+    throw_error(ErrorCode::kInvalid, "attribute ", in_quotes(Strings::text(name)), " of node ",
+                in_quotes(name_text(node)), " cannot hold a value of the graph");
   });
   Edit edit{EditKind::kAttribute, node};
   edit.name = name;
@@ -184,14 +179,13 @@ std::vector<Subgraph> Graph::subgraphs(NodeId node) const {
 void Graph::set_subgraph(NodeId node, StringId name, std::shared_ptr<Graph> graph) {
   require_alive(node, "given a subgraph");
   if (graph && graph->parent_ != nullptr) {
-    throw EngineError(ErrorCode::kInvalid, "graph " + in_quotes(graph->name()) +
-                                               " is a subgraph of " +
-                                               in_quotes(graph->parent_->name()) + " already");
+    throw_error(ErrorCode::kInvalid, "graph ", in_quotes(graph->name()), " is a subgraph of ",
+                in_quotes(graph->parent_->name()), " already");
   }
   for (const Graph* above = this; graph && above != nullptr; above = above->parent_) {
     if (above == graph.get()) {
-      throw EngineError(ErrorCode::kInvalid,
-                        "graph " + in_quotes(graph->name()) + " cannot be a subgraph of itself");
+      throw_error(ErrorCode::kInvalid, "graph ", in_quotes(graph->name()),
+                  " cannot be a subgraph of itself");
     }
   }
   ArgumentList number;
@@ -241,8 +235,8 @@ void Graph::write_meta(ValueId value, uint64_t meta) {
 void Graph::set_payload(NodeId node, ConstantData data) {
   require_alive(node, "given data");
   if (&op(node) != Operators::constant()) {
-    throw EngineError(ErrorCode::kInvalid,
-                      "node " + in_quotes(name_text(node)) + " is no constant, so it has no data");
+    throw_error(ErrorCode::kInvalid, "node ", in_quotes(name_text(node)),
+                " is no constant, so it has no data");
   }
   auto kept = std::make_unique<const ConstantData>(std::move(data));
   const std::lock_guard lock(described_mutex_);

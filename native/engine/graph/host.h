@@ -12,8 +12,7 @@ namespace bringup::engine {
 
 class Graph;
 
-// Any thread may call anything; an implementation takes the locks it needs (a Python one the GIL).
-// The engine holds no lock then.
+// Any thread may call; the engine holds no lock then, an implementation takes its own (the GIL).
 class Host {
  public:
   virtual ~Host() = default;

@@ -30,8 +30,8 @@ std::optional<std::string> incompatibility_reason(const Graph& graph, ValueId ol
 }
 
 std::string shown(const Graph& graph, ValueId value) {
-  return in_quotes(graph.name_text(value.node)) + " (" +
-         std::string(Strings::text(graph.type(value.node))) + ")";
+  return concat(in_quotes(graph.name_text(value.node)), " (", Strings::text(graph.type(value.node)),
+                ")");
 }
 
 }  // namespace
@@ -72,8 +72,8 @@ void infer_if_known(Graph& graph, NodeId node, const Providers& providers) {
 
 void exchange(Graph& graph, ValueId old, ValueId now, const Providers& providers) {
   if (const auto difference = incompatibility_reason(graph, old, now, providers)) {
-    throw EngineError(ErrorCode::kPass, "it would replace " + shown(graph, old) + " by " +
-                                            shown(graph, now) + ": " + *difference);
+    throw_error(ErrorCode::kPass, "it would replace ", shown(graph, old), " by ", shown(graph, now),
+                ": ", *difference);
   }
   graph.replace_all_uses(old, now);
 }

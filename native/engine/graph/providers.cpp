@@ -15,8 +15,8 @@ std::string dims_text(const std::vector<Dim>& dims) {
   return "[" + text + "]";
 }
 
-std::string differs(const char* what, const std::string& old, const std::string& now) {
-  return std::string(what) + " differs: expected " + old + ", got " + now;
+std::string differs(const char* what, std::string_view old, std::string_view now) {
+  return concat(what, " differs: expected ", old, ", got ", now);
 }
 
 }  // namespace
@@ -24,19 +24,16 @@ std::string differs(const char* what, const std::string& old, const std::string&
 std::optional<std::string> difference_of(const TensorDesc& old, const TensorDesc& now) {
   if (old.sizes != now.sizes) return differs("shape", dims_text(old.sizes), dims_text(now.sizes));
   if (old.dtype != now.dtype) {
-    return differs("dtype", std::string(Strings::text(old.dtype)),
-                   std::string(Strings::text(now.dtype)));
+    return differs("dtype", Strings::text(old.dtype), Strings::text(now.dtype));
   }
   if (old.device != now.device) {
-    return differs("device", std::string(Strings::text(old.device)),
-                   std::string(Strings::text(now.device)));
+    return differs("device", Strings::text(old.device), Strings::text(now.device));
   }
   return std::nullopt;
 }
 
 void refuse_missing_provider(const char* name) {
-  throw EngineError(ErrorCode::kNoProvider,
-                    std::string("there is no provider of ") + name + ": the host gave none");
+  throw_error(ErrorCode::kNoProvider, "there is no provider of ", name, ": the host gave none");
 }
 
 }  // namespace bringup::engine

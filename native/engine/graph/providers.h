@@ -64,8 +64,7 @@ struct CopiedNode {
 
 // Answers are given on the thread that asks, which is the one that runs the session.
 struct Providers {
-  // The operator of a call in `graph`, its overload chosen, and its arguments with defaults filled
-  // in (in place). EngineError(kSchema) when they do not fit.
+  // The overload of a call in `graph`, its arguments filled in (in place). EngineError(kSchema).
   Provider<const Operator*(const Graph& graph, StringId type, ArgumentList& arguments)> schema{
       "schema"};
   // Describes every output of a node anew; EngineError when the operator refuses its inputs.
@@ -77,12 +76,10 @@ struct Providers {
 
   // What follows a host need not give.
 
-  // Whether only the graph that is being rewritten is asked about; graphs that hooks make are then
-  // unchecked until they take their place.
+  // Whether graphs that hooks make stay unchecked until they take their place.
   bool only_rewritten = false;
 
-  // Makes a node of `graph` from one that the rewriter copies: describes its outputs, takes over
-  // what the host knows about it and about the nodes that are being replaced.
+  // Makes a node from one that is copied: its outputs' forms, and what the host knows about it.
   std::function<NodeId(Graph& graph, const CopiedNode& copied)> copy;
   // Puts what stands in `graph` for an opaque object or a symbolic size of a replacement.
   std::function<void(Graph& graph, const Argument& foreign, NodeId before, ArgumentList& items)>

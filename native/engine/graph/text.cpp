@@ -31,19 +31,19 @@ std::string fixed(const Digits& digits) {
   const int count = static_cast<int>(digits.text.size());
   if (digits.exponent < 0) {
     const std::string zeros(static_cast<size_t>(-digits.exponent - 1), '0');
-    return concat({"0.", zeros, digits.text});
+    return concat("0.", zeros, digits.text);
   }
   if (digits.exponent >= count - 1) {
     const std::string zeros(static_cast<size_t>(digits.exponent - count + 1), '0');
-    return concat({digits.text, zeros, ".0"});
+    return concat(digits.text, zeros, ".0");
   }
   const size_t point = static_cast<size_t>(digits.exponent) + 1;
-  return concat({digits.text.substr(0, point), ".", digits.text.substr(point)});
+  return concat(digits.text.substr(0, point), ".", digits.text.substr(point));
 }
 
 std::string scientific(const Digits& digits) {
   std::string text = digits.text.substr(0, 1);
-  if (digits.text.size() > 1) text += concat({".", digits.text.substr(1)});
+  if (digits.text.size() > 1) text += concat(".", digits.text.substr(1));
   char exponent[16];
   std::snprintf(exponent, sizeof exponent, "e%c%02d", digits.exponent < 0 ? '-' : '+',
                 std::abs(digits.exponent));
@@ -73,11 +73,11 @@ std::string dict_text(const Graph& graph, ArgumentSpan inside, int depth) {
     text += item_text(graph, item_at(inside, i), depth);
     is_key = !is_key;
   }
-  return concat({"{", text, "}"});
+  return concat("{", text, "}");
 }
 
 std::string opaque_text(const Graph& graph, uint32_t object) {
-  if (graph.host() == nullptr) return concat({"<object ", std::to_string(object), ">"});
+  if (graph.host() == nullptr) return concat("<object ", object, ">");
   return graph.host()->text(graph, object);
 }
 
@@ -99,13 +99,13 @@ std::string item_text(const Graph& graph, ArgumentSpan item, int depth) {
     case Tag::kOpaque:
       return opaque_text(graph, head.id);
     case Tag::kValue:
-      return concat({"%", value_name(graph, head.value)});
+      return concat("%", value_name(graph, head.value));
     case Tag::kList:
-      return concat({"[", joined(graph, item.subspan(1), depth + 1), "]"});
+      return concat("[", joined(graph, item.subspan(1), depth + 1), "]");
     case Tag::kDict:
       return dict_text(graph, item.subspan(1), depth + 1);
     case Tag::kSlice:
-      return concat({"slice(", joined(graph, item.subspan(1), depth + 1), ")"});
+      return concat("slice(", joined(graph, item.subspan(1), depth + 1), ")");
   }
   return "";
 }
@@ -119,7 +119,7 @@ std::string keyword_text(const Graph& graph, ArgumentSpan dict) {
     const ArgumentSpan item = item_at(inside, i);
     if (is_key) {
       const bool named = item.front().tag == Tag::kString;
-      text += concat({", ", named ? Strings::text(item.front().id) : "?", "="});
+      text += concat(", ", named ? Strings::text(item.front().id) : "?", "=");
     } else {
       text += argument_text(graph, item);
     }
@@ -130,20 +130,14 @@ std::string keyword_text(const Graph& graph, ArgumentSpan dict) {
 
 }  // namespace
 
-std::string concat(std::initializer_list<std::string_view> parts) {
-  std::string all;
-  for (const std::string_view part : parts) all += part;
-  return all;
-}
-
 std::string float_text(double number) {
   if (std::isnan(number)) return "nan";
   if (std::isinf(number)) return number < 0 ? "-inf" : "inf";
   const std::string sign = std::signbit(number) ? "-" : "";
-  if (number == 0) return concat({sign, "0.0"});
+  if (number == 0) return concat(sign, "0.0");
   const Digits digits = shortest(std::fabs(number));
   const bool is_short = digits.exponent >= -4 && digits.exponent < 16;
-  return concat({sign, is_short ? fixed(digits) : scientific(digits)});
+  return concat(sign, is_short ? fixed(digits) : scientific(digits));
 }
 
 std::string string_text(std::string_view text) {
@@ -173,21 +167,21 @@ std::string dim_text(const Dim& dim) {
 
 std::string shape_text(std::span<const Dim> sizes) {
   std::string text;
-  for (const Dim& dim : sizes) text += concat({text.empty() ? "" : ", ", dim_text(dim)});
-  return concat({"[", text, "]"});
+  for (const Dim& dim : sizes) text += concat(text.empty() ? "" : ", ", dim_text(dim));
+  return concat("[", text, "]");
 }
 
 std::string value_name(const Graph& graph, ValueId value) {
   std::string name(graph.name_text(value.node));
-  if (graph.output_count(value.node) != 1) name += concat({":", std::to_string(value.index)});
+  if (graph.output_count(value.node) != 1) name += concat(":", value.index);
   return name;
 }
 
 std::string value_text(const Graph& graph, ValueId value) {
-  const std::string name = concat({"%", value_name(graph, value)});
+  const std::string name = concat("%", value_name(graph, value));
   const TensorDesc* desc = graph.desc(value);
   if (desc == nullptr) return name;
-  return concat({name, ": ", Strings::text(desc->dtype), shape_text(desc->sizes)});
+  return concat(name, ": ", Strings::text(desc->dtype), shape_text(desc->sizes));
 }
 
 std::string argument_text(const Graph& graph, ArgumentSpan item) {
@@ -202,22 +196,22 @@ std::string node_text(const Graph& graph, NodeId node) {
   for (size_t i = 0; i < run.size(); i += 1 + size_t{run[i].extent}, ++index) {
     if (index != 0) shown += ", ";
     if (index < op.parameters.size()) {
-      shown += concat({Strings::text(op.parameters[index].name), "="});
+      shown += concat(Strings::text(op.parameters[index].name), "=");
     }
     shown += argument_text(graph, item_at(run, i));
   }
   std::string keywords = keyword_text(graph, graph.keywords(node));
   if (index == 0 && !keywords.empty()) keywords.erase(0, 2);
-  const std::string call = concat({Strings::text(op.type), "(", shown, keywords, ")"});
+  const std::string call = concat(Strings::text(op.type), "(", shown, keywords, ")");
   std::string outputs;
   for (uint32_t i = 0; i < graph.output_count(node); ++i) {
-    outputs += concat({i == 0 ? "" : ", ", value_text(graph, {node, i})});
+    outputs += concat(i == 0 ? "" : ", ", value_text(graph, {node, i}));
   }
   std::string after;
   for (const NodeId before : graph.control_inputs(node)) {
-    after += concat({after.empty() ? " after %" : ", %", graph.name_text(before)});
+    after += concat(after.empty() ? " after %" : ", %", graph.name_text(before));
   }
-  return concat({outputs, outputs.empty() ? "" : " = ", call, after});
+  return concat(outputs, outputs.empty() ? "" : " = ", call, after);
 }
 
 }  // namespace bringup::engine

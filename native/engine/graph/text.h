@@ -1,15 +1,12 @@
 // Arguments, values and nodes as reports show them.
 #pragma once
 
-#include <initializer_list>
 #include <string>
 
 #include "engine/graph/graph.h"
 
 namespace bringup::engine {
 
-// All parts, one after the other.
-std::string concat(std::initializer_list<std::string_view> parts);
 std::string float_text(double number);           // the shortest that reads back; "1.0", "1e-06"
 std::string string_text(std::string_view text);  // quoted
 std::string dim_text(const Dim& dim);

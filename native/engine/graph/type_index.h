@@ -20,8 +20,7 @@ struct ArgumentForms {
   bool others = false;           // a value or a nest stands there in one of them
 };
 
-// Written by the graph's one writer; `find` may be called from several threads while nothing
-// writes, and sorts what was changed since the last call.
+// One thread writes; `find` sorts what changed, and may be called by several between writes.
 class TypeIndex {
  public:
   explicit TypeIndex(const Graph& graph) : graph_(graph) {}

@@ -11,8 +11,7 @@
 
 namespace bringup::engine {
 
-// Most values have one or two readers, which stand in the list itself; the others are elsewhere,
-// and from kIndexed on so is where each stands.
+// One or two readers stand in the list itself, more elsewhere, from kIndexed on with their places.
 class UserList {
  public:
   std::span<const NodeId> nodes() const { return {begin(), size_}; }

@@ -23,8 +23,7 @@ class Lookahead {
   }
   // Whether the two ends fit at first sight: types only, nothing behind them.
   bool looks_alike(const SubPattern& sub, uint32_t wanted, ArgumentSpan found);
-  // The first of a call's arguments that does not fit at first sight, those of index 0 and 1
-  // exchanged if `swapped`; as many as there are: none. Both have the same number of arguments.
+  // The first argument that does not fit at sight, 0 and 1 exchanged if `swapped`; or the count.
   uint32_t first_mismatch(const SubPattern& sub, TermRange wanted, ArgumentSpan found,
                           bool swapped);
   // Whether `found` can fit as far as operators and host arguments say, all the way down.

@@ -26,11 +26,9 @@ class Match {
   // What a name stands for: a value captured under it, the argument where the pattern has a named
   // open one, a list of values, or a size; empty when there is none.
   virtual std::vector<Argument> named(std::string_view name) const = 0;
-  // Which alternative of the choice of this name matched; nothing when there is none or the match
-  // does not reach it.
+  // Which alternative of the choice of this name matched, if the match reaches any.
   virtual std::optional<uint32_t> chosen(std::string_view name) const = 0;
-  // The matches of the items of the list of this name, which live as long as this one; nothing when
-  // it has none whose items are patterns.
+  // The matches of the items of the list of this name, if they are patterns; they live as this one.
   virtual std::optional<std::vector<const Match*>> items(std::string_view name) const = 0;
 };
 

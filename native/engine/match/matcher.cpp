@@ -9,14 +9,12 @@
 namespace bringup::engine {
 
 std::string NearMiss::text() const {
-  std::string shown = concat({pattern, ": "});
-  if (size != 0) {
-    shown += concat({std::to_string(matched), " of ", std::to_string(size), " nodes matched, "});
-  }
-  if (!node.empty()) shown += concat({"at ", in_quotes(node), ": "});
+  std::string shown = concat(pattern, ": ");
+  if (size != 0) shown += concat(matched, " of ", size, " nodes matched, ");
+  if (!node.empty()) shown += concat("at ", in_quotes(node), ": ");
   shown += reason;
   if (expected.empty() && got.empty()) return shown;
-  return concat({shown, " (expected ", expected, ", got ", got, ")"});
+  return concat(shown, " (expected ", expected, ", got ", got, ")");
 }
 
 Matcher::Matcher(std::shared_ptr<const Program> program, const Graph& graph,
@@ -39,7 +37,7 @@ std::vector<NodeId> Matcher::candidates() {
     const std::string anchor = anchor_text(*program_);
     near_miss_ = NearMiss{program_->pattern().name,
                           "",
-                          anchor.empty() ? kReturnsInput : concat({"the graph has no ", anchor}),
+                          anchor.empty() ? kReturnsInput : concat("the graph has no ", anchor),
                           "",
                           "",
                           0,
@@ -156,9 +154,9 @@ uint32_t Matcher::push(std::span<const Goal> goals, uint32_t rest) {
 
 void Matcher::give_up() {
   refuse_with(kNoNode, [&] {
-    return Refusal{concat({"gave up after ", std::to_string(retries_),
-                           " tries: too many choices (orders of commutative operands, readers, "
-                           "alternatives)"})};
+    return Refusal{concat("gave up after ", retries_,
+                          " tries: too many choices (orders of commutative operands, readers, "
+                          "alternatives)")};
   });
 }
 
@@ -225,8 +223,7 @@ std::vector<NodeId> Matcher::seed_targets(uint32_t slot) {
   return readers;
 }
 
-// Unbound nodes behind an output that read a bound value or have a control edge from or to
-// something bound, and the decisions they imply.
+// Unbound nodes behind an output with a bound input or edge, and the decisions they imply.
 std::vector<Matcher::Option> Matcher::seed_options(uint32_t output) {
   struct Step {
     uint32_t term;

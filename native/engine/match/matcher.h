@@ -28,18 +28,15 @@ struct PlacedMatch {
   std::vector<NodeId> nodes;  // that are matched, in graph order
 };
 
-// One program against the nodes of one graph. Program, graph and alias analysis must live longer;
-// the graph may be edited between calls. One thread at a time.
+// One program in one graph, which may be edited between calls; all must live longer. One thread.
 class Matcher {
  public:
-  // `objects`: what the opaque host arguments of the program are in `graph`, in their order;
-  // kNoSlot: the graph does not have it.
+  // `objects`: what the program's opaque host arguments are in `graph`, in order, or kNoSlot.
   Matcher(std::shared_ptr<const Program> program, const Graph& graph, const AliasAnalysis& aliases,
           std::vector<uint32_t> objects = {});
 
   const Program& program() const { return *program_; }
-  // The next match among the nodes that could compute the first output when the matcher was made,
-  // in the order of the anchor's types, then of the graph; nodes that were erased are passed over.
+  // The next match among the first candidates, by the anchor's types, then by the graph.
   std::optional<PlacedMatch> next();
   // The first match whose first output is computed by `target`.
   std::optional<PlacedMatch> match_at(NodeId target);
@@ -90,8 +87,7 @@ class Matcher {
   uint32_t push(std::span<const Goal> goals, uint32_t rest);
   void give_up();
 
-  // What is put between two ends is one alternative of what remains to be compared. None: nothing
-  // can fit any more.
+  // What is put between two ends is one alternative of what remains to compare; none: no fit.
   void put(const Goal& goal) { goals_.push_back(goal); }
   void end_alternative() { ends_.push_back(goals_.size()); }
 

@@ -64,8 +64,7 @@ std::optional<PlacedMatch> Matcher::accept() {
   return PlacedMatch{&bound_, place.before, std::move(place.hoist), std::move(part.nodes)};
 }
 
-// Whether every output of the pattern is computed by a matched node: an input of the pattern that
-// it returns, always or because an optional part is absent, is not.
+// Whether matched nodes compute all outputs of the pattern: an input that it returns is none.
 bool Matcher::is_computed_inside(const ReplacedPart& part) {
   for (const ValueId value : part.outputs) {
     if (std::find(part.nodes.begin(), part.nodes.end(), value.node) != part.nodes.end()) continue;

@@ -155,10 +155,10 @@ void Matcher::compare_input(const Goal& goal) {
     bound_.set_input(goal.frame, term.slot, found);
   } else if (!(known == found)) {
     return refuse_with(goal.node, [&] {
-      return Refusal{concat({"input ", in_quotes(pattern_value(goal.frame, term.value)),
-                             " of the pattern is another value"}),
-                     concat({"%", value_name(graph_, known)}),
-                     concat({"%", value_name(graph_, found)})};
+      return Refusal{concat("input ", in_quotes(pattern_value(goal.frame, term.value)),
+                            " of the pattern is another value"),
+                     concat("%", value_name(graph_, known)),
+                     concat("%", value_name(graph_, found))};
     });
   }
   end_alternative();
@@ -227,8 +227,7 @@ void Matcher::compare_variadic(const Goal& goal, const Argument* items, uint32_t
   }
   if (!Predicates::fits_length(*variadic.what, count)) {
     return refuse_with(goal.node, [&] {
-      return Refusal{"a list has another length", *variadic.text,
-                     concat({std::to_string(count), " values"})};
+      return Refusal{"a list has another length", *variadic.text, concat(count, " values")};
     });
   }
   if (variadic.each != kNoSlot) return compare_each(goal, items, count);

@@ -1,5 +1,4 @@
-// Control edges of a pattern: each must lead from what stands for its source to what stands for its
-// target. Asked as soon as both are known.
+// Control edges of a pattern: each must lead between what stands for its ends, once both are known.
 #include <algorithm>
 
 #include "engine/analysis/control.h"
@@ -9,8 +8,7 @@
 
 namespace bringup::engine {
 
-// Whether `found` may stand for a node, or compute what an input stands for, as far as the edges
-// between it and what is bound say.
+// Whether `found` may stand for a node or input, by the edges between it and what is bound.
 bool Matcher::has_control_edges(uint32_t frame, bool is_input, uint32_t slot, NodeId found) {
   for (const PatternEdge& edge : bound_.sub(frame).edges) {
     if (!is_input && edge.target == slot) {
@@ -28,8 +26,8 @@ bool Matcher::has_control_edge(NodeId source, NodeId target) {
   if (graph_.has_control_edge(source, target)) return true;
   refuse_with(target, [&] {
     const NodeId wanted[] = {source};
-    return Refusal{"a control edge is missing", concat({"from ", names_text(graph_, wanted)}),
-                   concat({"from ", names_text(graph_, graph_.control_inputs(target))})};
+    return Refusal{"a control edge is missing", concat("from ", names_text(graph_, wanted)),
+                   concat("from ", names_text(graph_, graph_.control_inputs(target)))};
   });
   return false;
 }
@@ -45,8 +43,8 @@ bool Matcher::is_ordered_as_stated(const ReplacedPart& part) {
       if (!is_inside(source) || is_stated(source, node)) continue;
       if (reads_through(graph_, node, source, is_inside)) continue;
       refuse_with(node, [&] {
-        return Refusal{concat({"it runs after ", in_quotes(graph_.name_text(source)),
-                               " by a control edge that the pattern does not have"})};
+        return Refusal{concat("it runs after ", in_quotes(graph_.name_text(source)),
+                              " by a control edge that the pattern does not have")};
       });
       return false;
     }
@@ -90,8 +88,8 @@ std::vector<NodeId> Matcher::linked_targets(uint32_t slot) {
   }
   if (fitting.empty()) {
     refuse_with(known, [&] {
-      return Refusal{concat({"no control edge ", comes ? "leads from" : "comes to",
-                             " it as the pattern has one"}),
+      return Refusal{concat("no control edge ", comes ? "leads from" : "comes to",
+                            " it as the pattern has one"),
                      std::string(Strings::text(type)), types_text(graph_, linked)};
     });
   }

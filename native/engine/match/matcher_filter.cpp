@@ -9,8 +9,7 @@
 
 namespace bringup::engine {
 
-// Whether no candidate can match or come further than the near miss. Not asked once something
-// matched: the graph may have been edited since.
+// Whether no candidate can match or come further. Not asked after a match: edits may follow.
 bool Matcher::is_hopeless() {
   if (!near_miss_ || has_matched_) return false;
   if (!most_nodes_) most_nodes_ = most_nodes();
@@ -19,8 +18,7 @@ bool Matcher::is_hopeless() {
   return !*possible_;
 }
 
-// How many nodes of the pattern any candidate can bind: nothing is bound to a node whose operator
-// the graph does not have, nor to what is reached through it alone.
+// How many nodes any candidate can bind: none whose operator is absent, nor what only it leads to.
 uint32_t Matcher::most_nodes() const {
   const SubPattern& root = program_->root();
   const auto is_there = [&](uint32_t slot) { return graph_.count(root.nodes[slot].type) > 0; };
@@ -70,8 +68,7 @@ bool Matcher::may_stand(const Term& wanted, std::span<const ArgumentForms> posit
   });
 }
 
-// Whether a look at the arguments of a candidate is enough to tell that it does not match and comes
-// no further than the near miss.
+// Whether a look at a candidate's arguments tells that it neither matches nor comes further.
 bool Matcher::may_be_left_out(NodeId target) {
   if (!near_miss_) return false;
   const Anchor* only = nullptr;
@@ -85,8 +82,7 @@ bool Matcher::may_be_left_out(NodeId target) {
   return most && *most <= near_miss_->matched;
 }
 
-// How many nodes of the pattern a search at this candidate can bind before it fails; nothing when
-// it may be a match at first sight.
+// How many nodes a search here can bind before it fails; nothing when it may match.
 std::optional<uint32_t> Matcher::most_nodes_at(const Anchor& anchor, NodeId target) {
   const SubPattern& root = program_->root();
   const PatternNode& wanted = root.nodes[anchor.node];

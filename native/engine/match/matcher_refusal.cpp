@@ -12,7 +12,7 @@ std::string type_text(const Graph& graph, NodeId node) {
 
 std::string any_of_text(const std::vector<std::string>& choices) {
   std::string text;
-  for (const std::string& choice : choices) text += concat({text.empty() ? "" : " or ", choice});
+  for (const std::string& choice : choices) text += concat(text.empty() ? "" : " or ", choice);
   return text;
 }
 
@@ -26,7 +26,7 @@ std::string types_text(const Graph& graph, std::span<const NodeId> nodes) {
   std::set<std::string> types;
   for (const NodeId node : nodes) types.insert(type_text(graph, node));
   std::string text;
-  for (const std::string& type : types) text += concat({text.empty() ? "" : ", ", type});
+  for (const std::string& type : types) text += concat(text.empty() ? "" : ", ", type);
   return text.empty() ? "none" : text;
 }
 
@@ -53,7 +53,7 @@ std::string shape_pattern_text(const std::vector<DimPattern>& shape) {
         break;
     }
   }
-  return concat({"[", text, "]"});
+  return concat("[", text, "]");
 }
 
 std::string Matcher::term_text(uint32_t frame, uint32_t term) const {
@@ -75,10 +75,10 @@ std::string Matcher::term_text(uint32_t frame, uint32_t term) const {
   uint32_t index = 0;
   for (uint32_t i = term + 1; i < end; i += 1 + program_->term(i).extent, ++index) {
     const bool is_item = shown.host.tag == Tag::kDict && index % 2 == 1;
-    text += concat({index == 0 ? "" : is_item ? ": " : ", ", term_text(frame, i)});
+    text += concat(index == 0 ? "" : is_item ? ": " : ", ", term_text(frame, i));
   }
-  if (shown.host.tag == Tag::kList) return concat({"[", text, "]"});
-  return shown.host.tag == Tag::kDict ? concat({"{", text, "}"}) : concat({"slice(", text, ")"});
+  if (shown.host.tag == Tag::kList) return concat("[", text, "]");
+  return shown.host.tag == Tag::kDict ? concat("{", text, "}") : concat("slice(", text, ")");
 }
 
 std::string Matcher::found_text(const Argument* found) const {
@@ -88,10 +88,10 @@ std::string Matcher::found_text(const Argument* found) const {
 std::string Matcher::run_text(const Argument* items, uint32_t count) const {
   std::string text;
   for (uint32_t i = 0; i < count; ++i) {
-    text += concat({text.empty() ? "" : ", ", found_text(items)});
+    text += concat(text.empty() ? "" : ", ", found_text(items));
     items += 1 + size_t{items->extent};
   }
-  return concat({"[", text, "]"});
+  return concat("[", text, "]");
 }
 
 std::string Matcher::pattern_value(uint32_t frame, ValueId value) const {

@@ -5,8 +5,7 @@
 
 namespace bringup::engine {
 
-// The one way in which a candidate is refused: remember the refusal that came furthest. Its words
-// are made only if it did.
+// The one way to refuse a candidate; words are made only for the refusal that came furthest.
 template <class Make>
 void Matcher::refuse_with(NodeId node, Make&& make) {
   const uint32_t matched = bound_.root_nodes();

@@ -18,8 +18,7 @@ bool contains(const std::vector<StringId>& choices, StringId one) {
   return choices.empty() || std::find(choices.begin(), choices.end(), one) != choices.end();
 }
 
-// Which size of the pattern goes with which of the tensor; nothing when there are too few or too
-// many.
+// Which size of the pattern goes with which of the tensor; nothing for other numbers of them.
 std::optional<std::vector<std::pair<size_t, size_t>>> aligned(const std::vector<DimPattern>& shape,
                                                               size_t rank) {
   const auto rest = std::find_if(shape.begin(), shape.end(), [](const DimPattern& dim) {
@@ -58,7 +57,7 @@ bool Matcher::is_as_stated(uint32_t frame, ValueId wanted, ValueId found) {
   if (fact.empty()) return !what.shape || fit_sizes(frame, *constraint, wanted, found.node, *desc);
   refuse_with(found.node, [&] {
     const std::string where = in_quotes(pattern_value(frame, wanted));
-    if (fact == "desc") return Refusal{concat({"shape and dtype of ", where, " are not known"})};
+    if (fact == "desc") return Refusal{concat("shape and dtype of ", where, " are not known")};
     std::vector<std::string> choices;
     std::string got;
     if (fact == "dtype") {
@@ -71,7 +70,7 @@ bool Matcher::is_as_stated(uint32_t frame, ValueId wanted, ValueId found) {
       for (const uint32_t rank : what.ranks) choices.push_back(std::to_string(rank));
       got = std::to_string(desc->sizes.size());
     }
-    return Refusal{concat({"the ", fact, " of ", where, " differs"}), any_of_text(choices), got};
+    return Refusal{concat("the ", fact, " of ", where, " differs"), any_of_text(choices), got};
   });
   return false;
 }
@@ -83,7 +82,7 @@ bool Matcher::fit_sizes(uint32_t frame, const CompiledConstraint& constraint, Va
 
   const auto shape_differs = [&] {
     refuse_with(found, [&] {
-      return Refusal{concat({"the shape of ", in_quotes(pattern_value(frame, wanted)), " differs"}),
+      return Refusal{concat("the shape of ", in_quotes(pattern_value(frame, wanted)), " differs"),
                      shape_pattern_text(shape), shape_text(desc.sizes)};
     });
     return false;
@@ -107,8 +106,8 @@ bool Matcher::fit_sizes(uint32_t frame, const CompiledConstraint& constraint, Va
     } else if (!(*known == dim)) {
       bound_.rollback_to(savepoint);
       refuse_with(found, [&] {
-        return Refusal{concat({"size ", in_quotes(Strings::text(size.name)), " in ",
-                               in_quotes(pattern_value(frame, wanted)), " differs"}),
+        return Refusal{concat("size ", in_quotes(Strings::text(size.name)), " in ",
+                              in_quotes(pattern_value(frame, wanted)), " differs"),
                        dim_text(*known), dim_text(dim)};
       });
       return false;

@@ -131,7 +131,7 @@ ConstantArgument::Number number_of(const Argument& host) {
 std::string form_text(const ConstantData& data) {
   std::vector<Dim> dims;
   for (const int64_t size : data.sizes) dims.push_back({size, kNoString});
-  return concat({Strings::text(data.dtype), shape_text(dims)});
+  return concat(Strings::text(data.dtype), shape_text(dims));
 }
 
 }  // namespace
@@ -152,9 +152,7 @@ bool Predicates::fits_any(const CompiledAny& wanted, ArgumentSpan found, bool an
 }
 
 bool Predicates::is_constant(const Argument& found) const {
-  if (found.tag == Tag::kValue) {
-    return graph_.type(found.value.node) == Operators::constant()->type;
-  }
+  if (found.tag == Tag::kValue) return graph_.type(found.value.node) == Operators::constant()->type;
   return found.tag == Tag::kBool || found.tag == Tag::kInt || found.tag == Tag::kFloat;
 }
 
@@ -198,8 +196,7 @@ Refusal Predicates::refusal(const CompiledConstant& wanted, const Argument& foun
       const ConstantData& data = *graph_.payload(found.value.node);
       const size_t index = first_difference(*wanted.what, data, readable).value_or(0);
       return {"a constant differs", *wanted.text,
-              concat({element_text(data, index), " at element ", std::to_string(index), " of ",
-                      shown})};
+              concat(element_text(data, index), " at element ", index, " of ", shown)};
     }
     default:
       return {"an argument is not a constant", *wanted.text, shown};

@@ -23,13 +23,11 @@ class Predicates {
   const Graph& graph() const { return graph_; }
   const Program& program() const { return program_; }
 
-  // A host argument that is no nest. `any_kind`: for a Scalar 1 and 1.0 are one number, as they are
-  // to a call that `takes_any_kind`.
+  // A host argument that is no nest. `any_kind`: 1 and 1.0 are one number, as for a Scalar.
   bool same_leaf(const Term& wanted, const Argument& found, bool any_kind) const;
   // Whether the kind of a call's numbers changes neither its results' dtype nor their values.
   bool takes_any_kind(NodeId reader) const;
-  // A host argument that is no nest, against a term that may be an open argument: whether it fits
-  // whatever its name stands for elsewhere.
+  // A host argument that is no nest and a term, maybe open: whether it fits, names aside.
   bool fits_leaf(const Term& wanted, const Argument& found) const;
   // Terms without values or open arguments.
   bool same_plain(uint32_t wanted, ArgumentSpan found, bool any_kind = false) const;
@@ -54,8 +52,7 @@ class Predicates {
   std::vector<uint32_t> objects_;
 };
 
-// The first element that is not as wanted; nothing when all are. `readable` is false for a dtype
-// whose elements are not read here.
+// The first element that is not as wanted. `readable` is false where the dtype is not read here.
 std::optional<size_t> first_difference(const ConstantArgument& wanted, const ConstantData& found,
                                        bool& readable);
 // An element as reports show it.

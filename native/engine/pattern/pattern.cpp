@@ -23,9 +23,8 @@ class Checker {
     const std::vector<ValueId> inputs = graph_.inputs();
     for (size_t i = 0; i < inputs.size(); ++i) {
       if (graph_.users(inputs[i]).empty()) {
-        throw EngineError(ErrorCode::kPass,
-                          concat({"input ", std::to_string(i), " of pattern ",
-                                  in_quotes(pattern_.name), " is used nowhere in it"}));
+        throw_error(ErrorCode::kPass, "input ", i, " of pattern ", in_quotes(pattern_.name),
+                    " is used nowhere in it");
       }
     }
     check_needed();
@@ -34,7 +33,7 @@ class Checker {
 
  private:
   [[noreturn]] void refuse(const std::string& what) const {
-    throw EngineError(ErrorCode::kPass, concat({"pattern ", in_quotes(pattern_.name), " ", what}));
+    throw_error(ErrorCode::kPass, "pattern ", in_quotes(pattern_.name), " ", what);
   }
 
   std::string node_name(NodeId node) const { return in_quotes(graph_.name_text(node)); }
@@ -46,8 +45,8 @@ class Checker {
       const ArgumentSpan all = graph_.all_arguments(node);
       for_each_value(all, [&](ValueId value) {
         if (graph_.is_before(value.node, node)) return;
-        refuse(concat({"cannot run: ", node_name(node), " reads ", node_name(value.node),
-                       ", which comes after it"}));
+        refuse(concat("cannot run: ", node_name(node), " reads ", node_name(value.node),
+                      ", which comes after it"));
       });
       std::vector<size_t> ends;  // of the nests around an item
       for (size_t i = 0; i < all.size(); ++i) {
@@ -70,10 +69,10 @@ class Checker {
         const bool opened = is_value && is_choice(run[i].value.node);
         count += opened ? counts[run[i].value.node] : 1;
         if (count > kMostAlternatives) {
-          refuse(concat({"has more than 256 alternatives at ", node_name(node)}));
+          refuse(concat("has more than 256 alternatives at ", node_name(node)));
         }
       }
-      if (count == 0) refuse(concat({"has no alternative at ", node_name(node)}));
+      if (count == 0) refuse(concat("has no alternative at ", node_name(node)));
       counts[node] = count;
     }
   }
@@ -87,9 +86,9 @@ class Checker {
       const ArgumentSpan run = graph_.arguments(value.node);
       for (size_t i = 0; i < run.size(); i += 1 + size_t{run[i].extent}) {
         if (run[i].tag != Tag::kValue) {
-          refuse(concat({"returns ", in_quotes(value_name(graph_, output)), ", which may be ",
-                         argument_text(graph_, item_at(run, i)),
-                         ": only what an operator computes can be replaced"}));
+          refuse(concat("returns ", in_quotes(value_name(graph_, output)), ", which may be ",
+                        argument_text(graph_, item_at(run, i)),
+                        ": only what an operator computes can be replaced"));
         }
         agenda.push_back(run[i].value);
       }
@@ -110,9 +109,8 @@ class Checker {
     }
     for (NodeId node = graph_.first(); node != graph_.last(); node = graph_.next(node)) {
       if (needed[node]) continue;
-      throw EngineError(ErrorCode::kPass,
-                        concat({"node ", node_name(node), " of pattern ", in_quotes(pattern_.name),
-                                " contributes to no output"}));
+      throw_error(ErrorCode::kPass, "node ", node_name(node), " of pattern ",
+                  in_quotes(pattern_.name), " contributes to no output");
     }
   }
 
@@ -122,8 +120,8 @@ class Checker {
       const bool has_edge =
           !graph_.control_inputs(node).empty() || !graph_.control_users(node).empty();
       if (!has_edge || !is_choice(node)) continue;
-      refuse(concat({"has a control edge at ", node_name(node),
-                     ", which stands for alternatives: it must be said of each of them"}));
+      refuse(concat("has a control edge at ", node_name(node),
+                    ", which stands for alternatives: it must be said of each of them"));
     }
   }
 
@@ -134,9 +132,7 @@ class Checker {
 }  // namespace
 
 void check_pattern(const Pattern& pattern) {
-  if (pattern.graph == nullptr) {
-    throw EngineError(ErrorCode::kInvalid, "a pattern is made from a graph");
-  }
+  if (pattern.graph == nullptr) throw_error(ErrorCode::kInvalid, "a pattern is made from a graph");
   Checker(pattern).run();
 }
 

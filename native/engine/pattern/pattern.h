@@ -20,8 +20,7 @@ inline constexpr std::string_view kOneOf = "ir::one_of";
 
 struct Pattern;
 
-// A size in a shape: a number, a name (the same name is the same size), anything, or any number of
-// sizes (at most once in a shape).
+// A size in a shape: a number, a name, anything, or any number of sizes (at most once).
 struct DimPattern {
   enum class Kind : uint8_t { kNumber, kName, kAny, kRest };
   Kind kind = Kind::kAny;
@@ -97,8 +96,7 @@ struct Pattern {
   std::unordered_map<NodeId, StringId> choices;  // names of `ir::one_of` nodes
   std::vector<ValueId> captured;
   std::unordered_map<StringId, ValueId> captured_names;
-  // Of a pattern that was built again from another: its values by those of the other, which is what
-  // hooks ask a match for. Empty: they ask for its own.
+  // Of a pattern built from another: its values by the other's, which hooks ask for; or empty.
   std::unordered_map<ValueId, ValueId> known_as;
 };
 

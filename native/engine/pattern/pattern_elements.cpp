@@ -12,7 +12,7 @@ namespace {
 
 // "name(a, b)" of what is stated.
 std::string call_text(std::string_view function, const std::vector<std::string>& stated) {
-  std::string text = concat({function, "("});
+  std::string text = concat(function, "(");
   for (const std::string& item : stated) {
     if (text.back() != '(') text += ", ";
     text += item;
@@ -82,13 +82,12 @@ class Claims {
   void claim(StringId name, std::string_view kind) {
     if (name == kEmptyString) return;
     const std::string_view known = known_.try_emplace(name, kind).first->second;
-    if (known != kind) refuse(name, concat({known, " and for ", kind}));
+    if (known != kind) refuse(name, concat(known, " and for ", kind));
   }
 
   [[noreturn]] void refuse(StringId name, std::string_view what) const {
-    throw EngineError(ErrorCode::kPass,
-                      concat({"the name ", in_quotes(Strings::text(name)), " stands for ", what,
-                              " in pattern ", in_quotes(pattern_.name)}));
+    throw_error(ErrorCode::kPass, "the name ", in_quotes(Strings::text(name)), " stands for ", what,
+                " in pattern ", in_quotes(pattern_.name));
   }
 
   const Pattern& pattern_;
@@ -120,7 +119,7 @@ void collect_open(Pattern& pattern) {
 uint64_t Pieces::add(OpenArgument piece) {
   const auto number = static_cast<uint32_t>(handles.size());
   if (kFirstPiece + number >= kFirstOpen) {
-    throw EngineError(ErrorCode::kInvalid, "a graph has too many pieces of patterns");
+    throw_error(ErrorCode::kInvalid, "a graph has too many pieces of patterns");
   }
   handles.push_back(next_handle());
   open.emplace(kFirstPiece + number, std::move(piece));
@@ -131,8 +130,7 @@ uint32_t Pieces::number_of(uint64_t handle) const {
   // Handles grow with every new one.
   const auto place = std::lower_bound(handles.begin(), handles.end(), handle);
   if (place == handles.end() || *place != handle) {
-    throw EngineError(ErrorCode::kInvalid,
-                      "piece " + std::to_string(handle) + " was not made for this graph");
+    throw_error(ErrorCode::kInvalid, "piece ", handle, " was not made for this graph");
   }
   return kFirstPiece + static_cast<uint32_t>(place - handles.begin());
 }
@@ -163,15 +161,14 @@ ValueId outer_value(const Graph& replacement, NodeId outer, const Graph& graph) 
   const ValueId value{static_cast<NodeId>(said[1].integer), static_cast<uint32_t>(said[2].integer)};
   const bool is_here = said[0].integer == static_cast<int64_t>(reinterpret_cast<intptr_t>(&graph));
   if (is_here && graph.has(value)) return value;
-  throw EngineError(ErrorCode::kPass,
-                    concat({"the replacement ", in_quotes(replacement.name()),
-                            " reads a value that is not in graph ", in_quotes(graph.name())}));
+  throw_error(ErrorCode::kPass, "the replacement ", in_quotes(replacement.name()),
+              " reads a value that is not in graph ", in_quotes(graph.name()));
 }
 
 std::string text_of(const Graph& graph, const AnyArgument& piece) {
   std::vector<std::string> stated;
   if (piece.name != kEmptyString) stated.push_back(in_quotes(Strings::text(piece.name)));
-  if (piece.kinds != 0) stated.push_back(concat({"kind=", kinds_text(piece.kinds)}));
+  if (piece.kinds != 0) stated.push_back(concat("kind=", kinds_text(piece.kinds)));
   if (piece.among) {
     std::vector<std::string> items;
     for (const ArgumentList& item : *piece.among) {
@@ -181,31 +178,31 @@ std::string text_of(const Graph& graph, const AnyArgument& piece) {
   }
   constexpr double kEndless = std::numeric_limits<double>::infinity();
   if (piece.at_least != -kEndless)
-    stated.push_back(concat({"at_least=", float_text(piece.at_least)}));
-  if (piece.at_most != kEndless) stated.push_back(concat({"at_most=", float_text(piece.at_most)}));
+    stated.push_back(concat("at_least=", float_text(piece.at_least)));
+  if (piece.at_most != kEndless) stated.push_back(concat("at_most=", float_text(piece.at_most)));
   return call_text("any_value", stated);
 }
 
 std::string text_of(const ConstantArgument& piece) {
   std::vector<std::string> stated;
   if (!piece.values.empty()) stated.push_back(elements_text(piece));
-  if (piece.atol != 0) stated.push_back(concat({"atol=", float_text(piece.atol)}));
-  if (piece.rtol != 0) stated.push_back(concat({"rtol=", float_text(piece.rtol)}));
+  if (piece.atol != 0) stated.push_back(concat("atol=", float_text(piece.atol)));
+  if (piece.rtol != 0) stated.push_back(concat("rtol=", float_text(piece.rtol)));
   if (piece.sizes && piece.sizes->size() != 1) {
     std::vector<Dim> dims;
     for (const int64_t size : *piece.sizes) dims.push_back({size});
-    stated.push_back(concat({"shape=", shape_text(dims)}));
+    stated.push_back(concat("shape=", shape_text(dims)));
   }
   if (piece.name != kEmptyString)
-    stated.push_back(concat({"name=", in_quotes(Strings::text(piece.name))}));
+    stated.push_back(concat("name=", in_quotes(Strings::text(piece.name))));
   return call_text("constant", stated);
 }
 
 std::string text_of(const VariadicArgument& piece) {
   std::vector<std::string> stated = {in_quotes(Strings::text(piece.name))};
-  if (piece.at_least != 0) stated.push_back(concat({"at_least=", std::to_string(piece.at_least)}));
-  if (piece.at_most) stated.push_back(concat({"at_most=", std::to_string(*piece.at_most)}));
-  if (piece.each != nullptr) stated.push_back(concat({"each=", piece.each->name}));
+  if (piece.at_least != 0) stated.push_back(concat("at_least=", piece.at_least));
+  if (piece.at_most) stated.push_back(concat("at_most=", *piece.at_most));
+  if (piece.each != nullptr) stated.push_back(concat("each=", piece.each->name));
   return call_text("variadic", stated);
 }
 
@@ -215,26 +212,25 @@ void check_has_no_pieces(const Graph& graph, std::string_view what) {
     const bool stands_for_more = graph.type(node) == one_of_operator()->type ||
                                  std::any_of(all.begin(), all.end(), is_piece);
     if (!stands_for_more) continue;
-    throw EngineError(ErrorCode::kPass,
-                      concat({what, " ", in_quotes(graph.name()), " has a piece of a pattern at ",
-                              in_quotes(graph.name_text(node)), ": only patterns may"}));
+    throw_error(ErrorCode::kPass, what, " ", in_quotes(graph.name()),
+                " has a piece of a pattern at ", in_quotes(graph.name_text(node)),
+                ": only patterns may");
   }
 }
 
 void check_has_no_outer(const Graph& graph, std::string_view what) {
   if (graph.find(outer_operator()->type).empty()) return;
-  throw EngineError(ErrorCode::kPass, concat({what, " ", in_quotes(graph.name()),
-                                              " has a value of another graph: only replacements "
-                                              "may"}));
+  throw_error(ErrorCode::kPass, what, " ", in_quotes(graph.name()),
+              " has a value of another graph: only replacements "
+              "may");
 }
 
 void check_name_is_free(const Pattern& pattern, StringId name) {
   const auto known = Claims(pattern).run();
   const auto taken = known.find(name);
   if (taken == known.end()) return;
-  throw EngineError(ErrorCode::kInvalid,
-                    concat({"the name ", in_quotes(Strings::text(name)), " stands for ",
-                            taken->second, " in pattern ", in_quotes(pattern.name)}));
+  throw_error(ErrorCode::kInvalid, "the name ", in_quotes(Strings::text(name)), " stands for ",
+              taken->second, " in pattern ", in_quotes(pattern.name));
 }
 
 std::shared_ptr<Pattern> make_pattern(std::shared_ptr<const Graph> graph, const Pieces& pieces,

@@ -1,5 +1,4 @@
-// What C code says about the graph of a pattern that a plain graph cannot say, and making a pattern
-// of both.
+// What C code says about a pattern that a plain graph cannot say, and making a pattern of both.
 #pragma once
 
 #include <memory>
@@ -41,8 +40,7 @@ inline StringId open_name(const Argument& argument) { return argument.id - kFirs
 // An alternative in a pattern's graph: a node that stands for any one of its arguments.
 const Operator* one_of_operator();
 
-// A value of the graph that is being rewritten, in a replacement: a node whose arguments say which
-// one of which graph.
+// In a replacement, a value of the graph being rewritten: arguments say which of which graph.
 const Operator* outer_operator();
 void put_outer(ArgumentList& list, const Graph& graph, ValueId value);
 // What it stands for in `graph`; EngineError(kPass) when that is another graph or does not live.

@@ -52,8 +52,8 @@ class Compiler {
   uint32_t add(const Pattern& pattern, uint32_t parent) {
     constexpr size_t kMost = 64;  // patterns within patterns
     if (program_.subs_.size() == kMost) {
-      throw EngineError(ErrorCode::kPass, concat({"pattern ", in_quotes(program_.pattern_->name),
-                                                  " has more than 64 lists of patterns"}));
+      throw_error(ErrorCode::kPass, "pattern ", in_quotes(program_.pattern_->name),
+                  " has more than 64 lists of patterns");
     }
     check_pattern(pattern);
     const auto number = static_cast<uint32_t>(program_.subs_.size());
@@ -238,7 +238,7 @@ class Compiler {
       term.plain = term.plain && inside.plain;
       const bool is_open = term.host.tag == Tag::kList && inside.kind == Term::Kind::kVariadic;
       if (is_open && term.rest != kNoSlot) {
-        throw EngineError(ErrorCode::kPass, "two lists of open length in one list");
+        throw_error(ErrorCode::kPass, "two lists of open length in one list");
       }
       if (is_open) term.rest = item;
       i += 1 + inside.extent;
@@ -288,7 +288,7 @@ class Compiler {
     made.text = &open.text;
     if (made.what->each != nullptr) {
       if (made.what->each->graph->outputs().size() != 1) {
-        throw EngineError(ErrorCode::kPass, "each item of a list must have one output");
+        throw_error(ErrorCode::kPass, "each item of a list must have one output");
       }
       made.list = slot_of(sub(number).lists, made.what->name);
       made.each = add(*made.what->each, number);

@@ -1,5 +1,4 @@
-// A pattern made ready for matching: flat, with names and values as slots. Made once, then only
-// read, by any number of threads.
+// A pattern made ready for matching: flat, names and values as slots; read by any thread.
 #pragma once
 
 #include <functional>
@@ -119,8 +118,7 @@ struct Decision {
 struct Anchor {
   std::vector<Decision> decisions;
   uint32_t node = 0;
-  // For each of its arguments: how many nodes of the pattern can be bound by the time that this
-  // argument turns out not to fit.
+  // For each argument: how many nodes can be bound by the time that it turns out not to fit.
   std::vector<uint32_t> reached;
 };
 

@@ -14,13 +14,11 @@ using Values = std::vector<std::optional<ValueId>>;
 void put(Values& values, uint32_t index, ValueId value, const char* what) {
   constexpr uint32_t kMost = 1 << 16;
   if (index >= kMost) {
-    throw EngineError(ErrorCode::kInvalid, std::string("the boundary cannot have an ") + what +
-                                               " number " + std::to_string(index));
+    throw_error(ErrorCode::kInvalid, "the boundary cannot have an ", what, " number ", index);
   }
   if (index >= values.size()) values.resize(index + 1);
   if (values[index]) {
-    throw EngineError(ErrorCode::kInvalid, std::string("the boundary has an ") + what + " number " +
-                                               std::to_string(index) + " already");
+    throw_error(ErrorCode::kInvalid, "the boundary has an ", what, " number ", index, " already");
   }
   values[index] = value;
 }
@@ -29,8 +27,7 @@ std::vector<ValueId> complete(const Values& values, const char* what) {
   std::vector<ValueId> all;
   for (const std::optional<ValueId>& value : values) {
     if (!value) {
-      throw EngineError(ErrorCode::kInvalid, std::string("the boundary has no ") + what +
-                                                 " number " + std::to_string(all.size()));
+      throw_error(ErrorCode::kInvalid, "the boundary has no ", what, " number ", all.size());
     }
     all.push_back(*value);
   }
@@ -50,45 +47,39 @@ void Boundary::add_input(uint32_t index, std::span<const Place> places) {
     for_each_value(graph_.all_arguments(place.node),
                    [&](ValueId value) { reads.push_back(value); });
     if (!graph_.alive(place.node) || place.position >= reads.size()) {
-      throw EngineError(ErrorCode::kInvalid, "node " + in_quotes(graph_.name_text(place.node)) +
-                                                 " reads " + std::to_string(reads.size()) +
-                                                 " values, there is no number " +
-                                                 std::to_string(place.position));
+      throw_error(ErrorCode::kInvalid, "node ", in_quotes(graph_.name_text(place.node)), " reads ",
+                  reads.size(), " values, there is no number ", place.position);
     }
     const ValueId value = reads[place.position];
     if (entering && !(*entering == value)) {
-      throw EngineError(ErrorCode::kInvalid,
-                        "input " + std::to_string(index) + " of the boundary would be " +
-                            in_quotes(graph_.name_text(entering->node)) + " and " +
-                            in_quotes(graph_.name_text(value.node)) + ": one input, one value");
+      throw_error(ErrorCode::kInvalid, "input ", index, " of the boundary would be ",
+                  in_quotes(graph_.name_text(entering->node)), " and ",
+                  in_quotes(graph_.name_text(value.node)), ": one input, one value");
     }
     entering = value;
   }
   if (!entering) {
-    throw EngineError(ErrorCode::kInvalid,
-                      "input " + std::to_string(index) + " of the boundary enters nowhere");
+    throw_error(ErrorCode::kInvalid, "input ", index, " of the boundary enters nowhere");
   }
   put(inputs_, index, *entering, "input");
 }
 
 void Boundary::add_input_value(uint32_t index, ValueId value) {
   if (!graph_.has(value)) {
-    throw EngineError(ErrorCode::kInvalid, "input " + std::to_string(index) +
-                                               " of the boundary is no value of graph " +
-                                               in_quotes(graph_.name()));
+    throw_error(ErrorCode::kInvalid, "input ", index, " of the boundary is no value of graph ",
+                in_quotes(graph_.name()));
   }
   put(inputs_, index, value, "input");
 }
 
 void Boundary::add_output(uint32_t index, ValueId value) {
   if (!graph_.has(value)) {
-    throw EngineError(ErrorCode::kInvalid, "output " + std::to_string(index) +
-                                               " of the boundary is no value of graph " +
-                                               in_quotes(graph_.name()));
+    throw_error(ErrorCode::kInvalid, "output ", index, " of the boundary is no value of graph ",
+                in_quotes(graph_.name()));
   }
   if (contains(outputs_, value)) {
-    throw EngineError(ErrorCode::kInvalid, in_quotes(graph_.name_text(value.node)) +
-                                               " is an output of the boundary already");
+    throw_error(ErrorCode::kInvalid, in_quotes(graph_.name_text(value.node)),
+                " is an output of the boundary already");
   }
   put(outputs_, index, value, "output");
 }
@@ -103,9 +94,9 @@ std::vector<NodeId> Boundary::inner_nodes() const {
     agenda.pop_back();
     if (!seen.insert(node).second) continue;
     if (&graph_.op(node) == Operators::input()) {
-      throw EngineError(ErrorCode::kPass,
-                        "the boundary is not closed: " + in_quotes(graph_.name_text(node)) +
-                            " enters it, but is no input of it");
+      throw_error(ErrorCode::kPass,
+                  "the boundary is not closed: ", in_quotes(graph_.name_text(node)),
+                  " enters it, but is no input of it");
     }
     for_each_value(graph_.all_arguments(node), [&](ValueId value) {
       if (!contains(inputs_, value)) agenda.push_back(value.node);
@@ -121,13 +112,12 @@ Boundary::Part Boundary::resolve(const AliasAnalysis& aliases) const {
   ReplacedPart part;
   part.inputs = complete(inputs_, "input");
   part.outputs = complete(outputs_, "output");
-  if (part.outputs.empty()) throw EngineError(ErrorCode::kInvalid, "the boundary has no output");
+  if (part.outputs.empty()) throw_error(ErrorCode::kInvalid, "the boundary has no output");
   part.nodes = inner_nodes();
   auto found = place(graph_, part, aliases);
   if (const auto* refusal = std::get_if<PlacementRefusal>(&found)) {
-    throw EngineError(ErrorCode::kPass, "the boundary cannot be replaced, because of " +
-                                            in_quotes(graph_.name_text(refusal->node)) + ": " +
-                                            refusal->text(graph_));
+    throw_error(ErrorCode::kPass, "the boundary cannot be replaced, because of ",
+                in_quotes(graph_.name_text(refusal->node)), ": ", refusal->text(graph_));
   }
   auto& place = std::get<Placement>(found);
   return {std::move(part.inputs), std::move(part.outputs), std::move(part.nodes), place.before,

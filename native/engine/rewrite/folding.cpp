@@ -25,9 +25,8 @@ void transact(Graph& graph, const char* rule, const Commit& commit, Work&& work)
 }
 
 [[noreturn]] void refuse(const Graph& graph, NodeId node, const EngineError& error) {
-  throw EngineError(error.code(), "at " + in_quotes(graph.name_text(node)) + " (" +
-                                      std::string(Strings::text(graph.type(node))) +
-                                      "): " + error.what());
+  throw_error(error.code(), "at ", in_quotes(graph.name_text(node)), " (",
+              Strings::text(graph.type(node)), "): ", error.what());
 }
 
 bool is_structure(const Graph& graph, NodeId node) {
@@ -93,10 +92,8 @@ class Folding {
     }
     const size_t count = steps_.evaluate(node);
     if (count != graph_.output_count(node)) {
-      throw EngineError(ErrorCode::kFailed,
-                        "the evaluation of " + in_quotes(graph_.name_text(node)) + " gave " +
-                            std::to_string(count) + " results, it has " +
-                            std::to_string(graph_.output_count(node)) + " outputs");
+      throw_error(ErrorCode::kFailed, "the evaluation of ", in_quotes(graph_.name_text(node)),
+                  " gave ", count, " results, it has ", graph_.output_count(node), " outputs");
     }
     folded_.push_back(node);
     gone_.insert(node);

@@ -29,8 +29,7 @@ class FoldingSteps {
 // naming a node that gave another number of results than it has outputs.
 uint64_t fold_constants(Graph& graph, FoldingSteps& steps);
 
-// All or nothing each; return how many nodes were concerned. EngineError naming the node when a
-// provider refuses, or the provider when there is none.
+// All or nothing each; return the number of nodes. EngineError names the node or lacking provider.
 
 // Describes the outputs of every node that are not described yet, in graph order.
 uint64_t infer_shapes(Graph& graph, const Providers& providers);

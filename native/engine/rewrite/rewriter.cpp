@@ -61,17 +61,13 @@ class Copy {
   void check_counts() const {
     const size_t inputs = replacement_.inputs().size();
     if (inputs > site_.inputs.size()) {
-      throw EngineError(ErrorCode::kPass, "the replacement " + in_quotes(replacement_.name()) +
-                                              " has " + counted(inputs, "input") +
-                                              ", what it replaces has " +
-                                              std::to_string(site_.inputs.size()));
+      throw_error(ErrorCode::kPass, "the replacement ", in_quotes(replacement_.name()), " has ",
+                  counted(inputs, "input"), ", what it replaces has ", site_.inputs.size());
     }
     const size_t outputs = replacement_.outputs().size();
     if (outputs != site_.outputs.size()) {
-      throw EngineError(ErrorCode::kPass, "the replacement " + in_quotes(replacement_.name()) +
-                                              " has " + counted(outputs, "output") +
-                                              ", what it replaces has " +
-                                              std::to_string(site_.outputs.size()));
+      throw_error(ErrorCode::kPass, "the replacement ", in_quotes(replacement_.name()), " has ",
+                  counted(outputs, "output"), ", what it replaces has ", site_.outputs.size());
     }
   }
 
@@ -80,16 +76,13 @@ class Copy {
     for (const ValueId output : replacement_.outputs()) {
       results.push_back(mapped(output));
       if (results.back().node != kNoNode) continue;
-      throw EngineError(ErrorCode::kPass, "output " + std::to_string(results.size() - 1) +
-                                              " of the replacement " +
-                                              in_quotes(replacement_.name()) +
-                                              " is an input that stands for nothing here");
+      throw_error(ErrorCode::kPass, "output ", results.size() - 1, " of the replacement ",
+                  in_quotes(replacement_.name()), " is an input that stands for nothing here");
     }
     return results;
   }
 
-  // What stands for a result is read where that was, so nothing may write its memory before: then
-  // it is a copy, if the host makes one.
+  // What stands for a result is read there, so nothing may write it before: it may be copied.
   ValueId unwritten(ValueId result) {
     const NodeId writer = aliases_.writer_between(result, site_.before, graph_.last());
     if (writer == kNoNode) return result;
@@ -98,9 +91,9 @@ class Copy {
       aliases_.record(copy.node);
       return copy;
     }
-    throw SkipPass("the replacement returns " + in_quotes(graph_.name_text(result.node)) +
-                   ", whose memory " + in_quotes(graph_.name_text(writer)) +
-                   " writes later on: copy it");
+    throw SkipPass(concat("the replacement returns ", in_quotes(graph_.name_text(result.node)),
+                          ", whose memory ", in_quotes(graph_.name_text(writer)),
+                          " writes later on: copy it"));
   }
 
   void report_values_that_stay(std::span<const ValueId> results) const {
@@ -120,12 +113,11 @@ class Copy {
             attribute.name, std::vector<Argument>(attribute.item.begin(), attribute.item.end()));
         if (is_new) attribute_sources_[attribute.name] = node;
         if (is_new || same(place->second, attribute.item)) continue;
-        throw EngineError(
-            ErrorCode::kPass,
-            "nodes " + in_quotes(graph_.name_text(attribute_sources_[attribute.name])) + " and " +
-                in_quotes(graph_.name_text(node)) + " differ in their attribute " +
-                in_quotes(Strings::text(attribute.name)) +
-                ", so one replacement cannot stand for both");
+        throw_error(ErrorCode::kPass, "nodes ",
+                    in_quotes(graph_.name_text(attribute_sources_[attribute.name])), " and ",
+                    in_quotes(graph_.name_text(node)), " differ in their attribute ",
+                    in_quotes(Strings::text(attribute.name)),
+                    ", so one replacement cannot stand for both");
       }
     }
   }
@@ -152,8 +144,7 @@ class Copy {
     aliases_.record(node);
   }
 
-  // What an input or an outer value stands for comes from a node here; nothing waits for what is
-  // there from the start.
+  // What an input or outer value stands for comes from a node here, not from the start.
   void copy_control_edges() {
     if (!replacement_.has_control_edges()) return;
     for (const auto& [original, node] : calls_) {
@@ -219,10 +210,9 @@ class Copy {
     for (const uint32_t index : op.mutates) {
       for_each_value(item(items, index), [&](ValueId value) {
         if (own_.contains(value.node)) return;
-        throw EngineError(ErrorCode::kPass,
-                          "the replacement writes " + in_quotes(graph_.name_text(value.node)) +
-                              ", which it did not make itself (" +
-                              std::string(Strings::text(op.type)) + "): others read it too");
+        throw_error(ErrorCode::kPass, "the replacement writes ",
+                    in_quotes(graph_.name_text(value.node)), ", which it did not make itself (",
+                    Strings::text(op.type), "): others read it too");
       });
     }
   }
@@ -230,10 +220,9 @@ class Copy {
   ValueId mapped(ValueId value) const {
     const auto place = copies_.find(value);
     if (place != copies_.end()) return place->second;
-    throw EngineError(ErrorCode::kPass, "the replacement " + in_quotes(replacement_.name()) +
-                                            " reads a value before " +
-                                            in_quotes(replacement_.name_text(value.node)) +
-                                            " computes it");
+    throw_error(ErrorCode::kPass, "the replacement ", in_quotes(replacement_.name()),
+                " reads a value before ", in_quotes(replacement_.name_text(value.node)),
+                " computes it");
   }
 
   // Copies whole items, values exchanged for what stands for them here.
@@ -261,9 +250,7 @@ class Copy {
   ArgumentList origin() const {
     ArgumentList names;
     names.open(Tag::kList);
-    for (const NodeId replaced : site_.nodes) {
-      names.put(Argument::of_string(graph_.name(replaced)));
-    }
+    for (const NodeId replaced : site_.nodes) names.put(Argument::of_string(graph_.name(replaced)));
     names.close();
     return names;
   }

@@ -38,9 +38,8 @@ class Boundary {
  public:
   explicit Boundary(const Graph& graph) : graph_(graph) {}
 
-  // Input `index` is what enters at these places: node and number of the value among all that the
-  // node reads. EngineError when the index is taken, a place does not exist, or the places read
-  // different values.
+  // Input `index` enters at these places: node, and number among all that it reads. EngineError
+  // when it is taken, a place does not exist, or the places read different values.
   struct Place {
     NodeId node;
     uint32_t position;

@@ -26,7 +26,7 @@ class CreationScope {
 
 const Registration& creating() {
   if (current_registration == nullptr) {
-    throw EngineError(ErrorCode::kInternal, "no pass is being created on this thread");
+    throw_error(ErrorCode::kInternal, "no pass is being created on this thread");
   }
   return *current_registration;
 }
@@ -35,8 +35,8 @@ std::unique_ptr<Pass> make_instance(const Registration& registration) {
   const CreationScope scope(registration);
   std::unique_ptr<Pass> instance = registration.create();
   if (instance == nullptr) {
-    throw EngineError(ErrorCode::kFailed, "the creator of pass '" +
-                                              registration.descriptor.pass_name + "' made nothing");
+    throw_error(ErrorCode::kFailed, "the creator of pass '", registration.descriptor.pass_name,
+                "' made nothing");
   }
   return instance;
 }

@@ -1,5 +1,4 @@
-// Which registration a creator makes an instance of. Creators are plain functions without state of
-// their own: what they need stands in the creation context of their thread.
+// Which registration a creator, a plain function, makes an instance of: its thread's context says.
 #pragma once
 
 #include <memory>

@@ -23,12 +23,11 @@ uint8_t find(const std::array<std::string_view, N>& names, std::string_view name
     if (names[index] == name) return index;
     listed += (index == 0 ? "" : ", ") + std::string(names[index]);
   }
-  throw EngineError(ErrorCode::kInvalid, "there is no " + std::string(what) + " '" +
-                                             std::string(name) + "'; there are " + listed);
+  throw_error(ErrorCode::kInvalid, "there is no ", what, " '", name, "'; there are ", listed);
 }
 
 [[noreturn]] void refuse(const PassDescriptor& descriptor, const std::string& why) {
-  throw EngineError(ErrorCode::kInvalid, "pass '" + descriptor.pass_name + "': " + why);
+  throw_error(ErrorCode::kInvalid, "pass '", descriptor.pass_name, "': ", why);
 }
 
 }  // namespace
@@ -56,9 +55,8 @@ Version version_of(std::string_view text) {
     uint32_t number = 0;
     const auto [rest, error] = std::from_chars(text.data() + first, text.data() + end, number);
     if (error != std::errc() || rest != text.data() + end) {
-      throw EngineError(
-          ErrorCode::kInvalid,
-          "a version is made of numbers and dots, such as '1.2', got " + in_quotes(text));
+      throw_error(ErrorCode::kInvalid, "a version is made of numbers and dots, such as '1.2', got ",
+                  in_quotes(text));
     }
     numbers.push_back(number);
     first = end + 1;

@@ -10,8 +10,7 @@ namespace bringup::engine {
 
 enum class PassKind : uint8_t { kFusionBase, kPatternFusion, kDecompose, kLegacyCustom };
 
-// In running order. Shape inference comes after the first one, the shipped library after the
-// second, folding and clean-up before the last.
+// In running order; inference follows the first, the shipped library the second.
 enum class Stage : uint8_t {
   kBeforeInferShape,
   kAfterInferShape,
@@ -57,8 +56,7 @@ struct PassDescriptor {
   bool operator==(const PassDescriptor&) const = default;
 };
 
-// A version as numbers, to compare: 1.10 is newer than 1.9, and 1 is 1.0. Throws EngineError when
-// it is not made of numbers and dots.
+// A version as numbers, to compare: 1.10 is newer than 1.9, and 1 is 1.0. Throws EngineError.
 using Version = std::vector<uint32_t>;
 Version version_of(std::string_view text);
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <map>
 
-#include "engine/run/status.h"
 #include "engine/util/error.h"
 
 namespace bringup::engine {

@@ -34,9 +34,9 @@ HostState& host_state() {
 
 void check_not_lost(const HostState& state) {
   if (!state.is_lost) return;
-  throw EngineError(ErrorCode::kFailed,
-                    "this process was forked while a thread used Python, whose locks it therefore "
-                    "keeps: fork when no passes run, or call exec in the child");
+  throw_error(ErrorCode::kFailed,
+              "this process was forked while a thread used Python, whose locks it therefore "
+              "keeps: fork when no passes run, or call exec in the child");
 }
 
 }  // namespace
@@ -52,9 +52,7 @@ HostUse::HostUse(When when) {
   const std::lock_guard lock(state.mutex);
   if (when == When::kServed && state.sessions == nullptr) return;
   check_not_lost(state);
-  if (state.is_paused) {
-    throw EngineError(ErrorCode::kFailed, "another thread is shutting Python down");
-  }
+  if (state.is_paused) throw_error(ErrorCode::kFailed, "another thread is shutting Python down");
   if (when == When::kServed) sessions_ = state.sessions;
   ++state.uses;
   is_counted_ = true;
@@ -73,10 +71,10 @@ HostPause::HostPause() {
   const std::lock_guard lock(state.mutex);
   check_not_lost(state);
   if (state.uses > 0 || state.is_paused) {
-    throw EngineError(ErrorCode::kFailed,
-                      state.uses > 0 ? std::to_string(state.uses) +
-                                           " threads use Python just now: let them end first"
-                                     : "another thread is shutting Python down");
+    throw_error(ErrorCode::kFailed,
+                state.uses > 0
+                    ? concat(state.uses, " threads use Python just now: let them end first")
+                    : "another thread is shutting Python down");
   }
   state.is_paused = true;
 }

@@ -23,8 +23,7 @@ void set_host_sessions(std::shared_ptr<HostSessions> sessions);
 // Counts what may call the host; EngineError(kFailed) while it is shut down.
 class HostUse {
  public:
-  // kServed: for a run, where runs have a host, which this one then keeps although it is taken
-  // away.
+  // kServed: for a run, where runs have a host, which this one then keeps.
   enum class When : uint8_t { kAlways, kServed };
   explicit HostUse(When when = When::kAlways);
   ~HostUse() { end(); }

@@ -33,9 +33,7 @@ class NativeRun : public RunHost {
 
   void infer_shapes() override {
     if (!settings_.infer_shapes) return;
-    for (Graph* graph : graphs()) {
-      inferred_ += engine::infer_shapes(*graph, settings_.providers);
-    }
+    for (Graph* graph : graphs()) inferred_ += engine::infer_shapes(*graph, settings_.providers);
   }
 
   void fold() override {

@@ -22,9 +22,8 @@ class NativeSession : public SessionHost {
 
   void settle() override {
     if (const std::optional<OrderFailure> failure = topological_sort(graph_)) {
-      throw EngineError(ErrorCode::kPass, "the graph cannot be ordered so that " +
-                                              in_quotes(graph_.name_text(failure->node)) +
-                                              " has its inputs: " + failure->reason);
+      throw_error(ErrorCode::kPass, "the graph cannot be ordered so that ",
+                  in_quotes(graph_.name_text(failure->node)), " has its inputs: ", failure->reason);
     }
     if (providers().settle) providers().settle(graph_);
   }

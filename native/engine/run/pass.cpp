@@ -7,10 +7,8 @@ namespace bringup::engine {
 namespace {
 
 [[noreturn]] void undefined(const PassContext& context, const char* hook) {
-  throw EngineError(ErrorCode::kInternal, context.descriptor.class_qualname + " does not define " +
-                                              hook + ", which a pass of kind " +
-                                              std::string(name_of(context.descriptor.kind)) +
-                                              " needs");
+  throw_error(ErrorCode::kInternal, context.descriptor.class_qualname, " does not define ", hook,
+              ", which a pass of kind ", name_of(context.descriptor.kind), " needs");
 }
 
 }  // namespace
@@ -20,9 +18,8 @@ const OptionValue& PassContext::option(std::string_view key) const {
   if (place != options.end()) return place->second;
   std::string names;
   for (const auto& [name, value] : options) names += (names.empty() ? "'" : ", '") + name + "'";
-  throw EngineError(ErrorCode::kMissing, "there is no option " + in_quotes(key) +
-                                             "; this run has " +
-                                             (names.empty() ? std::string("none") : names));
+  throw_error(ErrorCode::kMissing, "there is no option ", in_quotes(key), "; this run has ",
+              (names.empty() ? std::string("none") : names));
 }
 
 int64_t Pass::run(Graph&, PassContext& context) { undefined(context, "run"); }

@@ -1,5 +1,4 @@
-// A pass: what its author writes. Sessions drive the hooks; hosts (the C API, Python) derive
-// adapters that override only these.
+// A pass: what its author writes; adapters of the C API and of Python override these hooks.
 #pragma once
 
 #include <cstdint>

@@ -14,11 +14,12 @@ std::string qualified_name(const PassDescriptor& descriptor) {
 }
 
 EngineError taken(const PassDescriptor& first, const PassDescriptor& second) {
-  return EngineError(ErrorCode::kDuplicate,
-                     "a pass named " + in_quotes(label_of(first)) + " is registered already, by " +
-                         qualified_name(first) + "; it stays. Give " + qualified_name(second) +
-                         " another name or version, or unregister the "
-                         "first");
+  return EngineError(
+      ErrorCode::kDuplicate,
+      concat("a pass named ", in_quotes(label_of(first)), " is registered already, by ",
+             qualified_name(first), "; it stays. Give ", qualified_name(second),
+             " another name or version, or unregister the "
+             "first"));
 }
 
 std::pair<std::string, Version> key_of(const PassDescriptor& descriptor) {
@@ -65,7 +66,7 @@ bool Registry::add(RegistrationPtr registration) {
   const PassDescriptor& descriptor = registration->descriptor;
   check(descriptor);
   if (registration->create == nullptr) {
-    throw EngineError(ErrorCode::kInvalid, "pass '" + descriptor.pass_name + "' has no creator");
+    throw_error(ErrorCode::kInvalid, "pass '", descriptor.pass_name, "' has no creator");
   }
   const std::lock_guard lock(mutex_);
   Batch* batch = innermost_batch;

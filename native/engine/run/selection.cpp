@@ -73,11 +73,11 @@ class Choice {
     if (place != there_.end()) return place->second;
     for (const RegistrationPtr& pass : registered_) {
       if (pass->descriptor.pass_name != name) continue;
-      throw EngineError(ErrorCode::kMissing, "pass " + in_quotes(name) +
-                                                 " belongs to the host program and runs only on "
-                                                 "graphs of that");
+      throw_error(ErrorCode::kMissing, "pass ", in_quotes(name),
+                  " belongs to the host program and runs only on "
+                  "graphs of that");
     }
-    throw EngineError(ErrorCode::kMissing, "no pass named " + in_quotes(name) + " is registered");
+    throw_error(ErrorCode::kMissing, "no pass named ", in_quotes(name), " is registered");
   }
 
   const RegistrationPtr& require(const PassDescriptor& by, const std::string& name) {
@@ -86,8 +86,8 @@ class Choice {
       throw unordered(by, "requires " + in_quotes(name) + ", which is not there");
     }
     if (!is_enabled(name, selection_.switches)) {
-      throw unordered(by, "requires " + in_quotes(name) + ", which is switched off: switch " +
-                              in_quotes(by.pass_name) + " off too");
+      throw unordered(by, concat("requires ", in_quotes(name), ", which is switched off: switch ",
+                                 in_quotes(by.pass_name), " off too"));
     }
     return chosen_[name] = place->second;
   }
@@ -102,9 +102,9 @@ class Choice {
       return EngineError(ErrorCode::kMissing,
                          "no pass named " + in_quotes(name) + " is registered");
     }
-    return EngineError(ErrorCode::kMissing, "pass " + in_quotes(name) + " has no version " +
-                                                in_quotes(version) + "; there are [" + listed +
-                                                "]");
+    return EngineError(ErrorCode::kMissing,
+                       concat("pass ", in_quotes(name), " has no version ", in_quotes(version),
+                              "; there are [", listed, "]"));
   }
 
   std::span<const RegistrationPtr> registered_;
@@ -154,9 +154,9 @@ class Ordering {
     for (const std::string& name : predecessors(pass)) {
       const Stage stage = by_name_.find(name)->second->descriptor.stage;
       if (stage <= pass.stage) continue;
-      throw unordered(pass, "of stage " + std::string(name_of(pass.stage)) + " shall run after " +
-                                in_quotes(name) + ", which runs in the later stage " +
-                                std::string(name_of(stage)));
+      throw unordered(pass,
+                      concat("of stage ", name_of(pass.stage), " shall run after ", in_quotes(name),
+                             ", which runs in the later stage ", name_of(stage)));
     }
   }
 

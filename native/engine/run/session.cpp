@@ -5,7 +5,6 @@
 
 #include "bringup/engine.h"
 #include "engine/analysis/alias_analysis.h"
-#include "engine/run/status.h"
 #include "engine/run/targets.h"
 #include "engine/util/error.h"
 
@@ -64,8 +63,8 @@ class Session {
     host_.before_run();
     const int64_t status = instance_->run(graph_, context_);
     if (status != 0) {
-      throw StatusError(status, "run of " + in_quotes(descriptor_.pass_name) + " returned status " +
-                                    std::to_string(status));
+      throw StatusError(
+          status, concat("run of ", in_quotes(descriptor_.pass_name), " returned status ", status));
     }
     host_.after_run();
     result_.matches = std::max<uint64_t>(host_.fusions(), edits() > 0 ? 1 : 0);
@@ -75,7 +74,7 @@ class Session {
   void settle() {
     host_.settle();
     while (std::optional<NewlyShared> found = newly_shared(graph_, shared_)) {
-      if (!host_.can_copy()) throw EngineError(ErrorCode::kPass, std::move(found->reason));
+      if (!host_.can_copy()) throw_error(ErrorCode::kPass, std::move(found->reason));
       host_.copy_outputs(found->outputs);
     }
   }
@@ -107,11 +106,10 @@ class Session {
       result_.message = "stopped after " + std::to_string(most_) + " rewrites (max_rewrites)";
       return;
     }
-    throw EngineError(ErrorCode::kPass,
-                      in_quotes(descriptor_.pass_name) + " does not become stable: after " +
-                          std::to_string(most_) +
-                          " rewrites it still finds something to rewrite; does its replacement "
-                          "hold its own pattern? Give it max_rewrites, or do not repeat it");
+    throw_error(ErrorCode::kPass, in_quotes(descriptor_.pass_name),
+                " does not become stable: after ", most_,
+                " rewrites it still finds something to rewrite; does its replacement "
+                "hold its own pattern? Give it max_rewrites, or do not repeat it");
   }
 
   void sweep(size_t search) {
@@ -165,8 +163,7 @@ class Session {
     }
     const GraphPtr replacement = instance_->replacement(*target_, context_);
     if (replacement == nullptr) {
-      throw EngineError(ErrorCode::kPass,
-                        "the replacement of " + name_of(*target_) + " is no graph");
+      throw_error(ErrorCode::kPass, "the replacement of ", name_of(*target_), " is no graph");
     }
     if (!host_.may_rewrite()) return kBeyondLimit;
     made = host_.replace(*replacement, *target_, *aliases_);

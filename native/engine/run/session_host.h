@@ -1,7 +1,6 @@
-// Whose graphs passes run over. `run_passes` and `run_session` decide what comes when, what a
-// failure means and what is undone, and call the hooks of passes (pass.h); a host has the graph and
-// what goes with it. The engine is the host of its own graphs (native_run.h), Python of those of
-// bringup.ir and, while its passes run, of those of C++ programs.
+// Whose graphs passes run over. `run_passes` and `run_session` decide what comes when and what a
+// failure means, and call the hooks (pass.h); a host has the graph: the engine of its own
+// (native_run.h), Python of bringup.ir's and, while its passes run, of those of C++ programs.
 #pragma once
 
 #include <cstdint>
@@ -49,8 +48,7 @@ class SessionHost {
   }
   // Sorts an edited graph and makes the host's checks; throws unless the edits may stay.
   virtual void settle() = 0;
-  // Whether `copy_outputs` can be asked for; where it cannot, a match that would let results share
-  // memory is left alone.
+  // Whether `copy_outputs` can be asked for; else matches that would share results are left.
   virtual bool can_copy() const { return false; }
   // Lets results of the graph lie in a copy of the memory that they are views of, one for all.
   virtual void copy_outputs(const std::vector<uint32_t>& /*outputs*/) {}

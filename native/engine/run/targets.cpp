@@ -129,7 +129,7 @@ Target::Target(Graph& graph, size_t search, const Program& program, PlacedMatch 
   }
   for (const uint32_t term : root.outputs) {
     const std::optional<ValueId> value = bound_->resolve(kRoot, term);
-    if (!value) throw EngineError(ErrorCode::kInternal, "an output of a match stands for nothing");
+    if (!value) throw_error(ErrorCode::kInternal, "an output of a match stands for nothing");
     outputs_.push_back(*value);
   }
 }

@@ -1,5 +1,4 @@
-// What a pass may rewrite in one graph, one after the other: the matches of its patterns, or the
-// nodes of its types.
+// What a pass may rewrite in a graph, in turn: matches of its patterns, or nodes of its types.
 #pragma once
 
 #include <memory>
@@ -85,8 +84,7 @@ std::unique_ptr<Targets> matches_of(Graph& graph, std::vector<PatternProgram> pa
 
 // What the inputs of a node's replacement stand for: every value that it reads, each once.
 std::vector<ValueId> values_read(const Graph& graph, NodeId node);
-// What `wanted` outputs of a node's replacement stand for: its outputs that are read, if they are
-// as many; else all.
+// What a replacement's outputs stand for: those of the node that are read, if as many; else all.
 std::vector<ValueId> values_computed(const Graph& graph, NodeId node, size_t wanted);
 
 }  // namespace bringup::engine

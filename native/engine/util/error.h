@@ -1,9 +1,12 @@
 // The one exception of the engine. Bindings turn the code into an exception or a status of theirs.
 #pragma once
 
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+
+#include "engine/util/concat.h"
 
 namespace bringup::engine {
 
@@ -19,6 +22,8 @@ enum class ErrorCode {
   kFailed,      // a pass, a provider or a library failed
   kInternal,
 };
+// The bringup_engine_status that the C API gives for it.
+int32_t status_of(ErrorCode code);
 
 class EngineError : public std::runtime_error {
  public:
@@ -31,6 +36,12 @@ class EngineError : public std::runtime_error {
 };
 
 // A name as messages show it. (Called quoted, a std::string would be std::quoted's.)
-std::string in_quotes(std::string_view name);
+inline std::string in_quotes(std::string_view name) { return concat("'", name, "'"); }
+
+// Throws EngineError with these parts as its message.
+template <class... Parts>
+[[noreturn]] void throw_error(ErrorCode code, const Parts&... parts) {
+  throw EngineError(code, concat(parts...));
+}
 
 }  // namespace bringup::engine

@@ -46,8 +46,7 @@ class FlatMap {
     ++size_;
   }
 
-  // Entries that stood behind the erased one because its place was taken move up, so that no search
-  // ends too early.
+  // Entries that stood behind the erased one move up, so that no search ends too early.
   void erase(Key key) {
     if (slots_.empty()) return;
     size_t hole = home(key);

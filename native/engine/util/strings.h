@@ -11,8 +11,7 @@ using StringId = uint32_t;
 inline constexpr StringId kEmptyString = 0;
 inline constexpr StringId kNoString = UINT32_MAX;
 
-// Process-wide and append-only: an id means the same text for ever, and its text never moves. Any
-// thread may call anything; `text` takes no lock.
+// Process-wide and append-only: an id's text never moves. Any thread; `text` takes no lock.
 class Strings {
  public:
   // The id of `text`; the same for equal texts. Throws std::bad_alloc.
