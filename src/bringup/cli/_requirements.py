@@ -80,7 +80,7 @@ HtmlFile = Annotated[
 
 
 class Output:
-    """Where a command's tables, lines and results go: not where JSON goes alone."""
+    """Where tables, lines and results of a command go: standard output, unless JSON goes there."""
 
     def __init__(self, json_file: Path | None, html_file: Path | None = None) -> None:
         self.console = Console(stderr=json_file == _STDOUT)

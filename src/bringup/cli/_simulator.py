@@ -62,9 +62,7 @@ def whose_kernels(driver: str | Path, *, loaded: bool, why_not: str = "") -> str
 def loaded_model(
     target: str, places: tuple[str, ...], driver: str | None, operators: bool
 ) -> Iterator[tuple[Subject, str]]:
-    """Load the driver of what torch does not know yet among `places`, and the model; gives it and
-    `whose_kernels`. In this block what the model prints goes to standard error.
-    """
+    """Load the driver that `places` need, and the model, whose prints go to standard error."""
     require_torch()
     from bringup.cli.trial.trial_model import load_model
 
@@ -79,9 +77,8 @@ def loaded_model(
 
 @contextmanager
 def _simulator_operators(wanted: bool) -> Iterator[str]:
-    """In this block the simulator, if it is loaded, has its operators; gives `whose_kernels`.
-
-    They are left out, with the reason, where the device has kernels of its own for one of them.
+    """Give the simulator its operators in the block, if it is loaded and has no kernel of its own
+    for one; yield `whose_kernels`, with the reason where they are left out.
     """
     info = devices.loaded()
     package = None if info is None else _package(info.path)

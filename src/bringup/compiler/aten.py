@@ -65,9 +65,8 @@ class AtenDialect(ir.AtenOperators, ir.VerifiableDialect, own=("mode_for",)):
     def bind(
         self, op_type: str, arguments: Sequence[object], keywords: Mapping[str, object]
     ) -> tuple[ir.Operator, tuple[object, ...]]:
-        """See `ir.Dialect.bind`. The overload is chosen as torch chooses it for a call.
-
-        Operators of ONNX are taken as they come: patterns of passes for ONNX models match nothing.
+        """See `ir.Dialect.bind`. The overload is chosen as torch chooses it for a call; operators
+        of ONNX are taken as they come, for patterns that match nothing here.
         """
         if op_type.startswith("onnx::"):
             return ir.Operator(op_type), (*arguments, dict(keywords))
@@ -274,9 +273,7 @@ class AtenDialect(ir.AtenOperators, ir.VerifiableDialect, own=("mode_for",)):
         return super().same(left, right)
 
     def mode_for(self, metas: Any) -> Any:
-        """Return the fake mode under which shapes are inferred: that of the first fake tensor met,
-        here or among `metas`, else a new one.
-        """
+        """Return the mode of the first fake tensor met, here or among `metas`, or a new one."""
         if self._fake_mode is None:
             found = next((meta.fake_mode for meta in metas if isinstance(meta, FakeTensor)), None)
             self._fake_mode = found or FakeTensorMode(allow_non_fake_inputs=True)

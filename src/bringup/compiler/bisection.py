@@ -391,11 +391,8 @@ def _calls(example_inputs: Any) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
 def difference(
     ours: Sequence[Leaf], expected: Sequence[Leaf], tolerance: tuple[float, float] | None
 ) -> str:
-    """Return how two results differ, at the first value that does; "" where they do not.
-
-    Args:
-        ours, expected: the results' values.
-        tolerance: atol and rtol; None for those of `torch.testing.assert_close`.
+    """Return how two results first differ, "" where they do not; `tolerance` is atol and rtol, None
+    for those of `torch.testing.assert_close`.
     """
     if words := form_difference(ours, expected):
         return f"the result differs {words}"

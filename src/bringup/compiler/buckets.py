@@ -59,12 +59,7 @@ def bucket_ladder(
 
 
 def bucket_for(length: int, ladder: Sequence[int]) -> int | None:
-    """Return the first bucket of a rising ladder that holds `length`; None where none does.
-
-    Args:
-        length: from 0.
-        ladder: sizes, as of `bucket_ladder`.
-    """
+    """Return the first bucket of a rising `ladder` that holds `length`; None where none does."""
     index = bisect.bisect_left(ladder, length)
     return ladder[index] if index < len(ladder) else None
 

@@ -52,9 +52,7 @@ class CaptureReport:
 
 
 def captures() -> tuple[CaptureReport, ...]:
-    """Return what the captures of every compiled graph take that is alive in this process, in the
-    order in which the graphs were compiled.
-    """
+    """Return what captures take of each compiled graph that is alive, in the order of compiles."""
     return tuple(calls.report() for _, calls in sorted(_ALIVE.items()))
 
 

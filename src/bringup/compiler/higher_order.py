@@ -1,6 +1,5 @@
-"""What higher-order operators do to memory: which of them only compute their results.
-
-AOT autograd and export make graphs functional; operators not named here may write everything.
+"""Which higher-order operators only compute: those that AOT autograd and export make when they make
+graphs functional. Others may write everything.
 """
 
 from __future__ import annotations

@@ -38,10 +38,8 @@ None for its operators one by one.
 
 
 class InferenceGraph:
-    """A graph of ATen operators that no gradient is asked of, as AOT autograd made it.
-
-    `weights` are its inputs that are parameters and buffers, by position; `rewrite` runs the
-    passes.
+    """A graph of ATen operators that no gradient is asked of, as AOT autograd made it; `weights`
+    are its inputs that are parameters and buffers, `rewrite` runs the passes.
     """
 
     def __init__(

@@ -93,13 +93,8 @@ class CompileOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, object] | None, mode: str | None = None) -> CompileOptions:
-        """Return the options, checked.
-
-        Args:
-            options: by name, as `torch.compile` takes them.
-            mode: `torch.compile(mode=...)`: one of `MODES`, or None.
-
-        Raises `BringupError` that names an unknown option or mode, or a value it cannot take.
+        """Return the options by name and `mode` of `torch.compile`, checked. Raises `BringupError`
+        that names an unknown option or mode, or a value it cannot take.
         """
         given = dict(options or {})
         known = [field.name for field in dataclasses.fields(cls)]
@@ -134,9 +129,7 @@ class CompileOptions:
 
     @property
     def most_captures(self) -> int:
-        """Return how many captures are kept for one graph: all buckets of one batch size, unless
-        fewer were asked for.
-        """
+        """Return how many captures a graph keeps: all buckets of one batch size, or as asked."""
         return self.max_captures or max(_CAPTURES, len(self.ladder))
 
     @property

@@ -45,9 +45,8 @@ def as_traced_or_eagerly(
     written: set[int],
     name: str,
 ) -> Callable[..., Any]:
-    """Return `compiled` for calls whose arguments overlap as the `traced` ones, `eager` for others.
-
-    `written` are positions of arguments.
+    """Return `compiled` for calls whose arguments, `written` at some positions, overlap as the
+    `traced` ones, `eager` for others.
     """
     tensors = [index for index, item in enumerate(traced) if isinstance(item, torch.Tensor)]
     if not written or len(tensors) < 2 or not has_torch_library():

@@ -58,9 +58,8 @@ class LengthInput:
 
 
 def length_input(aten: Any) -> LengthInput:
-    """Return what of a graph of ATen operators may be padded.
-
-    Raises `NotPaddedError`, with the operator, where it cannot be shown that padding is inert.
+    """Return what of a graph of ATen operators may be padded. Raises `NotPaddedError`, naming the
+    operator, where padding cannot be shown to be inert.
     """
     return _Proof(aten).result()
 

@@ -21,9 +21,8 @@ LIBRARY = "bringup.kernels.patterns."
 def load_and_select(
     names: Sequence[str] | None, options: Mapping[str, Any], *, library: bool = True
 ) -> tuple[PluginReport, tuple[PassDescriptor, ...]]:
-    """Bring the registry up to date and choose passes by name, switch and version.
-
-    The shipped ones are loaded with `library`, or where `names` has one of them.
+    """Bring the registry up to date and choose passes by name, switch and version; shipped ones are
+    loaded with `library`, or where `names` has one.
     """
     named = any(name.startswith("Library") for name in names or ())
     plugins = passes.load_pass_plugins(library=library or named)
@@ -45,9 +44,7 @@ def _warn_not_loaded(error: str) -> None:
 
 
 def last_report() -> PassReport | None:
-    """Return the report of the last graph that this thread ran passes over, e.g. in
-    `torch.compile`.
-    """
+    """Return the report of the last graph that this thread ran passes over, however it did."""
     return getattr(_LAST, "report", None)
 
 

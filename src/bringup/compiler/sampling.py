@@ -69,9 +69,8 @@ def size_of(symbol: str, draw: int) -> int:
 
 
 def distance(expected: object, got: object) -> tuple[float, float]:
-    """Return the largest absolute difference, and what is allowed for this dtype and magnitude.
-
-    NaN is equal to NaN; tensors of different shape or dtype are infinitely far apart.
+    """Return the largest absolute difference, and what this dtype and magnitude allow. NaN equals
+    NaN; another shape or dtype is infinitely far.
     """
     if not (isinstance(expected, torch.Tensor) and isinstance(got, torch.Tensor)):
         return (0.0 if expected == got else math.inf), 0.0
@@ -94,9 +93,7 @@ def zeros_differ(expected: object, got: object) -> bool:
 def vary(
     meta: object, dtype: str | None = None, resized: Callable[[int], int] | None = None
 ) -> object:
-    """Return the meta in another floating-point dtype, or with every size above 1 `resized`; the
-    same object where that changes nothing.
-    """
+    """Return the meta in another floating dtype, or sizes above 1 `resized`, or itself."""
     if not isinstance(meta, torch.Tensor):
         return meta
     other = meta

@@ -98,10 +98,8 @@ def _packet_of(op_type: str) -> tuple[Any, str]:
 
 
 def resolve(op_type: str, arguments: Sequence[object], keywords: Mapping[str, object]) -> Any:
-    """Return the `OpOverload` that torch would choose for a call; the one named in `op_type` if it
-    does.
-
-    Raises `SchemaError` when there is no such operator or no overload takes the arguments.
+    """Return the `OpOverload` that torch would choose for a call, or that `op_type` names. Raises
+    `SchemaError` without operator or overload that takes the arguments.
     """
     packet, overload = _packet_of(op_type)
     if overload:

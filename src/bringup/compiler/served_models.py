@@ -54,9 +54,7 @@ class FrozenReport:
 
 
 def frozen_models() -> tuple[FrozenReport, ...]:
-    """Return what the frozen weights of every compiled graph take that is alive in this process, in
-    the order in which the graphs were compiled.
-    """
+    """Return what frozen weights take of each compiled graph alive, in the order of compiles."""
     return tuple(models.report() for _, models in sorted(_ALIVE.items()))
 
 

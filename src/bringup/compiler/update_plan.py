@@ -71,9 +71,7 @@ def update_plan(graph: Any) -> UpdatePlan | None:
 
 
 def free_inputs(graph: Any, plan: UpdatePlan) -> frozenset[int]:
-    """Return the inputs that only the plan brings to users, and on which no tensor's shape depends:
-    another value of one needs no other capture.
-    """
+    """Return the inputs that only the plan brings to users, and that no tensor's shape needs."""
     positions = _positions(graph)
     in_shapes = {
         symbol

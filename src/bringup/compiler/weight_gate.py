@@ -24,10 +24,8 @@ _PACKED = "bringup::packed_linear"
 
 @dataclass(frozen=True)
 class GateResult:
-    """Which packed layers of a graph, numbered in order, may have narrow weights.
-
-    `cosine` is the least similarity of a result to that in float32; `refused` layers stay, each
-    with the cosine of its output, or the reason.
+    """Which packed layers of a graph, by number, may be narrow; `cosine` is the least similarity of
+    a result to float32's, `refused` layers stay, with theirs or the reason.
     """
 
     layers: tuple[int, ...]
@@ -47,9 +45,8 @@ class GateResult:
 
 
 def choose_layers(module: Any, arguments: Sequence[Any], dtype: str) -> GateResult:
-    """Try the packed layers of a rewritten graph, not changed, as `bfloat16`, `int8` or `w8a8`.
-
-    `arguments` are of one call. Nothing is written: graphs that write keep float32.
+    """Try the packed layers of a rewritten graph, not changed, as `bfloat16`, `int8` or `w8a8`, on
+    `arguments` of one call. Nothing is written: graphs that write keep float32.
     """
     nodes = _packed(module)
     if any(_writes(node) for node in module.graph.nodes):

@@ -88,11 +88,7 @@ class Coverage:
     eager_nodes: dict[str, int] | None = None
 
     def of(self, support: Support) -> list[Need]:
-        """Return the needs that are met this way.
-
-        Args:
-            support: which.
-        """
+        """Return the needs that are met this way, by `support`."""
         return [need for need in self.needs if need.support is support]
 
     def share(self, support: Support, what: str) -> float:

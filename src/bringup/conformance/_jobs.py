@@ -133,11 +133,7 @@ def chosen_settings() -> tuple[tuple[str, str], ...]:
 
 
 def identity(library: Path, load: str) -> str:
-    """Return a digest of what results depend on beside settings: driver, torch, bringup, kernels.
-
-    Raises:
-        ModelError: `load` names no module.
-    """
+    """Return a digest of driver, torch, bringup, kernels. Raises `ModelError` for no module."""
     import torch
 
     content = hashlib.sha256(library.read_bytes())

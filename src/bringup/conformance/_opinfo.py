@@ -115,9 +115,8 @@ def sweep(
     samples: int = SAMPLES,
     watch: Watch | None = None,
 ) -> Iterator[Failure]:
-    """Yield the samples of one operator that fail; `counts` gets those that passed.
-
-    Only float32 has a backward here. `counts` has "samples", "backwards" and "not strided".
+    """Yield the samples of one operator that fail, backward too in float32; `counts` gets
+    "samples", "backwards" and "not strided".
     """
     torch.manual_seed(0)
     backward = dtype is torch.float32 and op.supports_autograd

@@ -39,10 +39,8 @@ def is_strided(value: object) -> bool:
 
 
 class Mover:
-    """Moves the arguments of one call to the device. Tensors keep strides and offset, share storage
-    there where they share it here, and one that is given twice is one there.
-
-    Where any `moved`, a result has to be on the device.
+    """Moves the arguments of one call to the device; where any is `moved`, a result has to be
+    there. Tensors keep strides and offset, share storage where they share it here, and stay one.
     """
 
     def __init__(self, device: str | torch.device) -> None:

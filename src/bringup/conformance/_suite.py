@@ -63,11 +63,7 @@ class Conformance:
     is_interrupted: bool = False
 
     def tried(self, kind: str) -> list[CaseResult]:
-        """Return the cases of a kind that were not skipped.
-
-        Args:
-            kind: "driver", "runtime", "op", "module", "ddp" or another first part of a name.
-        """
+        """Return the cases of a `kind` ("op", or another first part of a name) that were tried."""
         return [one for one in self.results if one.kind == kind and one.outcome != "skipped"]
 
     def operators(self) -> Score:
@@ -272,9 +268,7 @@ class _Run:
 
 
 class _Journal:
-    """Keep results as lines of a file named by all that they depend on: the content of the driver
-    and of the package with kernels, torch, the number of samples, and settings.
-    """
+    """Keep results as lines of a file named by all that they depend on, driver and kernels too."""
 
     def __init__(self, setup: Setup) -> None:
         text = f"{setup.identity} {setup.samples} {setup.settings}"

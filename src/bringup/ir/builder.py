@@ -19,12 +19,7 @@ from bringup.ir.tensor import Shape, TensorDesc
 
 
 class TensorHolder:
-    """A value under construction: `+`, `-`, `*`, `/`, `@` work with holders, values and numbers.
-
-    Args:
-        builder: the one that made it.
-        value: what it holds.
-    """
+    """A value of a `builder`: `+`, `-`, `*`, `/`, `@` work with holders, values and numbers."""
 
     __slots__ = ("_builder", "_value")
 
@@ -243,9 +238,8 @@ class GraphBuilder:
         return TensorHolder(self, self._live().add_constant(payload, name=name, before=before))
 
     def create_scalar(self, value: complex, dtype: str | None = None) -> TensorHolder:
-        """Return a constant without dimensions; `TypeError` when `value` is not a number.
-
-        `dtype` as in `create_constant`.
+        """Return a constant without dimensions, of a number; `dtype` as in `create_constant`.
+        Raises `TypeError` when `value` is none.
         """
         if not isinstance(value, (bool, int, float, complex)):
             raise TypeError(f"a scalar is made from a number, got {value!r}")
@@ -269,9 +263,7 @@ class GraphBuilder:
 
     @property
     def infix(self) -> Mapping[str, str]:
-        """Return the operators behind `+`, `@`, ...: those of the dialect, ATen's where it has
-        none.
-        """
+        """Return the operators behind `+`, `@`, ...: the dialect's, or ATen's where it has none."""
         dialect = self._live().dialect
         return ATEN_INFIX if dialect is None else dialect.infix
 
@@ -371,9 +363,7 @@ class GraphBuilder:
 
     @contextmanager
     def control_dependency_scope(self, dependencies: object) -> Iterator[None]:
-        """Make every operator that this builder calls in the block run after those of
-        `dependencies`; scopes nest. See `add_control_dependency`.
-        """
+        """Let all operators called in the block run after those of `dependencies`; scopes nest."""
         outer = self._dependencies
         self._dependencies = (*outer, *self._nodes_of(dependencies))
         try:
@@ -391,9 +381,8 @@ class GraphBuilder:
         return (node,)
 
     def one_of(self, alternatives: Sequence[object], name: str = "") -> TensorHolder:
-        """Return, in a pattern, any one value of `alternatives` (holders or host arguments).
-
-        `name` is what a report calls it.
+        """Return, in a pattern, any one of `alternatives` (holders or host arguments); reports call
+        it `name`.
         """
         graph = self._live()
         arguments = tuple([self._held(argument) for argument in alternatives])
@@ -415,9 +404,7 @@ class GraphBuilder:
         return plain(argument)
 
     def set_graph_output(self, output: object, index: int) -> None:
-        """Let the graph return `output`, a holder, as number `index`, for `build_and_reset()`
-        without outputs.
-        """
+        """Let `output` be result `index` of the graph, for `build_and_reset()` without outputs."""
         self._outputs[index] = self._held(output)
 
     def build_and_reset(self, outputs: object = None) -> Graph:

@@ -45,7 +45,6 @@ class TensorConstraint:
         device: object = None,
     ) -> TensorConstraint:
         """Return the constraint of these facts: `shape`, dtype, rank, device; each may be choices.
-
         Raises `TypeError` or `ValueError` that names the fact when one cannot be meant.
         """
         ranks = _choices(rank)

@@ -98,9 +98,7 @@ class Dialect(ABC):
         return node.operator.commutes
 
     def draws_random(self, node: Node) -> bool:
-        """Return whether this call of a random operator, `node`, draws numbers (a dropout of 0 does
-        not).
-        """
+        """Return whether this call of a random operator, `node`, draws (no dropout of 0 does)."""
         return node.operator.random
 
     @abstractmethod
@@ -113,9 +111,8 @@ class Dialect(ABC):
         """
 
     def meta_of(self, desc: TensorDesc) -> object:
-        """Return the meta of a tensor that looks like `desc`: the opposite of `describe`.
-
-        Raises `PassError` where the dialect has no such tensor.
+        """Return the meta of a tensor like `desc`, the opposite of `describe`, or raise
+        `PassError`.
         """
         return desc
 
@@ -128,9 +125,7 @@ class Dialect(ABC):
         """Return why a value of meta `new` cannot stand where one of `old` did, or None."""
 
     def same_layout(self, old: object, new: object) -> bool:
-        """Return whether the metas `old` and `new` agree in their strides too, so that no consumer
-        can tell them apart.
-        """
+        """Return whether metas `old` and `new` agree in strides too: no consumer can tell them."""
         return True
 
     def reads_strides(self, node: Node) -> bool:
@@ -138,9 +133,7 @@ class Dialect(ABC):
         return False
 
     def laid_out_as(self, value: Value, meta: object, before: Node) -> Value | None:
-        """Return a copy of `value` in front of `before` that has the strides of `meta`; None where
-        none can be made.
-        """
+        """Return a copy of `value` in front of `before` with the strides of `meta`, or None."""
         return None
 
     @abstractmethod
@@ -163,15 +156,11 @@ class Dialect(ABC):
 
     @abstractmethod
     def constant_meta(self, payload: object) -> object:
-        """Return the meta of a constant that holds `payload`.
-
-        Raises `TypeError` for a payload that is not in the dialect's own form.
-        """
+        """Return the meta of a constant that holds `payload`; `TypeError` for another form."""
 
     def constant_of(self, data: ConstantData) -> object:
-        """Return a payload with these data: what `constant_data` gives back.
-
-        Raises `PassError` where the dialect cannot hold them.
+        """Return a payload with these `data`, the opposite of `constant_data`, or raise
+        `PassError`.
         """
         return data
 
@@ -197,20 +186,14 @@ class Dialect(ABC):
         return None
 
     def is_settled(self, meta: object) -> bool:
-        """Return whether inference over a graph could say nothing more of a value of this meta: a
-        node all of whose outputs are settled is left out.
-        """
+        """Return whether inference could say no more of a value of this meta: it is settled."""
         return False
 
     def pass_on_shapes(self, graph: Any) -> None:  # noqa: B027  (nothing to tell by default)
-        """Tell the graphs that nodes of `graph` call their shapes: called when all of its own were
-        inferred.
-        """
+        """Tell the graphs that nodes of `graph` call their shapes, once its own are inferred."""
 
     def as_size(self, meta: object) -> Dim | None:
-        """Return the number that a value of this meta is, where it is a size; also of one that
-        hooks were given as an argument.
-        """
+        """Return the number that a value of this meta is, where it is a size or was an argument."""
         return None
 
     def size_named(self, text: str) -> Dim:
@@ -271,9 +254,7 @@ class VerifiableDialect(
         dtype: str | None = None,
         resized: Callable[[int], int] | None = None,
     ) -> object:
-        """Return the meta in another floating-point `dtype`, or with every size above 1 `resized`;
-        the same object where that changes nothing.
-        """
+        """Return the meta in another floating `dtype`, or sizes above 1 `resized`, or itself."""
 
     def strictness(self, node: Node) -> int:
         """Return for which inputs the results of `node` are fixed by its definition: 0 for ordinary
@@ -284,9 +265,7 @@ class VerifiableDialect(
         return 0
 
     def signed_distance(self, expected: object, got: object) -> tuple[float, float]:
-        """Return the `distance` of the results `expected` and `got`, infinity where zeros have
-        different signs.
-        """
+        """Return the distance of `expected` and `got`, infinite where zeros differ in sign."""
         return self.distance(expected, got)
 
 
@@ -294,9 +273,7 @@ _CURRENT: ContextVar[Dialect | None] = ContextVar("bringup_dialect", default=Non
 
 
 def current_dialect() -> Dialect | None:
-    """Return the dialect of builders that are given none: inside a pass, that of the graph it
-    edits.
-    """
+    """Return the dialect of builders given none: inside a pass that of the graph it edits."""
     return _CURRENT.get()
 
 

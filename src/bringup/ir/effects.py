@@ -44,9 +44,7 @@ class AliasAnalysis:
         return self.core.quiet
 
     def root(self, value: ValueBase) -> NodeBase:
-        """Return the node that stands for the storage of `value`, if views are tracked or not
-        quiet.
-        """
+        """Return the node that stands for the storage of `value`, if views count or not quiet."""
         return self.core.root(value)
 
     def writer_between(self, value: ValueBase, first: NodeBase, last: NodeBase) -> NodeBase | None:

@@ -58,12 +58,8 @@ class Graph(GraphTree):
 
     @classmethod
     def of_core(cls, core: GraphCore, name: str, dialect: Dialect) -> Graph:
-        """Return the face of a graph that a C++ program made.
-
-        Args:
-            core: holds it.
-            name: its name.
-            dialect: of its operators.
+        """Return the face of a graph of a C++ program, which `core` holds, with `name` and
+        `dialect`.
         """
         graph = cls.__new__(cls)
         graph._begin(core, name, dialect)
@@ -121,9 +117,7 @@ class Graph(GraphTree):
         return self.output_node.inputs
 
     def find(self, op_type: str) -> tuple[Node, ...]:
-        """Return all nodes of type `op_type` in graph order. Indexed: costs nothing per node of
-        another type.
-        """
+        """Return all nodes of type `op_type` in graph order, from an index: others cost nothing."""
         self._live()
         return self._core.find(op_type)
 
@@ -154,11 +148,8 @@ class Graph(GraphTree):
     # Changing
 
     def add_input(self, name: str = "", meta: object = None) -> Value:
-        """Return a new input, after those there are.
-
-        Args:
-            name: what its node is called; `input_` and its number by default.
-            meta: the dialect's description of it; None where nothing is known.
+        """Return a new input, after those there are, called `name` (`input_` and its number by
+        default); `meta` is the dialect's description of it, or None.
         """
         self._live()
         name = name or f"input_{self._core.count(INPUT)}"
@@ -167,10 +158,8 @@ class Graph(GraphTree):
     def add_constant(
         self, payload: object, *, name: str = "constant", before: Node | None = None
     ) -> Value:
-        """Return a new constant called `name` that holds `payload`, before the first node that
-        computes (or `before`).
-
-        `payload` is what the dialect's constants are, or `ConstantData`.
+        """Return a new constant called `name` that holds `payload`, the dialect's or
+        `ConstantData`, before the first node that computes (or `before`).
         """
         self._live()
         if before is not None:
@@ -397,9 +386,8 @@ class Graph(GraphTree):
         self._core.move_control_edges(list(old), list(new), outputs, now)
 
     def topological_sort(self) -> tuple[Node, str] | None:
-        """Move producers that come too late in front of their first reader.
-
-        Returns the node that cannot have its inputs in time and why; then what was moved stays so.
+        """Move producers that come too late in front of their first reader; return the node that
+        cannot have its inputs in time and why: then what was moved stays so.
         """
         self._live()
         return self._core.topological_sort()
@@ -454,10 +442,7 @@ class Graph(GraphTree):
             raise
 
     def mark(self) -> tuple[int, int, int]:
-        """Return how far the open transaction has come, for `roll_back_to`; see `savepoint`.
-
-        Raises `RuntimeError` outside of a transaction.
-        """
+        """Return the place in the open transaction for `roll_back_to`. Raises `RuntimeError`."""
         self._live()
         if self._journal is None:
             raise RuntimeError(
@@ -563,9 +548,7 @@ class Graph(GraphTree):
         return (None,) * count
 
     def why_not(self, old: Value, new: Value) -> str | None:
-        """Return why `new` cannot stand where `old` does; None when it can. Then readers of `old`
-        are shaped again where the strides differ.
-        """
+        """Return why `new` cannot stand for `old`, or None; then strides are inferred again."""
         former, current = old.meta, new.meta
         if self.dialect is None or former is None or current is None or former is current:
             return None

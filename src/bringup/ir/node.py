@@ -60,10 +60,7 @@ def map_argument(argument: object, replace: Mapping[Any, object]) -> object:
 
 
 class Value(ValueBase):
-    """One output of one node. Identity is equality.
-
-    A handle: `node`, `index`, `name`, `meta`, `users` and `graph` ask the graph.
-    """
+    """One output of one node. Identity is equality. A handle: its attributes ask the graph."""
 
     __slots__ = ()
 
@@ -89,9 +86,7 @@ class Value(ValueBase):
 
     @property
     def known_desc(self) -> TensorDesc | None:
-        """Return the same, but None also where shapes are not inferred yet; of an input, what it
-        was declared with.
-        """
+        """Return the same; None too where shapes are not inferred; an input's as declared."""
         dialect, meta = self.graph.dialect, self.meta
         if meta is None or dialect is None:
             declared = self.node.meta.get("desc")
@@ -130,9 +125,7 @@ class Node(NodeBase):
         return MappingProxyType(found)
 
     def argument(self, name: str) -> object:
-        """Return the argument of this schema name; `KeyError` that lists the names when there is
-        none.
-        """
+        """Return the argument of this schema name; `KeyError` lists the names if there is none."""
         return self.arguments[self.operator.index_of(name)]
 
     def has_attr(self, name: str) -> bool:
@@ -141,9 +134,7 @@ class Node(NodeBase):
         return named or name in self._free_attributes()
 
     def get_attr(self, name: str) -> object:
-        """Return the argument of this schema name, else the attribute that was set; `KeyError` that
-        lists both when there is none.
-        """
+        """Return the argument or attribute of this name; `KeyError` lists both if there is none."""
         if name in self._free_attributes():
             return self._free_attributes()[name]
         if not self.has_attr(name):
@@ -187,17 +178,13 @@ class Node(NodeBase):
         return self.users
 
     def get_in_control_nodes(self) -> tuple[Node, ...]:
-        """Return the nodes that must run before this one: those of `control_inputs`, and for the
-        sake of memory they both use.
-        """
+        """Return nodes that must run before this: `control_inputs`, and those sharing memory."""
         order = _ordered_by_memory(self)
         found = [other for other in order if other.is_before(self) and self not in other.users]
         return _sorted(found, self.control_inputs)
 
     def get_out_control_nodes(self) -> tuple[Node, ...]:
-        """Return the nodes that must run after this one: those of `control_users`, and for the sake
-        of memory they both use.
-        """
+        """Return nodes that must run after this: `control_users`, and those sharing memory."""
         order = _ordered_by_memory(self)
         found = [other for other in order if self.is_before(other) and other not in self.users]
         return _sorted(found, self.control_users)
@@ -231,9 +218,7 @@ class Node(NodeBase):
         return value.node, value.index
 
     def get_out_data_nodes_and_port_indexes(self, out_index: int) -> list[tuple[Node, int]]:
-        """Return where its output number `out_index` is read: nodes and their inputs, in graph
-        order.
-        """
+        """Return where output `out_index` is read: nodes and their inputs, in graph order."""
         peers = self.get_all_out_anchors()[out_index].peers
         return [(anchor.node, anchor.index) for anchor in peers]
 

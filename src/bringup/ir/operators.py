@@ -60,15 +60,11 @@ class Operator:
 
     @property
     def pure(self) -> bool:
-        """Return whether a call only computes its outputs: it may be moved, merged, folded or
-        dropped.
-        """
+        """Return whether a call only computes outputs: it may be moved, merged, folded, dropped."""
         return not (self.mutates or self.random or self.kept or self.opaque)
 
     def index_of(self, name: str) -> int:
-        """Return the position of the parameter `name`; `KeyError` lists the names when there is
-        none.
-        """
+        """Return the position of parameter `name`; `KeyError` lists the names without one."""
         for index, parameter in enumerate(self.parameters):
             if parameter.name == name:
                 return index

@@ -7,10 +7,8 @@ from bringup.ir.graph import Graph
 
 
 def topological_sort(graph: Graph) -> None:
-    """Move producers that come too late in front of their first reader.
-
-    Raises `PassError` when the graph has a cycle, or a move would cross a write of what the node
-    reads.
+    """Move producers of `graph` that come too late in front of their readers. Raises `PassError`
+    for a cycle, or a move across a write of what the node reads.
     """
     failure = graph.topological_sort()
     if failure is not None:

@@ -9,13 +9,7 @@ from bringup.ir.protocols import EditableGraph
 
 
 def replace_output(graph: EditableGraph, index: int, new: Value) -> None:
-    """Let a graph return another value as result number `index`, whatever else reads the former.
-
-    Args:
-        graph: the graph; it is changed.
-        index: the number of the result, from 0.
-        new: a value of this graph.
-    """
+    """Let `graph` return its value `new` as result number `index`, whoever reads the former."""
     places = iter(range(len(graph.outputs)))
 
     def exchanged(argument: object) -> object:

@@ -145,9 +145,7 @@ class AtenSchemas(AtenOperators):
     def bind(
         self, op_type: str, arguments: Sequence[object], keywords: Mapping[str, object]
     ) -> tuple[Operator, tuple[object, ...]]:
-        """See `Dialect.bind`. Raises `SchemaError`, also for arguments by name of an operator
-        that is not ATen's.
-        """
+        """See `Dialect.bind`. Raises `SchemaError`, also for named arguments beyond ATen."""
         if not op_type.startswith("aten::"):
             if keywords:
                 raise SchemaError(

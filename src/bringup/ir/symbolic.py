@@ -74,11 +74,8 @@ class SymbolicDim:
         return least, most
 
     def build(self, combine: Callable[[str, object, object], object], leaf: Leaf) -> object:
-        """Return the size, made out of its parts.
-
-        Args:
-            combine: makes `left + right` and the like, given "+", "*" or "//" and both sides.
-            leaf: what a part that has a name stands for.
+        """Return the size, made out of its parts: `combine` makes `left + right` and the like,
+        given "+", "*" or "//" and both sides, `leaf` what a named part stands for.
         """
         total: object = None
         for product, factor in self._terms.items():
@@ -269,12 +266,7 @@ def as_dim(size: DimLike) -> Dim:
 
 
 def same_size(left: object, right: object) -> bool:
-    """Return whether two dimensions are known to be equal, whatever the sizes; False is no refusal.
-
-    Args:
-        left: a size: an integer, or a symbolic one.
-        right: another one.
-    """
+    """Return whether sizes `left` and `right` are known to be equal; False is no refusal."""
     if isinstance(left, SymbolicDim) or isinstance(right, SymbolicDim):
         return type(left) is type(right) and str(left) == str(right)
     return left == right

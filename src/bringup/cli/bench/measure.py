@@ -147,9 +147,7 @@ Earlier = Mapping[tuple[str, str], Any]
 
 
 def earlier(path: Path, operator: str) -> Earlier:
-    """Return an earlier run. Raises `OtherRunError` where it was another operator's or machine's,
-    or the file is none of `bringup bench`.
-    """
+    """Return an earlier run. Raises `OtherRunError` for another operator, machine, or file."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         rows = {(row["shape"], row["dtype"]): row for row in found["rows"]}

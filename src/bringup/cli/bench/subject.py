@@ -34,9 +34,7 @@ _CACHES = 32 << 10, 32 << 20  # bytes, where the system does not tell
 
 @dataclass(frozen=True)
 class Case:
-    """What a call does: the `shape` and `dtype` of its first tensor, the `bytes` that it reads and
-    writes, the floating-point operations (`flops`, 0 where they are not known).
-    """
+    """What a call does: its first tensor's `shape` and `dtype`, `bytes` moved, `flops` (or 0)."""
 
     shape: str
     dtype: str
@@ -217,9 +215,7 @@ def sizes_of_rank(shape: Shape, rank: int) -> Shape:
 
 
 def sweep(itemsize: int, memory: int) -> list[Shape]:
-    """Return numbers of elements of `itemsize` bytes, by which a call fills half of the first cache
-    up to twice the last one, and at most `memory` bytes.
-    """
+    """Return numbers of elements that fill half the first to twice the last cache, or `memory`."""
     first, last = _cache_sizes()
     most = min(2 * last, memory)
     filled = [size for power in range(16) if (size := (first // 2) << 3 * power) <= most // 2]

@@ -1,6 +1,5 @@
-"""An operator's own compiled kernel, called through tvm-ffi: what another way to call it costs.
-
-tvm-ffi has no schema and no rules for results, so the caller allocates them and passes them last.
+"""An operator's own kernel, called through tvm-ffi, which has no schema and no rules for results:
+the caller allocates them and passes them last.
 """
 
 from __future__ import annotations
@@ -66,10 +65,7 @@ def is_installed() -> bool:
 
 
 def peer(operator: str, sample: Sample, fresh: Sequence[torch.Tensor]) -> Callable[..., Any]:
-    """Return a call of the operator's kernel, for arguments like these and results like `fresh`.
-
-    Raises `BringupError` with the reason where tvm-ffi does not take it.
-    """
+    """Return a call of the kernel for such arguments and results. Raises `BringupError`."""
     definition = definition_of(operator)
     if definition is None:
         raise BringupError("it is no operator of ops.kernel_op")

@@ -1,7 +1,5 @@
-"""What comes before the model: a C function becomes an operator, and a new driver a device.
-
-`python -m bringup.cli.demo.acts LIBRARY` is the process that trains on the new driver: a process
-has one device.
+"""What comes before the model: a C function becomes an operator, and a new driver a device, in a
+process of its own: `python -m bringup.cli.demo.acts LIBRARY`.
 """
 
 from __future__ import annotations

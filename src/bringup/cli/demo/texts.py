@@ -65,9 +65,8 @@ def examples_dir() -> Path:
 
 
 def read_texts(file: Path | None, text: str | None) -> list[str]:
-    """Return the lines of `file`, `text` or the shipped sentences that are not empty.
-
-    Raises `ValueError` when nothing is left, `OSError` when the file cannot be read.
+    """Return the non-empty lines of `file`, `text` or the shipped sentences. Raises `ValueError`
+    when nothing is left, `OSError` when the file cannot be read.
     """
     if text is not None:
         lines: Iterable[str] = text.splitlines()

@@ -48,10 +48,8 @@ def show_reports(
     every: bool = False,
     taken: Takers | None = None,
 ) -> None:
-    """Print which passes changed the model, and how close others came, nearest first.
-
-    `every` pass and pattern gets a line; `taken` says why an operator that a pass needs is not
-    there.
+    """Print which passes changed the model, and how close others came, nearest first; each for
+    `every`. `taken` says why an operator that a pass needs is not there.
     """
     ran = list(_results(reports))
     _print(console, f"{model}: {_answer(reports)}", "bold")

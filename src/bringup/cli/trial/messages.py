@@ -11,9 +11,8 @@ from pathlib import Path
 
 
 class Prints:
-    """Keep standard output for results: prints within `aside` go to stderr, or nowhere if `silent`.
-
-    What a library writes to the file descriptor itself is not caught.
+    """Keep standard output for results: prints within `aside`, but not of file descriptors, go to
+    stderr, or nowhere if `silent`.
     """
 
     def __init__(self) -> None:

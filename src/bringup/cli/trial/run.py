@@ -83,7 +83,6 @@ def try_subject(
     on_line: Callable[[Line], None],
 ) -> Trial:
     """Run the model in every way there is, and say each at once; Ctrl-C ends it with what is known.
-
     Raises what the model itself raises in eager mode.
     """
     trial = Trial(subject.name, torch.get_num_threads(), notes=list(subject.notes))

@@ -32,9 +32,8 @@ class Limits:
 
 @dataclass
 class Rounds(Generic[Name]):
-    """The samples of all comparisons: nanoseconds of a call by name, for the whole rounds.
-
-    `group` names what is compared; of a group with several names the sum counts.
+    """The samples of all comparisons: nanoseconds of a call by name, for the whole rounds. `group`
+    names what is compared; of a group with several names the sum counts.
     """
 
     taken: list[dict[Name, float]] = field(default_factory=list)

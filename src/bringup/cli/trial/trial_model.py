@@ -31,9 +31,7 @@ class SubjectError(BringupError, ValueError):
 
 @dataclass
 class Subject:
-    """A model with the inputs to call it on, and what a reader should know about them. `name` is
-    the target that it was loaded from.
-    """
+    """A model, inputs to call it on, and notes for a reader; `name` is its target."""
 
     name: str
     model: torch.nn.Module

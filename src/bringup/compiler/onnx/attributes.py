@@ -192,9 +192,8 @@ def bodies_of(node: ir.Node) -> list[Body]:
 
 
 def canonical(where: str, kind: int, given: object) -> object:
-    """Return the one form of an attribute's value, which may be an open argument of a pattern.
-
-    `kind` is an `AttributeProto.AttributeType`. Raises `SchemaError`, naming `where`, for another.
+    """Return the one form of an attribute's value, or of an open argument for it. Raises
+    `SchemaError`, naming `where`, for another `kind` of `AttributeProto.AttributeType`.
     """
     if given is None or isinstance(given, AttributeReference):
         return given

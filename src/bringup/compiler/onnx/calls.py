@@ -25,9 +25,7 @@ _KEEPS_NAMES = 10
 
 
 def infer(dialect: ModelOperators, node: ir.Node, count: int) -> list[object]:
-    """Return the description of each of `count` outputs; None where nothing is known. Raises what
-    onnx raises.
-    """
+    """Return what is known of each of `count` outputs, or None. Raises what onnx raises."""
     signature = dialect.signature_of(node.operator)
     is_known = signature is not None or dialect.function_of(node.op_type) is not None
     if not is_known or reference_in(node.arguments):

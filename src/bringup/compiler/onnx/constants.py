@@ -42,9 +42,7 @@ class ConstantTensor:
 
     @classmethod
     def of_array(cls, array: Any) -> ConstantTensor:
-        """Return a constant with the elements of `array`; `TypeError` for what ONNX has no tensor
-        for.
-        """
+        """Return a constant with the elements of `array`. `TypeError` without such a tensor."""
         return cls(numpy_helper.from_array(np.asarray(array)))
 
     @classmethod
@@ -63,9 +61,7 @@ class ConstantTensor:
         return not self.is_sparse and external_data_helper.uses_external_data(self.proto)
 
     def tensor(self) -> Any:
-        """Return the dense `onnx.TensorProto` with its elements in it; `ModelError` when their file
-        cannot be read.
-        """
+        """Return the dense `onnx.TensorProto` with its elements; `ModelError` without a file."""
         if self.is_sparse:
             return numpy_helper.from_array(self.numpy())
         if not self.is_external:
@@ -99,9 +95,7 @@ class ConstantTensor:
         return dense
 
     def data(self) -> ir.ConstantData | None:
-        """Return the elements by value; None for text, for sparse tensors, and where the file with
-        the elements cannot be read: what needs them says so (`numpy`), shape and dtype do not.
-        """
+        """Return the elements by value; None for text, sparse tensors and files not readable."""
         if self.is_sparse or self.desc.dtype == "string":
             return None
         try:

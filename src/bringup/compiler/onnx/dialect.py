@@ -93,9 +93,7 @@ class OnnxDialect(ModelOperators, ir.VerifiableDialect):
         return operators.absent(op_type, since), (inputs, since, attributes, captures)
 
     def draws_random(self, node: ir.Node) -> bool:
-        """See `ir.Dialect.draws_random`. A dropout that does not train draws nothing; of a node
-        that calls graphs or a function, those are asked.
-        """
+        """See `ir.Dialect.draws_random`: not a dropout that does not train; bodies are asked."""
         if not node.operator.random:
             return False
         name = node.op_type.partition("::")[2]
@@ -224,9 +222,7 @@ class OnnxDialect(ModelOperators, ir.VerifiableDialect):
         )
 
     def inline_calls(self, graph: ir.Graph) -> int:
-        """See `ir.Dialect`: an `If` whose condition is a constant is the branch that it takes.
-        Branches that call graphs themselves stay.
-        """
+        """See `ir.Dialect`: an `If` on a constant is its branch, if that calls no graphs."""
         count = 0
         for node in graph.find("onnx::If"):
             condition = node.inputs[0].node

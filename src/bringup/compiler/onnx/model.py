@@ -127,9 +127,8 @@ class OnnxModel:
 
 
 def load(path: str | os.PathLike[str]) -> OnnxModel:
-    """Return the model of the ONNX file `path`. Data in other files are read on demand.
-
-    Raises `FileNotFoundError`, or `ModelError` when the file is no model or a broken one.
+    """Return the model of the ONNX file `path`, data in others read on demand. Raises
+    `FileNotFoundError`, or `ModelError` when the file is no model or a broken one.
     """
     source = Path(path)
     if not source.is_file():

@@ -52,10 +52,8 @@ class AttributeSlot:
 
 @dataclass(frozen=True)
 class Signature:
-    """One version of one operator; `operator` has as few outputs as it may, see `with_outputs`.
-
-    `required` tells which of the formal `inputs` must be given; with `has_bodies` it calls graphs
-    and `captures` is the last argument.
+    """One version of one operator, with as few outputs as it may (`with_outputs`); `required` tells
+    which `inputs` must be given, and `has_bodies` that `captures` is the last argument.
     """
 
     operator: ir.Operator

@@ -55,9 +55,8 @@ def _size(dim: ir.Dim, draw: int) -> int:
 
 
 def distance(expected: object, got: object) -> tuple[float, float]:
-    """Return the largest absolute difference, and what is allowed for this dtype and magnitude.
-
-    NaN is equal to NaN; what differs in shape, dtype or length is infinitely far apart.
+    """Return the largest absolute difference, and what this dtype and magnitude allow. NaN equals
+    NaN; another shape, dtype or length is infinitely far.
     """
     if isinstance(expected, list) and isinstance(got, list) and len(expected) == len(got):
         gaps = [distance(one, other) for one, other in zip(expected, got, strict=True)]
@@ -92,9 +91,7 @@ def _gap(expected: Any, got: Any) -> tuple[float, float]:
 def vary(
     look: object, dtype: str | None = None, resized: Callable[[int], int] | None = None
 ) -> object:
-    """Return the look in another floating-point dtype, or with every size above 1 `resized`; the
-    same object where that changes nothing.
-    """
+    """Return the look in another floating dtype, or sizes above 1 `resized`, or itself."""
     if not isinstance(look, ir.TensorDesc):
         return look
     wanted = dtype if dtype is not None and look.dtype in _FLOATS else look.dtype

@@ -87,9 +87,7 @@ class PassContext:
         self._pass_name = _text("pass name", name)
 
     def get_error_message(self) -> str:
-        """Return why the pass failed, "" if it is not said. After an exception: its text and
-        traceback.
-        """
+        """Return why the pass failed, or "": after an exception, its text and traceback."""
         self._live()
         return self._error_message
 
@@ -99,9 +97,7 @@ class PassContext:
         self._error_message = _text("error message", message)
 
     def count_fusion(self, old: Sequence[str], new: Sequence[str]) -> None:
-        """Note that the nodes named in `old` were fused to those named in `new`; `report_fuse`
-        calls it.
-        """
+        """Note that nodes named in `old` were fused to those named in `new`, for `report_fuse`."""
         self._live()
         if self._on_fusion is not None:
             self._on_fusion(old, new)
@@ -115,9 +111,7 @@ class PassContext:
             self._on_refusal(node, reason)
 
     def get_option_value(self, key: str) -> object:
-        """Return the option `key` of the compile; `KeyError` that lists the options when there is
-        none.
-        """
+        """Return the option `key`; `KeyError` lists the options there are if it is none."""
         self._live()
         if key not in self._options:
             raise KeyError(f"there is no option {key!r}; this compile has {sorted(self._options)}")

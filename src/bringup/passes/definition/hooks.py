@@ -19,8 +19,7 @@ Hook: TypeAlias = Callable[[Any, Any, PassContext], Any]
 
 def _positional(cls: type, name: str) -> list[str]:
     """Return what a method must be given, without `self` but with `context`; `*arguments` is `*`.
-
-    Raises `TypeError` when the method needs a keyword.
+    Raises `TypeError` when it needs a keyword.
     """
     where = f"{cls.__qualname__}.{name}"
     raw = inspect.getattr_static(cls, name)

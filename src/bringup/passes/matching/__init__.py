@@ -1,4 +1,1 @@
-"""Finding a pattern with the native engine.
-
-`native_matcher`: the search. `program`: a pattern made ready for it.
-"""
+"""Finding a pattern with the native engine: `program` makes it ready, `native_matcher` searches."""

@@ -1,4 +1,1 @@
-"""What repeats in a graph: parts that are worth an operator of their own.
-
-`mining`: finding them. `growth`: connected parts. `mined_pattern`: a pattern of one.
-"""
+"""What repeats in a graph: `mining` finds it by connected parts (`growth`), `mined_pattern`."""

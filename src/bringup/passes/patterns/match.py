@@ -76,9 +76,7 @@ class MatchResult:
 
     @property
     def inputs(self) -> tuple[ir.Value | None, ...]:
-        """Return what the pattern's inputs stand for, in order; None for one that only an absent
-        part of the pattern reads.
-        """
+        """Return what the pattern's inputs stand for, in order; None for those of absent parts."""
         self._live()
         return tuple(self._frame.inputs.get(value) for value in self._pattern.graph.inputs)
 
@@ -117,18 +115,13 @@ class MatchResult:
         return tuple(value for value in found if value is not None)
 
     def has(self, tensor: object) -> bool:
-        """Return whether `tensor`, a holder or value of the pattern, stands for anything in this
-        match.
-
-        `KeyError` when it is no value of the pattern.
-        """
+        """Return whether `tensor`, a holder or value, stands for anything; `KeyError` of others."""
         self._live()
         return self._resolve(self._own(tensor)) is not None
 
     def value(self, tensor: object) -> ir.Value:
-        """Return what `tensor`, a holder or value of the pattern, stands for.
-
-        `KeyError` when it is no value of the pattern, or is absent in this match (see `has`).
+        """Return what `tensor`, a holder or value of the pattern, stands for; `KeyError` when it is
+        no value of the pattern, or is absent in this match (see `has`).
         """
         self._live()
         value = self._own(tensor)
@@ -153,9 +146,8 @@ class MatchResult:
         return self._frame.chosen.get(self._pattern.choices[name])
 
     def each(self, name: str) -> tuple[MatchResult, ...]:
-        """Return the matches of the items of a `variadic` with `each`, in the order of the list.
-
-        `KeyError` when there is none of this name.
+        """Return the matches of a `variadic`'s items, in order; `KeyError` without one of this
+        name.
         """
         self._live()
         if name not in self._frame.lists:

@@ -224,9 +224,7 @@ class Pattern:
         return not self._released
 
     def release(self) -> ir.Graph:
-        """End the life of the pattern and return its graph. Using it afterwards raises
-        `ExpiredHandleError`.
-        """
+        """End the pattern's life and return its graph. Later use raises `ExpiredHandleError`."""
         self._live()
         self._released = True
         return self.graph
@@ -283,10 +281,7 @@ _NOT_MATCHED = (ir.INPUT, ir.OUTPUT, ir.ONE_OF)
 
 
 def as_pattern(given: object, name: str) -> Pattern:
-    """Return a pattern from a pattern, a graph, or a function `(inputs) -> holder(s)`.
-
-    Raises `TypeError` for anything else.
-    """
+    """Return a pattern of one, a graph, or a function of `inputs`. Raises `TypeError`."""
     if isinstance(given, Pattern):
         return given
     if isinstance(given, ir.Graph):

@@ -120,10 +120,7 @@ def load_pass_plugins(*places: str | os.PathLike[str], library: bool = True) -> 
 
 
 def unload_pass_plugins(*, keep_libraries: bool = False) -> None:
-    """Forget all passes that came from plugins, and the modules that brought them.
-
-    With `keep_libraries` passes of C and C++ libraries stay.
-    """
+    """Forget plugins' passes and modules; `keep_libraries` keeps those in C and C++."""
     _loader.unload(keep_libraries=keep_libraries)
 
 

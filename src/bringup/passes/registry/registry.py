@@ -116,9 +116,8 @@ atexit.register(clear_registered_passes)  # their classes belong to an interpret
 
 
 def add(descriptor: PassDescriptor) -> None:
-    """Register a pass. The same class of the same file again changes nothing.
-
-    Raises `ValueError` when name and version are taken by another; the first stays.
+    """Register a pass; the same class of the same file again changes nothing. Raises `ValueError`
+    when another has taken name and version.
     """
     file = getattr(sys.modules.get(descriptor.pass_class.__module__), "__file__", None)
     digest = ""

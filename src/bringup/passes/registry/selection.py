@@ -52,12 +52,7 @@ def select_passes(
 
 
 def is_enabled(name: str, switches: Mapping[str, bool]) -> bool:
-    """Return whether a pass runs: by its own switch, else by that of `ALL`, else it does.
-
-    Args:
-        name: of the pass.
-        switches: by name of a pass, or `ALL`, whether it runs.
-    """
+    """Return whether pass `name` runs: by its own in `switches`, else by `ALL`, else it does."""
     return native.is_enabled(name, dict(switches))
 
 

@@ -93,18 +93,12 @@ class SubgraphBoundary:
         self._outputs: dict[int, SubgraphOutput] = {}
 
     def add_input(self, index: int, subgraph_input: SubgraphInput) -> SubgraphBoundary:
-        """Let `subgraph_input` be input number `index`; returns itself.
-
-        Raises `ValueError` when that number is taken.
-        """
+        """Let `subgraph_input` be input `index`; returns itself. `ValueError` if that is taken."""
         _add("input", self._inputs, index, subgraph_input, SubgraphInput)
         return self
 
     def add_output(self, index: int, subgraph_output: SubgraphOutput) -> SubgraphBoundary:
-        """Let `subgraph_output` be output number `index`; returns itself.
-
-        Raises `ValueError` when that number is taken.
-        """
+        """Let `subgraph_output` be output `index`; returns itself. `ValueError` if it is taken."""
         _add("output", self._outputs, index, subgraph_output, SubgraphOutput)
         return self
 

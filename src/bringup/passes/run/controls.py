@@ -124,10 +124,8 @@ class Controls:
 
     @classmethod
     def of(cls, options: Mapping[str, object]) -> Controls:
-        """From the options `verify` and `dump_passes`, else from the settings.
-
-        Raises `TypeError` when an option has a value that it cannot take, and `BringupError` when
-        nothing can be written to the folder.
+        """Return those of the options `verify` and `dump_passes`, else of the settings. Raises
+        `TypeError` for another value, `BringupError` for a folder not writable.
         """
         verify, dump = options.get("verify"), options.get("dump_passes")
         if verify is not None and not isinstance(verify, bool):

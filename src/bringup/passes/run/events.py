@@ -92,9 +92,7 @@ _PROFILER: list[Callable[[str], AbstractContextManager[object]]] = []
 
 @contextmanager
 def subscribe(listener: Listener) -> Iterator[None]:
-    """Hand every event of every thread to `listener` in this block. What it raises, the pass
-    raises.
-    """
+    """Hand every event of every thread to `listener` in this block; a pass raises its errors."""
     _LISTENERS.append(listener)
     try:
         yield

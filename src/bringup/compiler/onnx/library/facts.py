@@ -47,8 +47,7 @@ def optional(node: ir.Node, name: str) -> ir.Value | None:
 
 def attribute(node: ir.Node, name: str) -> Any:
     """Return the attribute of this name; None without a value, or not in this version.
-
-    In a function it may be what the function is called with: `PassSkipException`.
+    `PassSkipException` where it is an argument of the function.
     """
     found = node.argument(name) if node.has_attr(name) else None
     require(not isinstance(found, AttributeReference), f"{name!r} is an argument of the function")

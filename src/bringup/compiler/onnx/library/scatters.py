@@ -21,10 +21,7 @@ from bringup.compiler.onnx.library.node_pass import NodePass
 
 
 class DropScatters(NodePass):
-    """A `ScatterND` into all rows of a tensor, in order: its updates.
-
-    The rows are constant, or a `Range` up to the number of rows there are.
-    """
+    """A `ScatterND` into all rows of a tensor, in order (constant, or a `Range`): its updates."""
 
     rules: ClassVar = {"ScatterND": "scatter"}
 
