@@ -9,7 +9,7 @@ from bringup.ir.protocols import EditableGraph
 
 
 def replace_output(graph: EditableGraph, index: int, new: Value) -> None:
-    """Let `graph` return its value `new` as result number `index`, whoever reads the former."""
+    """Let `graph` return its value `new` as result number `index`; others read on."""
     places = iter(range(len(graph.outputs)))
 
     def exchanged(argument: object) -> object:
