@@ -19,7 +19,7 @@ STRICT = ("-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidde
 def build(library: Path, *more: str) -> Path:
     """Return the driver, built as `library` with the C compiler alone."""
     sources = [str(file) for file in sorted(SOURCES.glob("*.c"))]
-    command = ["cc", "-std=c11", "-D_POSIX_C_SOURCE=200809L", "-O1", *STRICT, *more]
+    command = ["cc", "-std=c11", "-D_POSIX_C_SOURCE=200809L", "-O0", *STRICT, *more]
     command += [f"-I{_native.include_dir()}", *sources, "-o", str(library), "-ldl"]
     subprocess.run(command, check=True)
     return library
@@ -35,7 +35,7 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library that records what it is called for."""
     made = tmp_path_factory.mktemp("stand_in") / "libcuda.so"
     sources = map(str, Path(__file__).parent.glob("*.cpp"))
-    command = ["c++", "-std=c++17", "-O1", *STRICT, f"-I{SOURCES}", *sources, "-o", str(made)]
+    command = ["c++", "-std=c++17", "-O0", *STRICT, f"-I{SOURCES}", *sources, "-o", str(made)]
     subprocess.run(command, check=True)
     return made
 
