@@ -162,7 +162,7 @@ int32_t call_grid(const Bound& bound, void** args, const bringup_ctx* ctx) {
   return fault;
 }
 
-// --- Entries, which have no argument for their owner: one a bound function, numbered, used again.
+// --- Entries, without an argument for their owner: a fixed number, one a bound function at a time.
 
 constexpr size_t kEntries = 2048;
 

@@ -60,7 +60,8 @@ bool Graph::has_control_edge(NodeId source, NodeId target) const {
                      [&](const Argument& edge) { return edge.value.node == source; });
 }
 
-// Nothing waits for what is there from the start but by reading it; inputs stand for nodes.
+// What is there from the start neither waits nor is waited for, but by reading it. Edges may lead
+// from inputs of patterns and replacements, which stand for what a node computed.
 void Graph::require_control_edge(NodeId source, NodeId target) const {
   require_alive(source, "the start of a control edge");
   const bool has_source = source != kOutput && &op(source) != Operators::constant();

@@ -144,7 +144,7 @@ class Copy {
     aliases_.record(node);
   }
 
-  // What an input or outer value stands for comes from a node here, not from the start.
+  // An input or outer value is a node's here; nothing waits for what is there from the start.
   void copy_control_edges() {
     if (!replacement_.has_control_edges()) return;
     for (const auto& [original, node] : calls_) {

@@ -119,7 +119,7 @@ def constants_of(aten: Any) -> list[Any]:
 
 
 def drop_unused_constants(aten: Any) -> None:
-    """Forget a graph's tensors that no operator reads any more, such as packed weights."""
+    """Forget a graph's tensors that no operator reads any more: packed weights have copies."""
     nodes = aten.graph.find_nodes(op="get_attr")
     used = {node.target for node in nodes if node.users}
     for node in nodes:

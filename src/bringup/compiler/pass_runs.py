@@ -44,7 +44,7 @@ def _warn_not_loaded(error: str) -> None:
 
 
 def last_report() -> PassReport | None:
-    """Return the report of the last graph that this thread ran passes over, however it did."""
+    """Return the report of this thread's last run of passes, also that of torch.compile."""
     return getattr(_LAST, "report", None)
 
 

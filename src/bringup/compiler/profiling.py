@@ -8,7 +8,7 @@ import torch
 
 
 def profiler_range(name: str) -> AbstractContextManager[object]:
-    """Return a range of this name while a profiler runs: `record_function` costs as a pass."""
+    """Return a range, none without a profiler: `record_function` costs as much as a pass."""
     if not torch.autograd._profiler_enabled():
         return nullcontext()
     recorded: AbstractContextManager[object] = torch.profiler.record_function(name)

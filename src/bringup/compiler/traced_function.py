@@ -55,7 +55,7 @@ def parameters_of(function: Callable[..., Any], role: str) -> dict[str, object]:
 
 
 def symbolic_inputs(examples: Sequence[torch.Tensor], count: int) -> list[FakeTensor]:
-    """Return fakes like `examples`, or `count` matrices, symbolic in sizes except 0 and 1."""
+    """Return fakes like `examples`, or `count` matrices; equal sizes but 0, 1 share a symbol."""
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     given = examples or [torch.empty(_GENERIC_SIZE, _GENERIC_SIZE, device="meta")] * count
     with torch.no_grad():

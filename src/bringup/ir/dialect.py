@@ -125,7 +125,7 @@ class Dialect(ABC):
         """Return why a value of meta `new` cannot stand where one of `old` did, or None."""
 
     def same_layout(self, old: object, new: object) -> bool:
-        """Return whether metas `old` and `new` agree in strides too: no consumer can tell them."""
+        """Return whether metas `old` and `new` agree in strides too: readers see no difference."""
         return True
 
     def reads_strides(self, node: Node) -> bool:
