@@ -213,17 +213,26 @@ API cuIpcCloseMemHandle(CUdeviceptr address) { return release(address, true); }
 
 // --- streams and events
 
+static std::mutex streams_lock;
+static std::vector<CUstream> streams;
+
 API cuStreamCreateWithPriority(CUstream* stream, unsigned flags, int priority) {
   NEED(current != nullptr && flags == CU_STREAM_NON_BLOCKING, CUDA_ERROR_INVALID_CONTEXT);
   *stream = new CUstream_st{};
   (*stream)->device = current->device;
   (*stream)->number_ = number();
   std::thread([of = *stream] { of->run(); }).detach();
+  const Lock held(streams_lock);
+  streams.push_back(*stream);
   log("stream %d device=%d priority=%d", (*stream)->number_, current->device, priority);
   return CUDA_SUCCESS;
 }
 API cuStreamDestroy_v2(CUstream stream) {
   NEED_CONTEXT(stream->device);
+  {
+    const Lock all(streams_lock);
+    streams.erase(std::find(streams.begin(), streams.end(), stream));
+  }
   const Lock held(stream->lock);
   stream->stopping = true;
   stream->changed.notify_all();
@@ -233,7 +242,7 @@ API cuStreamSynchronize(CUstream stream) {
   NEED_CONTEXT(stream->device);
   if (stream->captured != nullptr) return stream->broken = true, kCaptureUnsupported;
   stream->mark()->wait();
-  return CUDA_SUCCESS;
+  return lost ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
 }
 API cuStreamQuery(CUstream stream) {
   NEED_CONTEXT(stream->device);
@@ -241,11 +250,18 @@ API cuStreamQuery(CUstream stream) {
   for (int i = 0; i < 20 && !mark->reached(); ++i) std::this_thread::yield();
   return mark->reached() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
-// As many streams as there were; those that are made meanwhile do not matter.
 API cuCtxSynchronize() {
   NEED(current != nullptr, CUDA_ERROR_INVALID_CONTEXT);
   log("synchronize device=%d", current->device);
-  return CUDA_SUCCESS;
+  std::vector<std::shared_ptr<Mark>> marks;
+  {
+    const Lock held(streams_lock);
+    for (CUstream stream : streams) {
+      if (stream->device == current->device) marks.push_back(stream->mark());
+    }
+  }
+  for (const auto& mark : marks) mark->wait();
+  return lost ? CUDA_ERROR_ILLEGAL_ADDRESS : CUDA_SUCCESS;
 }
 API cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, uint32_t value, unsigned) {
   NEED_CONTEXT(stream->device);

@@ -193,7 +193,10 @@ inline CUctx_st contexts[64];
 
 #define NEED(condition, code) \
   if (!(condition)) return code
-#define NEED_CONTEXT(of) \
+// A kernel that failed is the end of the process's CUDA.
+inline std::atomic<bool> lost{false};
+#define NEED_CONTEXT(of)                   \
+  NEED(!lost, CUDA_ERROR_ILLEGAL_ADDRESS); \
   NEED(current != nullptr && current->device == (of), CUDA_ERROR_INVALID_CONTEXT)
 
 // Not while another host function runs, of whatever stream.

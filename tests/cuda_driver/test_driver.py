@@ -174,6 +174,24 @@ assert there.values() == [4, 5]
     assert between.split()[1] == f"stream={first.split()[1]}"
 
 
+def test_a_kernel_that_fails_is_the_end_of_cuda_which_every_call_says(recorded: Recorded) -> None:
+    recorded(
+        """
+wild = load(".version 6.3\\n.visible .entry wild(\\n)", "wild")
+out = Ints(1)
+run(wild)
+said = call("device_synchronize", 0, gives="DEVICE_LOST")
+assert "CUDA_ERROR_ILLEGAL_ADDRESS" in said and "BRINGUP_LAUNCH_BLOCKING=1" in said, said
+for stream in (None, c.c_void_p(made("stream_create", 0, 0))):
+    call("stream_synchronize", 0, stream, gives="DEVICE_LOST")
+    run(wild, stream=stream, gives="DEVICE_LOST")
+detail = abi.ErrorDetail(struct_size=c.sizeof(abi.ErrorDetail))
+call("error_detail", c.byref(detail))
+assert (detail.code, detail.device, detail.kernel) == (700, 0, b"test::run"), detail.code
+"""
+    )
+
+
 def test_a_start_that_fails_says_what_was_expected(
     library: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
