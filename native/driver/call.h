@@ -71,6 +71,26 @@ struct Call : WatchedCall {
 // `status`, or BRINGUP_ERROR where the function cannot return it.
 int32_t known(const char* function, int32_t status, bool is_query = false);
 
+// Calls after which `bytes` at *address are live, and before which they are not any more: another
+// thread may get the memory right after it.
+template <class Entry>
+int32_t memory_from(const char* function, size_t bytes, int32_t device, void** address,
+                    Entry entry) {
+  *address = nullptr;
+  const int32_t status = known(function, entry());
+  if (status != BRINGUP_OK) return status;
+  if (const auto why = state().segments.add(device, *address, bytes)) return broken(function, *why);
+  return status;
+}
+inline int32_t memory_back(const char* function, int32_t device, void* address,
+                           int32_t (*entry)(int32_t, void*)) {
+  const Call call(function, device);
+  const size_t bytes = state().segments.remove(device, address);
+  const int32_t status = known(function, entry(device, address));
+  if (status != BRINGUP_OK) state().segments.restore(device, address, bytes);
+  return status;
+}
+
 // The checked form of a function of which there is nothing to check but its status.
 #define BRINGUP_STATUS_ONLY(name)                          \
   constexpr auto name = [](auto... arguments) -> int32_t { \

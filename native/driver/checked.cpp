@@ -146,28 +146,19 @@ int32_t device_synchronize(int32_t device) {
 
 int32_t mem_alloc(int32_t device, size_t bytes, void** address) {
   const Call call("mem_alloc", device);
-  *address = nullptr;
   if (state().counts_memory && !state().segments.has_room(device, bytes)) {
+    *address = nullptr;
     return fail(BRINGUP_OUT_OF_MEMORY,
                 std::to_string(bytes) +
                     " bytes more than are live are beyond the total_memory of device " +
                     std::to_string(device) + ", of which the driver cannot say what is free");
   }
-  const int32_t status = known("mem_alloc", real().mem_alloc(device, bytes, address));
-  if (status != BRINGUP_OK) return status;
-  if (const auto why = state().segments.add(device, *address, bytes)) {
-    return broken("mem_alloc", *why);
-  }
-  return BRINGUP_OK;
+  return memory_from("mem_alloc", bytes, device, address,
+                     [&] { return real().mem_alloc(device, bytes, address); });
 }
 
 int32_t mem_free(int32_t device, void* address) {
-  const Call call("mem_free", device);
-  // Before the call, because another thread may get the memory right after it.
-  const size_t bytes = state().segments.remove(device, address);
-  const int32_t status = known("mem_free", real().mem_free(device, address));
-  if (status != BRINGUP_OK) state().segments.restore(device, address, bytes);
-  return status;
+  return memory_back("mem_free", device, address, real().mem_free);
 }
 
 int32_t mem_info(int32_t device, size_t* free_bytes, size_t* total_bytes) {

@@ -283,20 +283,12 @@ BRINGUP_STATUS_ONLY(ipc_export)
 // How much there is only the exporter knows.
 int32_t ipc_open(int32_t device, const bringup_ipc_handle* handle, void** address) {
   const Call call("ipc_open", device);
-  *address = nullptr;
-  const int32_t status = known("ipc_open", real().ipc_open(device, handle, address));
-  if (status != BRINGUP_OK) return status;
-  if (const auto why = state().segments.add(device, *address, 1)) return broken("ipc_open", *why);
-  return status;
+  return memory_from("ipc_open", 1, device, address,
+                     [&] { return real().ipc_open(device, handle, address); });
 }
 
 int32_t ipc_close(int32_t device, void* address) {
-  const Call call("ipc_close", device);
-  // Before the call, as in mem_free.
-  const size_t bytes = state().segments.remove(device, address);
-  const int32_t status = known("ipc_close", real().ipc_close(device, address));
-  if (status != BRINGUP_OK) state().segments.restore(device, address, bytes);
-  return status;
+  return memory_back("ipc_close", device, address, real().ipc_close);
 }
 
 // --- COLLECTIVES

@@ -16,8 +16,11 @@ class Stream;
 
 // What went wrong in a stream, and in those that waited for it.
 struct StreamFailure {
-  explicit StreamFailure(Failure failure) : what(std::move(failure)) {}
+  explicit StreamFailure(Failure failure, bool once = false)
+      : what(std::move(failure)), is_told_once(once) {}
   const Failure what;
+  // By the stream that is asked first, not by each: a collective's stream is often a library's own.
+  const bool is_told_once;
   std::atomic<bool> reported{false};
 };
 

@@ -427,7 +427,7 @@ void Stream::raise_failure() {
   std::lock_guard lock(failure_mutex_);
   if (!failed_.exchange(false)) return;
   const auto failure = std::exchange(failure_, nullptr);
-  failure->reported = true;
+  if (failure->reported.exchange(true) && failure->is_told_once) return;
   throw SimError(BRINGUP_KERNEL_FAILED, failure->what.text, failure->what.detail);
 }
 
@@ -558,8 +558,11 @@ void Stream::perform(Task& task) {
                      fail(std::move(*failure));
                    }
                  },
-                 [&](auto&) {
-                   if (auto failure = run_task(task, place_)) fail(std::move(*failure));
+                 [&](auto& one) {
+                   constexpr bool kOnce = std::is_same_v<decltype(one), CommTask&>;
+                   if (auto failure = run_task(task, place_)) {
+                     fail(std::make_shared<StreamFailure>(std::move(*failure), kOnce));
+                   }
                  },
              },
              task);
@@ -570,10 +573,10 @@ void Stream::drop(Task& task) {
   if (auto* dropped = std::get_if<RecordTask>(&task)) dropped->record->complete(failure());
 }
 
-// The first failure stands: the others mostly follow from it.
+// The first failure stands until it is reported, here or elsewhere: others mostly follow from it.
 void Stream::fail(std::shared_ptr<StreamFailure> failure) {
   std::lock_guard lock(failure_mutex_);
-  if (failed_.load()) return;
+  if (failed_.load() && !failure_->reported.load()) return;
   failure_ = std::move(failure);
   failed_.store(true, std::memory_order_release);
 }

@@ -145,6 +145,14 @@ def native_choice(text: str) -> NativeChoice:
         raise ValueError("expected auto, 1 or 0") from None
 
 
+def collectives(text: str) -> bool:
+    """Return whether `BRINGUP_COLLECTIVES` asks for the driver's own."""
+    try:
+        return {"driver": True, "gloo": False}[text.strip().lower()]
+    except KeyError:
+        raise ValueError("expected driver or gloo") from None
+
+
 def words(text: str) -> tuple[str, ...]:
     """Return words separated by commas."""
     return tuple(word.strip() for word in text.split(",") if word.strip())

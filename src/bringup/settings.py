@@ -287,6 +287,13 @@ _log = Setting(
     parse.log_levels,
     dict[str, int],
 )
+collectives = Setting(
+    "BRINGUP_COLLECTIVES",
+    "what computes those of torch.distributed: driver (its own, where it has them; gloo the rest), "
+    "gloo (all, on the host); the same on every rank",
+    "driver",
+    parse.collectives,
+)
 launch_blocking = Setting(
     "BRINGUP_LAUNCH_BLOCKING",
     "1: wait for the device after every launch, so that an error is raised where it was caused",

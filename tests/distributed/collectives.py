@@ -12,6 +12,9 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from tests.distributed.ranks import Check, Rank, main
 
+from bringup import graphs, settings
+from bringup.errors import CaptureError
+
 DTYPES = (
     torch.float32,
     torch.float64,
@@ -110,6 +113,18 @@ def _options(op: dist.ReduceOp) -> dist.AllreduceOptions:
     options = dist.AllreduceOptions()
     options.reduceOp = op
     return options
+
+
+def lazily_negated_memory(me: Rank) -> None:
+    """What a rank gets is what another sees, and not how it lies."""
+    mine = torch.tensor([1 + 2j, 3 - 1j], device=me.device).conj().imag
+    assert mine.is_neg()
+    sent = mine if me.rank == 1 else torch.zeros_like(mine)
+    dist.broadcast(sent, 1)
+    assert sent.tolist() == [-2, 1]
+    whole = torch.zeros(2 * me.size, device=me.device)
+    dist.all_gather_into_tensor(whole, mine)
+    assert whole.tolist() == [-2, 1] * me.size
 
 
 def wrapped_integers(me: Rank) -> None:
@@ -302,10 +317,10 @@ def futures(me: Rank) -> None:
     doubled = dist.all_reduce(x, async_op=True).get_future().then(lambda f: f.value()[0] * 2)
     assert _is(doubled.wait(), 2 * _total(me))
     work = dist.all_reduce(x, async_op=True)
-    work.wait()
+    work.wait()  # of the stream, which the host need not have seen
+    assert _is(x, me.size * _total(me))
     assert work.is_completed()
     assert work.is_success()
-    assert _is(x, me.size * _total(me))
 
 
 def works_that_nobody_waits_for(me: Rank) -> None:
@@ -350,6 +365,55 @@ def two_devices_of_a_process(me: Rank) -> None:
     assert _is(x, _total(me))
 
 
+def _summed(me: Rank, x: torch.Tensor) -> torch.Tensor:
+    dist.all_reduce(x)
+    return x
+
+
+def _gathered(me: Rank, x: torch.Tensor) -> torch.Tensor:
+    whole = torch.empty(me.size * x.numel(), device=x.device)
+    dist.all_gather_into_tensor(whole, x, async_op=True).wait()
+    return whole
+
+
+def _scattered(me: Rank, x: torch.Tensor) -> torch.Tensor:
+    part = torch.empty(x.numel() // me.size, device=x.device)
+    dist.reduce_scatter_tensor(part, x)
+    dist.broadcast(part, 1)
+    return part
+
+
+def _exchanged(me: Rank, x: torch.Tensor) -> torch.Tensor:
+    y, z = both = torch.empty(2, *x.shape, device=x.device)
+    dist.all_to_all_single(y, x)
+    dist.all_to_all(list(z.chunk(me.size)), list(y.chunk(me.size)))
+    dist.all_reduce(y)
+    return both
+
+
+def captured_ones_are_replayed_or_refused_in_words(me: Rank) -> None:
+    for call in (_summed, _gathered, _scattered, _exchanged):
+        graph, x = graphs.CapturedGraph(), torch.zeros(2 * me.size, device=me.device)
+        given = torch.arange(2 * me.size, dtype=torch.float32) + me.rank
+        if not settings.collectives():
+            with pytest.raises(CaptureError, match="on the host"), graphs.capture(graph):
+                call(me, x)
+            continue
+        with graphs.capture(graph):
+            y = call(me, x)
+        for turn in range(3):
+            x.copy_(given + turn)
+            graph.replay()
+            want = call(me, (given + turn).to(me.device)).cpu()
+            assert torch.equal(y.cpu(), want), (call, turn, y, want)
+    x = torch.ones(3, dtype=torch.bfloat16, device=me.device)  # of which the driver has none
+    with pytest.raises(CaptureError, match="on the host"), graphs.capture(graphs.CapturedGraph()):
+        _summed(me, x)
+    parts = [torch.zeros(3, dtype=x.dtype, device=me.device) for _ in range(me.size)]
+    with pytest.raises(CaptureError), graphs.capture(graphs.CapturedGraph()):
+        dist.all_gather(parts, x)  # whose lists of lists are not seen
+
+
 def split_groups(me: Rank) -> None:
     if torch.distributed.group.WORLD.bound_device_id is None:
         return
@@ -367,6 +431,7 @@ CHECKS: tuple[Check, ...] = (
     averages_of_integers_are_cut_off,
     sums_of_scaled_inputs,
     what_is_not_computed_is_refused_in_words,
+    lazily_negated_memory,
     wrapped_integers,
     strided_and_broadcast_memory,
     no_elements_and_no_dimensions,
@@ -389,6 +454,7 @@ CHECKS: tuple[Check, ...] = (
     functional_collectives,
     tensors_of_other_devices,
     two_devices_of_a_process,
+    captured_ones_are_replayed_or_refused_in_words,
     split_groups,
 )
 

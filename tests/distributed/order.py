@@ -119,10 +119,11 @@ def collectives_of_threads_keep_their_order(me: Rank) -> None:
 
     def work(group: Any) -> None:
         try:
-            for turn in range(10):
-                x = torch.full((100,), float(turn), device=me.device)
-                dist.all_reduce(x, group=group)
-                assert x.eq(turn * me.size).all()
+            with torch.Stream(me.device):  # in a common one they would wait for one another
+                for turn in range(10):
+                    x = torch.full((100,), float(turn), device=me.device)
+                    dist.all_reduce(x, group=group)
+                    assert x.eq(turn * me.size).all()
         except BaseException as error:
             errors.append(error)
 

@@ -16,9 +16,12 @@ WAYS: dict[str, dict[str, Any]] = {
     "isolated": {"environment": {"BRINGUP_SIM_ISOLATED": "1"}},
     "four": {"ranks": 4},
 }
+BY_GLOO = {"BRINGUP_COLLECTIVES": "gloo"}
+for name, way in [*WAYS.items()]:
+    WAYS[f"{name}, by gloo"] = way | {"environment": BY_GLOO | way.get("environment", {})}
 
 
-@pytest.mark.parametrize("way", part([*WAYS], always=["both", "isolated"]))
+@pytest.mark.parametrize("way", part([*WAYS], always=["both", "isolated, by gloo"]))
 def test_every_collective_gives_what_it_has_to(way: str) -> None:
     outcome = run("collectives", **WAYS[way])
     unmet = {"tensors_of_other_devices"} if way == "bound" else set()

@@ -37,6 +37,7 @@ WRONG = {
     "BRINGUP_DRIVER": [],
     "BRINGUP_WAIT_TIMEOUT": ["banana", "0", "-1", "nan", "inf"],
     "BRINGUP_WAIT_ABORT": ["banana", "2"],
+    "BRINGUP_COLLECTIVES": ["banana", "1", "nccl"],
     "BRINGUP_DRIVER_PROBE": ["banana", "2"],
     "BRINGUP_FALLBACK": ["banana", "aten::mm=banana", "mm=allow", "=allow", "allow=warn"],
     "BRINGUP_DRIVER_TRACE": ["~nobody-of-this-name/x"],

@@ -8,8 +8,13 @@ namespace bringup::torch_ext {
 // Whether the schema says that the argument is written.
 bool writes(const c10::Argument& argument);
 
+// One of c10d that writes.
+bool is_collective(const c10::FunctionSchema& schema);
+// What it writes and does not read.
+bool is_received(const c10::FunctionSchema& schema, const c10::Argument& argument);
+
 // Whether calls may write the argument although the schema does not say so: the running statistics
-// of torch's batch norms.
+// of torch's batch norms, and what a collective receives.
 bool writes_undeclared(const c10::FunctionSchema& schema, const c10::Argument& argument);
 
 // Whether calls may write the argument, declared or not.

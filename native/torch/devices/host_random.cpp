@@ -61,8 +61,9 @@ RandomTraits::RandomTraits(const c10::OperatorHandle& op)
   const c10::FunctionSchema& schema = op.schema();
   if (generator_ >= 0) training_ = schema.argumentIndexWithName("training").value_or(-1);
   // Tags of other operators may be missing.
-  draws_inside_ = !schema.name().starts_with("aten::") ||
-                  (generator_ < 0 && op.hasTag(at::Tag::nondeterministic_seeded));
+  const bool is_of_torch =
+      schema.name().starts_with("aten::") || schema.name().starts_with("c10d::");
+  draws_inside_ = !is_of_torch || (generator_ < 0 && op.hasTag(at::Tag::nondeterministic_seeded));
 }
 
 void RandomTraits::give_generator(c10::IValue* arguments, DrawSource& source) const {

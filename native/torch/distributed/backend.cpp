@@ -7,7 +7,10 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <set>
+
+#include "driver/dtypes.h"
 
 namespace bringup::distributed {
 namespace {
@@ -65,11 +68,62 @@ std::vector<T> chosen_of(const std::vector<T>& all, const std::vector<size_t>& n
 // gloo cuts the first dimension into parts; the memory is meant.
 at::Tensor in_one_row(const at::Tensor& host) { return host.view(-1); }
 
-Tensors in_rows(const Tensors& hosts) {
-  Tensors rows;
-  for (const auto& host : hosts) rows.push_back(in_one_row(host));
-  return rows;
+bool have_equal_numel(const Tensors& tensors) {
+  return std::all_of(tensors.begin(), tensors.end(), [&](const at::Tensor& tensor) {
+    return tensor.numel() == tensors.front().numel();
+  });
 }
+
+std::vector<size_t> bytes_of(const Tensors& tensors) {
+  std::vector<size_t> bytes;
+  for (const auto& tensor : tensors) bytes.push_back(tensor.nbytes());
+  return bytes;
+}
+
+// Of the parts of a tensor that is cut along its first dimension; none: it cannot be cut so.
+std::vector<size_t> bytes_of_parts(const at::Tensor& tensor, std::vector<int64_t> rows, int size) {
+  const int64_t all = tensor.dim() == 0 ? 0 : tensor.size(0);
+  if (rows.empty() && all % size == 0) rows.assign(static_cast<size_t>(size), all / size);
+  const bool fits = static_cast<int>(rows.size()) == size &&
+                    std::all_of(rows.begin(), rows.end(), [](int64_t n) { return n >= 0; }) &&
+                    std::accumulate(rows.begin(), rows.end(), int64_t{0}) == all;
+  if (!fits) return {};
+  std::vector<size_t> bytes;
+  for (const int64_t n : rows) {
+    bytes.push_back(n == 0 ? 0
+                           : tensor.nbytes() / static_cast<size_t>(all) * static_cast<size_t>(n));
+  }
+  return bytes;
+}
+
+// What the driver is asked for, and by what its result is divided.
+struct OwnReduction {
+  OwnReduction(const Reduction& reduction, at::ScalarType type)
+      : dtype(0), op(-1), divisor(reduction.divisor) {
+    constexpr std::pair<uint64_t, at::ScalarType> kDtypes[] = {
+#define BRINGUP_DTYPE(bit, name, dtype, code, bits) {BRINGUP_DTYPE_##bit, at::ScalarType::dtype},
+        BRINGUP_DTYPES(BRINGUP_DTYPE)
+#undef BRINGUP_DTYPE
+    };
+    for (const auto& [bit, known] : kDtypes) dtype |= known == type ? bit : 0;
+    constexpr std::pair<c10d::ReduceOp::RedOpType, int32_t> kOps[] = {
+        {c10d::ReduceOp::SUM, BRINGUP_REDUCE_SUM},
+        {c10d::ReduceOp::PRODUCT, BRINGUP_REDUCE_PRODUCT},
+        {c10d::ReduceOp::MIN, BRINGUP_REDUCE_MIN},
+        {c10d::ReduceOp::MAX, BRINGUP_REDUCE_MAX},
+        {c10d::ReduceOp::BAND, BRINGUP_REDUCE_BAND},
+        {c10d::ReduceOp::BOR, BRINGUP_REDUCE_BOR},
+        {c10d::ReduceOp::BXOR, BRINGUP_REDUCE_BXOR}};
+    for (const auto& [asked, known] : kOps) op = reduction.op.op_ == asked ? known : op;
+    if (reduction.factor.defined()) op = -1;
+  }
+  bool is_known() const { return dtype != 0 && op >= 0; }
+  void divide(const at::Tensor& tensor) const { divide_by(tensor, divisor); }
+
+  uint64_t dtype;
+  int32_t op;
+  int64_t divisor;
+};
 
 std::vector<int64_t> counts(const Tensors& tensors) {
   std::vector<int64_t> counts;
@@ -80,11 +134,14 @@ std::vector<int64_t> counts(const Tensors& tensors) {
 }  // namespace
 
 DeviceBackend::DeviceBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                             const c10::intrusive_ptr<Options>& options, MakeGloo make_gloo)
+                             const c10::intrusive_ptr<Options>& options, MakeGloo make_gloo,
+                             bool by_driver)
     : Backend(rank, size),
       options_(options),
       make_gloo_(std::move(make_gloo)),
       gloo_(make_gloo_(store, rank, size, options->timeout)),
+      own_(by_driver && DriverGroup::is_possible() ? std::make_unique<DriverGroup>(gloo_)
+                                                   : nullptr),
       poster_(std::make_unique<Poster>([] {
         return std::make_exception_ptr(
             c10::DistBackendError({__func__, __FILE__, __LINE__},
@@ -95,29 +152,49 @@ DeviceBackend::DeviceBackend(const c10::intrusive_ptr<c10d::Store>& store, int r
 DeviceBackend::~DeviceBackend() {
   if (getpid() != process_) {  // whose threads stayed in the parent
     poster_.release();         // NOLINT(bugprone-unused-return-value)
+    own_.release();            // NOLINT(bugprone-unused-return-value)
     gloo_.release();
     return;
   }
   PyThreadState* const held = PyGILState_Check() != 0 ? PyEval_SaveThread() : nullptr;
+  own_.reset();
   poster_->stop();
   gloo_.reset();
   if (held != nullptr) PyEval_RestoreThread(held);  // which the threads may have needed to end
 }
 
-WorkPtr DeviceBackend::start(OpType op, const std::vector<Tensors>& inputs, Tensors outputs,
-                             Post post) {
+Tensors DeviceBackend::checked(const std::vector<Tensors>& inputs, const Tensors& outputs) const {
   TORCH_CHECK(getpid() == process_,
               "this process group belongs to the process that this one was "
               "forked from: spawn processes, and call "
               "init_process_group() in each");
-  std::set<c10::DeviceIndex> devices;
   Tensors all = flat(inputs);
   all.insert(all.end(), outputs.begin(), outputs.end());
   for (const at::Tensor& tensor : all) {
     check(tensor);
     check_dtype(tensor, all.front());
-    devices.insert(tensor.device().index());
   }
+  return all;
+}
+
+WorkPtr DeviceBackend::start_own(OpType op, const std::vector<Tensors>& inputs,
+                                 const Tensors& outputs, const DriverGroup::Give& give) {
+  const Tensors all = checked(inputs, outputs);
+  if (own_ == nullptr || all.empty()) return {};
+  auto work = own_->start(op, all, outputs, options_->timeout, give);
+  return work ? started(std::move(work)) : work;
+}
+
+WorkPtr DeviceBackend::started(WorkPtr work) {
+  const std::lock_guard lock(coalescing_);
+  if (coalesced_.has_value()) coalesced_->push_back(work);
+  return work;
+}
+
+WorkPtr DeviceBackend::start(OpType op, const std::vector<Tensors>& inputs, Tensors outputs,
+                             Post post) {
+  std::set<c10::DeviceIndex> devices;
+  for (const at::Tensor& tensor : checked(inputs, outputs)) devices.insert(tensor.device().index());
   if (op == OpType::BARRIER) devices.insert(device_guard().getDevice().index());
   const auto before = std::make_shared<std::vector<c10::Event>>();  // what is queued now
   for (const auto index : devices) {
@@ -143,9 +220,7 @@ WorkPtr DeviceBackend::start(OpType op, const std::vector<Tensors>& inputs, Tens
     }
   };
   poster_->submit(std::move(job));
-  const std::lock_guard lock(coalescing_);
-  if (coalesced_.has_value()) coalesced_->push_back(work);
-  return work;
+  return started(work);
 }
 
 template <class Inputs, class Outputs, class Call>
@@ -160,7 +235,25 @@ WorkPtr DeviceBackend::exchange(OpType op, const Inputs& inputs, const Outputs& 
 
 template <class Asked, class Call>
 WorkPtr DeviceBackend::reduced(OpType op, const Tensors& tensors, const Asked& options, Call call) {
-  const Reduction reduction(options.reduceOp, tensors.front().scalar_type(), getSize());
+  const auto type = tensors.front().scalar_type();
+  const Reduction reduction(options.reduceOp, type, getSize());
+  const OwnReduction own(reduction, type);
+  if (own.is_known() && op != OpType::REDUCE) {
+    auto work = start_own(op, {}, tensors, [&](const Queue& queue) {
+      for (const auto& tensor : tensors) {
+        if (tensor.numel() == 0) continue;
+        const at::Tensor all = queue.plain(tensor);
+        void* const at = all.mutable_data_ptr();
+        const int32_t status = driver().all_reduce(
+            queue.comm, at, at, static_cast<size_t>(all.numel()), own.dtype, own.op, queue.stream);
+        if (status != BRINGUP_OK) return status;
+        own.divide(all);
+        Queue::give_back(all, {tensor});
+      }
+      return int32_t{BRINGUP_OK};
+    });
+    if (work) return work;
+  }
   return start(op, {}, tensors, [=](auto& gloo, Loan& loan) {
     auto chosen = options;
     chosen.reduceOp = reduction.op;
@@ -201,20 +294,41 @@ BackendPtr DeviceBackend::split(const c10::intrusive_ptr<c10d::Store>& store,
                                                            : global[static_cast<size_t>(rank)]);
   }
   return c10::make_intrusive<DeviceBackend>(store, static_cast<int>(found - ranks.begin()),
-                                            static_cast<int>(ranks.size()), chosen, make_gloo_);
+                                            static_cast<int>(ranks.size()), chosen, make_gloo_,
+                                            own_ != nullptr);
+}
+
+void DeviceBackend::eagerConnectSingleDevice(at::Device device) {
+  if (own_ != nullptr) own_->connect(device, options_->timeout);
 }
 
 void DeviceBackend::shutdown() {
+  if (own_ != nullptr && getpid() == process_) own_->stop();
   poster_->stop();
   gloo_->shutdown();
 }
 
 void DeviceBackend::abort() {
+  if (own_ != nullptr) own_->abort();
   gloo_->abort();
   poster_->stop();
 }
 
 WorkPtr DeviceBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
+  const bool is_rank = options.rootRank >= 0 && options.rootRank < getSize();
+  if (is_rank && tensors.size() == 1) {
+    const at::Tensor& tensor = tensors.front();
+    auto work = start_own(OpType::BROADCAST, {}, tensors, [&](const Queue& queue) {
+      if (tensor.numel() == 0) return int32_t{BRINGUP_OK};
+      const at::Tensor all = queue.plain(tensor);
+      const int32_t status =
+          driver().broadcast(queue.comm, all.mutable_data_ptr(), all.nbytes(),
+                             static_cast<int32_t>(options.rootRank), queue.stream);
+      if (status == BRINGUP_OK) Queue::give_back(all, {tensor});
+      return status;
+    });
+    if (work) return work;
+  }
   return start(OpType::BROADCAST, {}, tensors, [tensors, options](auto& gloo, Loan& loan) {
     auto hosts = loan.lend(tensors, Use::kInOut);
     return gloo.broadcast(hosts, options);
@@ -249,8 +363,26 @@ WorkPtr DeviceBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& optio
                  [](auto& gloo, auto& hosts, auto& chosen) { return gloo.reduce(hosts, chosen); });
 }
 
+// To `outputs` as they lie one behind the other, all of the input's size; else null.
+WorkPtr DeviceBackend::own_all_gather(OpType op, const Tensors& outputs, const at::Tensor& input) {
+  if (!have_equal_numel(outputs) || total_numel(outputs) != input.numel() * getSize()) return {};
+  return start_own(op, {{input}}, outputs, [&](const Queue& queue) {
+    if (input.numel() == 0) return int32_t{BRINGUP_OK};
+    const at::Tensor from = queue.plain(input);
+    const at::Tensor to = outputs.size() == 1 ? queue.target(outputs.front())
+                                              : at::empty({total_numel(outputs)}, from.options());
+    const int32_t status = driver().all_gather(queue.comm, from.const_data_ptr(),
+                                               to.mutable_data_ptr(), from.nbytes(), queue.stream);
+    if (status == BRINGUP_OK) Queue::give_back(to, outputs);
+    return status;
+  });
+}
+
 WorkPtr DeviceBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                                  const c10d::AllgatherOptions& options) {
+  if (outputs.size() == 1 && inputs.size() == 1) {
+    if (auto work = own_all_gather(OpType::ALLGATHER, outputs.front(), inputs.front())) return work;
+  }
   return exchange(OpType::ALLGATHER, inputs, outputs, [options](auto& gloo, auto& to, auto& from) {
     return gloo.allgather(to, from, options);
   });
@@ -258,6 +390,7 @@ WorkPtr DeviceBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
 
 WorkPtr DeviceBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                        const c10d::AllgatherOptions& options) {
+  if (auto work = own_all_gather(OpType::_ALLGATHER_BASE, {output}, input)) return work;
   return start(OpType::_ALLGATHER_BASE, {{input}}, {output},
                [output, input, options](auto& gloo, Loan& loan) {
                  auto from = in_one_row(loan.lend(input, Use::kIn));
@@ -266,28 +399,32 @@ WorkPtr DeviceBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                });
 }
 
+// `outputs`: of each rank a list, as long as that of the inputs.
 WorkPtr DeviceBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
                                            const c10d::AllgatherOptions& options) {
-  return exchange(OpType::ALLGATHER_COALESCED, inputs, outputs,
-                  [options](auto& gloo, auto& to, auto& from) {
-                    return gloo.allgather_coalesced(to, from, options);
-                  });
+  std::vector<WorkPtr> works;
+  for (const auto& list : outputs) {
+    TORCH_CHECK_VALUE(list.size() == inputs.size(), "expected lists of ", inputs.size(),
+                      " outputs, got one of ", list.size());
+  }
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    std::vector<Tensors> to(1);
+    for (const auto& list : outputs) to.front().push_back(list[i]);
+    Tensors from{inputs[i]};
+    works.push_back(allgather(to, from, options));
+  }
+  return c10::make_intrusive<GroupWork>(std::move(works));
 }
 
 WorkPtr DeviceBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                        const c10d::AllgatherOptions& options) {
-  if (auto works = for_each_dtype(inputs, [&](auto& numbers) {
-        auto from = chosen_of(inputs, numbers);
-        auto to = chosen_of(outputs, numbers);
-        return allgather_into_tensor_coalesced(to, from, options);
-      })) {
-    return works;
+  TORCH_CHECK_VALUE(outputs.size() == inputs.size(), "expected as many outputs as inputs, got ",
+                    outputs.size(), " and ", inputs.size());
+  std::vector<WorkPtr> works;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    works.push_back(_allgather_base(outputs[i], inputs[i], options));
   }
-  return start(OpType::ALLGATHER_COALESCED, {inputs}, outputs, [=](auto& gloo, Loan& loan) {
-    auto from = in_rows(loan.lend(inputs, Use::kIn));
-    auto to = in_rows(loan.lend(outputs, Use::kOut));
-    return gloo.allgather_into_tensor_coalesced(to, from, options);
-  });
+  return c10::make_intrusive<GroupWork>(std::move(works));
 }
 
 WorkPtr DeviceBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -315,6 +452,26 @@ WorkPtr DeviceBackend::scatter_reduced(OpType op, const Tensors& outputs,
   std::vector<int64_t> begins;
   for (size_t i = 0; i < outputs.size(); ++i) {
     begins.push_back(part_of_rank(outputs[i], inputs[i]));
+  }
+  const OwnReduction own(reduction, outputs.front().scalar_type());
+  const bool is_even = std::all_of(inputs.begin(), inputs.end(), have_equal_numel);
+  if (own.is_known() && is_even) {
+    auto work = start_own(op, inputs, outputs, [&](const Queue& queue) {
+      for (size_t i = 0; i < outputs.size(); ++i) {
+        if (outputs[i].numel() == 0) continue;
+        const at::Tensor from =
+            inputs[i].size() == 1 ? queue.plain(inputs[i].front()) : queue.flat(inputs[i]);
+        const at::Tensor to = queue.target(outputs[i]);
+        const int32_t status = driver().reduce_scatter(
+            queue.comm, from.const_data_ptr(), to.mutable_data_ptr(),
+            static_cast<size_t>(to.numel()), own.dtype, own.op, queue.stream);
+        if (status != BRINGUP_OK) return status;
+        own.divide(to);
+        Queue::give_back(to, {outputs[i]});
+      }
+      return int32_t{BRINGUP_OK};
+    });
+    if (work) return work;
   }
   return start(op, inputs, outputs, [=](auto& gloo, Loan& loan) {
     c10d::AllreduceCoalescedOptions chosen;
@@ -369,10 +526,33 @@ WorkPtr DeviceBackend::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors
   return scatter_reduced(OpType::REDUCE_SCATTER_TENSOR_COALESCED, outputs, wholes, options);
 }
 
+// Of the tensors as they lie one behind the other; null where parts are not known.
+WorkPtr DeviceBackend::own_all_to_all(OpType op, const Tensors& outputs, const Tensors& inputs,
+                                      const std::vector<size_t>& output_bytes,
+                                      const std::vector<size_t>& input_bytes) {
+  if (output_bytes.empty() || input_bytes.empty()) return {};
+  return start_own(op, {inputs}, outputs, [&](const Queue& queue) {
+    const bool is_one = inputs.size() == 1;
+    const at::Tensor from = is_one ? queue.plain(inputs.front()) : queue.flat(inputs);
+    const at::Tensor to =
+        is_one ? queue.target(outputs.front()) : at::empty({total_numel(outputs)}, from.options());
+    const int32_t status =
+        driver().all_to_all(queue.comm, from.const_data_ptr(), input_bytes.data(),
+                            to.mutable_data_ptr(), output_bytes.data(), queue.stream);
+    if (status == BRINGUP_OK) Queue::give_back(to, outputs);
+    return status;
+  });
+}
+
 WorkPtr DeviceBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                      std::vector<int64_t>& output_sizes,
                                      std::vector<int64_t>& input_sizes,
                                      const c10d::AllToAllOptions& options) {
+  if (auto work = own_all_to_all(OpType::ALLTOALL_BASE, {output}, {input},
+                                 bytes_of_parts(output, output_sizes, getSize()),
+                                 bytes_of_parts(input, input_sizes, getSize()))) {
+    return work;
+  }
   return start(OpType::ALLTOALL_BASE, {{input}}, {output},
                [=, output = output, input = input](auto& gloo, Loan& loan) {
                  auto from = loan.lend(input, Use::kIn);
@@ -390,6 +570,10 @@ WorkPtr DeviceBackend::alltoall(Tensors& outputs, Tensors& inputs,
   TORCH_CHECK_VALUE(outputs.size() == size && inputs.size() == size, "expected ", size,
                     " tensors in each list, one a rank, got ", outputs.size(), " and ",
                     inputs.size());
+  if (auto work =
+          own_all_to_all(OpType::ALLTOALL, outputs, inputs, bytes_of(outputs), bytes_of(inputs))) {
+    return work;
+  }
   return start(OpType::ALLTOALL, {inputs}, outputs, [=](auto& gloo, Loan& loan) {
     auto from = movable(loan.lend_flat(inputs, Use::kIn));
     auto to = movable(loan.lend_flat(outputs, Use::kOut));

@@ -1,8 +1,10 @@
-// The c10d backend "bringup": torch.distributed on device tensors, by gloo on the host.
+// The c10d backend "bringup": torch.distributed on device tensors, by the driver's own collectives
+// or by gloo on the host.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include "torch/distributed/driver_group.h"
 #include "torch/distributed/poster.h"
 #include "torch/distributed/work.h"
 
@@ -19,8 +21,9 @@ class DeviceBackend final : public c10d::Backend {
   using MakeGloo = std::function<BackendPtr(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                             int size, std::chrono::milliseconds timeout)>;
 
+  // `by_driver`: what the driver has of its own is used.
   DeviceBackend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                const c10::intrusive_ptr<Options>& options, MakeGloo make_gloo);
+                const c10::intrusive_ptr<Options>& options, MakeGloo make_gloo, bool by_driver);
   // Waits for the threads of the group.
   ~DeviceBackend() override;
 
@@ -37,6 +40,7 @@ class DeviceBackend final : public c10d::Backend {
   c10d::ErrorType getError() override { return c10d::ErrorType::SUCCESS; }
   BackendPtr split(const c10::intrusive_ptr<c10d::Store>& store, const std::vector<int>& ranks,
                    const c10::intrusive_ptr<c10d::Backend::Options>& options) override;
+  void eagerConnectSingleDevice(at::Device device) override;
   void shutdown() override;
   void abort() override;
 
@@ -77,6 +81,11 @@ class DeviceBackend final : public c10d::Backend {
   // Gives gloo the loan's tensors.
   using Post = std::function<WorkPtr(c10d::Backend& gloo, Loan& loan)>;
   WorkPtr start(c10d::OpType op, const std::vector<Tensors>& inputs, Tensors outputs, Post post);
+  // The driver's own; null where it has none. `give` is not called without a tensor.
+  WorkPtr start_own(c10d::OpType op, const std::vector<Tensors>& inputs, const Tensors& outputs,
+                    const DriverGroup::Give& give);
+  WorkPtr started(WorkPtr work);  // which may be one of several
+  Tensors checked(const std::vector<Tensors>& inputs, const Tensors& outputs) const;
   // What moves from inputs to outputs, and what is reduced in place.
   template <class Inputs, class Outputs, class Call>
   WorkPtr exchange(c10d::OpType op, const Inputs& inputs, const Outputs& outputs, Call call);
@@ -86,10 +95,15 @@ class DeviceBackend final : public c10d::Backend {
                           const std::vector<Tensors>& inputs,
                           const c10d::ReduceScatterOptions& options);
   int64_t part_of_rank(const at::Tensor& output, const Tensors& input) const;
+  WorkPtr own_all_gather(c10d::OpType op, const Tensors& outputs, const at::Tensor& input);
+  WorkPtr own_all_to_all(c10d::OpType op, const Tensors& outputs, const Tensors& inputs,
+                         const std::vector<size_t>& output_bytes,
+                         const std::vector<size_t>& input_bytes);
 
   const c10::intrusive_ptr<Options> options_;
   const MakeGloo make_gloo_;
   BackendPtr gloo_;
+  std::unique_ptr<DriverGroup> own_;  // null: all go through gloo
   std::unique_ptr<Poster> poster_;
   std::mutex coalescing_;
   std::optional<std::vector<WorkPtr>> coalesced_;

@@ -5,7 +5,7 @@
 namespace bringup::distributed {
 namespace {
 
-const bringup_driver* driver = nullptr;
+const bringup_driver* loaded = nullptr;
 ThreadSwitch event_waits = nullptr;
 
 bool gloo_has(at::ScalarType type) {
@@ -49,8 +49,8 @@ const char* name_of(c10d::ReduceOp::RedOpType op) {
 void* host_view(const at::Tensor& tensor) {
   void* host = nullptr;
   const bool has_view =
-      driver->host_view != nullptr &&
-      driver->host_view(tensor.device().index(), tensor.data_ptr(), &host) == BRINGUP_OK;
+      loaded->host_view != nullptr &&
+      loaded->host_view(tensor.device().index(), tensor.data_ptr(), &host) == BRINGUP_OK;
   return has_view ? host : nullptr;
 }
 
@@ -74,10 +74,25 @@ void fetch(const at::Tensor& tensor, const at::Tensor& host) {
 
 }  // namespace
 
+void divide_by(const at::Tensor& tensor, int64_t divisor) {
+  if (divisor == 1) return;
+  if (c10::isIntegralType(tensor.scalar_type(), true)) {
+    tensor.div_(divisor, "trunc");
+  } else {
+    tensor.div_(divisor);
+  }
+}
+
 int64_t total_numel(const Tensors& tensors) {
   int64_t total = 0;
   for (const auto& tensor : tensors) total += tensor.numel();
   return total;
+}
+
+const bringup_driver& driver() { return *loaded; }
+
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
 }
 
 at::Tensor movable(const at::Tensor& host) {
@@ -85,7 +100,7 @@ at::Tensor movable(const at::Tensor& host) {
 }
 
 void use_driver(const bringup_driver* table, ThreadSwitch waits_in_place_of_events) {
-  driver = table;
+  loaded = table;
   event_waits = waits_in_place_of_events;
 }
 
@@ -135,7 +150,7 @@ at::Tensor Loan::lend(const at::Tensor& tensor, Use use, const Reduction* reduct
   const bool is_same = wire == type || as_bytes || (reduction != nullptr && reduction->is_real);
   at::Tensor host;
   void* view = nullptr;
-  if (tensor.is_contiguous() && is_same && !is_scaled && tensor.numel() > 0 &&
+  if (is_plain(tensor) && is_same && !is_scaled && tensor.numel() > 0 &&
       (view = host_view(tensor)) != nullptr) {
     host = at::from_blob(
         view, tensor.sizes(), [keep = tensor](void*) {}, tensor.options().device(at::kCPU));
@@ -206,13 +221,7 @@ at::Tensor Loan::lend_parts(const Tensors& parts, const at::Tensor& output, int6
 
 void Loan::give_back() {
   at::NoGradGuard no_grad;
-  for (const auto& tensor : divided_) {
-    if (c10::isIntegralType(tensor.scalar_type(), true)) {
-      tensor.div_(divisor_, "trunc");
-    } else {
-      tensor.div_(divisor_);
-    }
-  }
+  for (const auto& tensor : divided_) divide_by(tensor, divisor_);
   for (const auto& lent : written_) {
     const CopyStream stream(lent.device.device());
     at::Tensor host = lent.host;

@@ -25,6 +25,11 @@ using ThreadSwitch = bool& (*)() noexcept;
 // The table of the driver that owns PrivateUse1, and the guard's switch of that name; set once,
 // when the module is loaded.
 void use_driver(const bringup_driver* table, ThreadSwitch waits_in_place_of_events);
+const bringup_driver& driver();
+
+inline bringup_stream handle_of(const c10::Stream& stream) {
+  return static_cast<bringup_stream>(device_guard().getStreamNativeHandle(stream));
+}
 
 // While it lives the device's guard raises nothing for events on this thread.
 class NoEventErrors {
@@ -68,7 +73,13 @@ class CopyStream {
 
 enum class Use { kIn, kOut, kInOut };
 
+// In place; what is left of an integer is cut off. By 1: nothing.
+void divide_by(const at::Tensor& tensor, int64_t divisor);
+
 int64_t total_numel(const Tensors& tensors);
+
+// Its memory holds its elements, one behind the other.
+bool is_plain(const at::Tensor& tensor);
 
 // The tensor, or its bytes where gloo lacks the dtype.
 at::Tensor movable(const at::Tensor& host);

@@ -34,6 +34,8 @@ PYBIND11_MODULE(_distributed, module) {
         reinterpret_cast<const bringup_driver*>(table),
         reinterpret_cast<bringup::distributed::ThreadSwitch>(waits_in_place_of_events));
   });
+  module.def("end_all", &bringup::distributed::DriverGroup::end_all,
+             py::call_guard<py::gil_scoped_release>());
   py::class_<DeviceBackend::Options, c10::intrusive_ptr<DeviceBackend::Options>,
              c10d::Backend::Options>(module, "Options")
       .def(py::init([](std::chrono::milliseconds timeout) {
@@ -46,13 +48,14 @@ PYBIND11_MODULE(_distributed, module) {
   py::class_<DeviceBackend, c10::intrusive_ptr<DeviceBackend>, c10d::Backend>(module, "Backend")
       .def(py::init([](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                        const c10::intrusive_ptr<DeviceBackend::Options>& options,
-                       py::function make_gloo) {
+                       py::function make_gloo, bool by_driver) {
              auto make = with_gil(std::move(make_gloo));
              const py::gil_scoped_release no_gil;
-             return c10::make_intrusive<DeviceBackend>(store, rank, size, options, std::move(make));
+             return c10::make_intrusive<DeviceBackend>(store, rank, size, options, std::move(make),
+                                                       by_driver);
            }),
            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"),
-           py::arg("make_gloo"))
+           py::arg("make_gloo"), py::arg("by_driver"))
       .def_property_readonly("options", &DeviceBackend::getBackendOptions)
       .def("perform_nocolor_split", [](DeviceBackend&, const py::object&) {});
 }

@@ -11,6 +11,11 @@ namespace {
 
 using c10::ivalue::Future;
 
+// Of gloo's works these end only in a wait, and have no future.
+bool ends_in_wait(c10d::OpType op) { return c10d::isP2POp(op); }
+
+}  // namespace
+
 c10::intrusive_ptr<Future> new_future(const Tensors& outputs) {
   std::set<c10::DeviceIndex> indices;
   for (const auto& tensor : outputs) indices.insert(tensor.device().index());
@@ -19,11 +24,6 @@ c10::intrusive_ptr<Future> new_future(const Tensors& outputs) {
   return c10::make_intrusive<Future>(c10::ListType::create(c10::TensorType::get()),
                                      std::move(devices));
 }
-
-// Of gloo's works these end only in a wait, and have no future.
-bool ends_in_wait(c10d::OpType op) { return c10d::isP2POp(op); }
-
-}  // namespace
 
 DeviceWork::DeviceWork(c10d::OpType op, Tensors outputs)
     : Work(-1, op), outputs_(std::move(outputs)), future_(new_future(outputs_)) {}

@@ -9,6 +9,9 @@ namespace bringup::distributed {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
+// Of a collective with these results.
+c10::intrusive_ptr<c10::ivalue::Future> new_future(const Tensors& outputs);
+
 class DeviceWork final : public c10d::Work {
  public:
   DeviceWork(c10d::OpType op, Tensors outputs);

@@ -17,6 +17,7 @@ thread_local ForeignCalls* t_foreign_calls = nullptr;
 
 std::optional<std::string> foreign_device_kernel(const c10::OperatorHandle& op) {
   if (active_driver() == nullptr) return std::nullopt;
+  if (op.operator_name().getNamespace() == "c10d") return "the driver's own collectives";
   if (auto told = foreign_kernel(op)) return told;
   if (!hands_to_out_form(op)) return std::nullopt;
   const auto out = find_out_form(op);

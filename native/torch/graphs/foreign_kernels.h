@@ -11,7 +11,8 @@
 namespace bringup::torch_ext::graphs {
 
 // Where the kernel comes from that runs a call of `op` on the device, if another library's: the
-// operator's own, or that of the out form that serves it.
+// operator's own, or that of the out form that serves it. Collectives count as the
+// driver's.
 std::optional<std::string> foreign_device_kernel(const c10::OperatorHandle& op);
 
 // Watches what an operator that is made of others calls with tensors of the device on this thread.

@@ -6,6 +6,7 @@
 
 #include <map>
 #include <mutex>
+#include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 
 #include "torch/devices/driver.h"
@@ -29,6 +30,11 @@ struct CaptureStreams {
     return made.emplace(device, stream).first->second;
   }
 };
+
+const c10::TypePtr& work_type() {
+  static const c10::TypePtr type = c10::getCustomClassType<c10::intrusive_ptr<c10d::Work>>();
+  return type;
+}
 
 CaptureStreams& capture_streams() {
   static auto* streams = new CaptureStreams;
@@ -59,6 +65,9 @@ void ForeignNode::call_again() const {
     call_.op.redispatchBoxed(call_.keys, &stack);
   }
   if (!interceptor.exact()) refuse("it asked for other memory than when it was recorded");
+  for (const c10::IValue& result : stack) {
+    if (result.type() == work_type()) result.toCustomClass<c10d::Work>()->wait();
+  }
   size_t next = 0;
   for_each_tensor(stack, [&](const at::Tensor& tensor) {
     call_.check(op(), next, tensor);

@@ -63,15 +63,16 @@ OperatorTraits look_up(const c10::OperatorHandle& op,
   traits.schema = std::make_shared<const c10::FunctionSchema>(schema);
   traits.of_torch = of_torch;
   traits.composite = op.hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd);
-  traits.mutates = std::any_of(arguments.begin(), arguments.end(), writes);
+  traits.mutates = is_collective(schema) || std::any_of(arguments.begin(), arguments.end(), writes);
   traits.view = op.hasTag(at::Tag::inplace_view) || (!traits.mutates && only_views(schema));
   traits.resizes = base == "aten::resize_" || base == "aten::resize_as_";
   traits.of_allocator = base == "aten::record_stream";
   traits.uninitialised = traits.resizes || (!traits.mutates && is_empty_factory(base));
   traits.overwrites = base == "aten::copy_" || base == "aten::fill_" || base == "aten::zero_";
   traits.host_data = base == "aten::lift_fresh" || base == "aten::lift_fresh_copy";
-  traits.host_result = op.hasTag(at::Tag::data_dependent_output) ||
-                       (!of_torch && reads_tensors && !gives_tensors && !returns.empty());
+  traits.host_result =
+      op.hasTag(at::Tag::data_dependent_output) ||
+      (!of_torch && !is_collective(schema) && reads_tensors && !gives_tensors && !returns.empty());
   traits.random = op.hasTag(at::Tag::nondeterministic_seeded) &&
                   op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd);
   traits.numbers = RandomTraits(op);

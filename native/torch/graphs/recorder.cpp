@@ -241,7 +241,7 @@ void Recorder::check_arguments(const OperatorTraits& traits, const std::vector<c
         const bool fresh = whole && pool_->find(tensor.storage()) != nullptr;
         if (!argument.is_out() && !fresh) check_readable(traits, tensor);
         about_to_write(traits, tensor);
-      } else if (i >= first_read) {
+      } else if (i >= first_read && !is_received(schema, argument)) {
         check_readable(traits, tensor);
       }
     });
@@ -352,7 +352,7 @@ void Recorder::mark_written(const OperatorTraits& traits, const std::vector<c10:
   const auto count = [&](const at::Tensor& tensor) { versions_.add(tensor); };
   for_each_tensor(results, count);
   for (size_t i = 0; i < args.size(); ++i) {
-    if (!writes(traits.schema->arguments()[i])) continue;
+    if (!may_write(*traits.schema, traits.schema->arguments()[i])) continue;
     for_each_tensor(args[i], mark);
     for_each_tensor(args[i], count);
   }

@@ -1,9 +1,10 @@
-"""torch.distributed on a driver's device: the backend `bringup`, by gloo on the host, registered
+"""torch.distributed on a driver's device: the backend `bringup`, by the driver or gloo, registered
 when `torch.distributed` is imported. Its native module is loaded with the first group.
 """
 
 from __future__ import annotations
 
+import atexit
 import functools
 import importlib
 import importlib.util
@@ -13,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from bringup import _native
+from bringup import _native, settings
 from bringup._after_import import after_import
 from bringup._settings import torchrun_restarts
 from bringup.errors import NativeLibraryError
@@ -123,7 +124,8 @@ def _create(asked: Any, options: Any) -> Any:
         )
     chosen.group_name = asked.group_id
     chosen.global_ranks_in_group = list(asked.global_ranks_in_group)
-    backend = native.Backend(asked.store, asked.group_rank, asked.group_size, chosen, _gloo)
+    ranks = asked.group_rank, asked.group_size
+    backend = native.Backend(asked.store, *ranks, chosen, _gloo, settings.collectives())
     backend._set_sequence_number_for_group()
     return backend
 
@@ -147,4 +149,5 @@ def _module() -> types.ModuleType:
     spec.loader.exec_module(module)
     devices = library.devices
     module.use_driver(devices.driver_table(), devices.waits_in_place_of_events())
+    atexit.register(module.end_all)
     return module
