@@ -33,6 +33,25 @@ assert out.values() == [-5, 40000, -70000, 3, 6, 125], out.values()
     )
 
 
+def test_arguments_are_set_again_where_they_change_or_memory_was_freed(library: Path) -> None:
+    check(
+        library,
+        '''
+fn = load(SCALE)
+x, y, out = Ints(1, 2), Ints(5, 6), Ints(0, 0)
+def scaled(given, count, factor):
+    values = integer(count, 8), integer(factor, 4)
+    run(fn, address(out.address), address(given.address), *values)
+    return out.values()
+calls = (x, 2, 3), (x, 2, 3), (x, 2, 4), (y, 2, 4), (y, 1, 7), (x, 2, 3)
+seen = [scaled(*one) for one in calls]
+assert seen == [[3, 6], [3, 6], [4, 8], [20, 24], [35, 24], [3, 6]], seen
+call("mem_free", 0, x.address)
+assert scaled(Ints(7, 8), 2, 3) == [21, 24]
+''',
+    )
+
+
 def test_a_launch_has_its_grid_of_blocks_of_threads_and_their_shared_memory(library: Path) -> None:
     check(
         library,

@@ -37,6 +37,8 @@ typedef enum parameter_kind {
 typedef struct parameter {
   parameter_kind kind;
   uint32_t size; /* of a scalar */
+  uint32_t form; /* kind and bytes of the argument that the kernel has; 0: none */
+  uint64_t bits; /* its value */
   char name[64], type[64];
 } parameter;
 
@@ -48,6 +50,7 @@ typedef struct function {
   size_t max_threads; /* of a block */
   cl_ulong declared_shared_bytes;
   pthread_mutex_t lock; /* from the first argument that is set to the enqueue that reads them */
+  uint64_t freed;       /* how many allocations were, when the arguments were set */
   cl_uint count;
   parameter parameters[];
 } function;
@@ -386,21 +389,41 @@ int32_t check_launch(int32_t device, const bringup_launch_values_args* launch) {
   return status == BRINGUP_OK ? status : about(status, device, NULL, text_of(launch));
 }
 
-/* Under the function's lock. */
-static int32_t set_arguments(const function* fn, const bringup_launch_values_args* launch) {
+static int32_t set_argument(const function* fn, cl_uint number, const bringup_value* value) {
+  const int is_address = value->kind == BRINGUP_VALUE_ADDRESS;
+  if (is_address && value->value.address != NULL) {
+    TRY_CL(clSetKernelArgSVMPointer, fn->kernel, number, value->value.address);
+  } else if (is_address) { /* with the other NVIDIA keeps the former */
+    TRY_CL(clSetKernelArg, fn->kernel, number, sizeof(cl_mem), NULL);
+  } else {
+    TRY_CL(clSetKernelArg, fn->kernel, number, value->size, value->value.bytes);
+  }
+  return BRINGUP_OK;
+}
+
+/* Under the function's lock. A kernel keeps its arguments: those that it has are not set again,
+ * unless memory was freed since, as an address may be of other memory now. */
+static int32_t set_arguments(function* fn, const bringup_launch_values_args* launch) {
   const bringup_value* value = launch->values;
+  const uint64_t freed = opencl.freed;
+  for (cl_uint i = 0; i < fn->count && fn->freed != freed; ++i) fn->parameters[i].form = 0;
+  fn->freed = freed;
   for (cl_uint i = 0; i < fn->count; ++i) {
-    if (fn->parameters[i].kind == kLocal) {
+    parameter* of = &fn->parameters[i];
+    if (of->kind == kLocal) {
       TRY_CL(clSetKernelArg, fn->kernel, i, launch->shared_bytes, NULL);
-    } else if (value->kind == BRINGUP_VALUE_ADDRESS && value->value.address != NULL) {
-      TRY_CL(clSetKernelArgSVMPointer, fn->kernel, i, (value++)->value.address);
-    } else if (value->kind == BRINGUP_VALUE_ADDRESS) { /* with the other NVIDIA keeps the former */
-      TRY_CL(clSetKernelArg, fn->kernel, i, sizeof(cl_mem), NULL);
-      ++value;
-    } else {
-      TRY_CL(clSetKernelArg, fn->kernel, i, value->size, value->value.bytes);
-      ++value;
+      continue;
     }
+    const uint32_t form = value->kind << 8 | value->size;
+    uint64_t bits = 0;
+    memcpy(&bits, value->value.bytes, value->size);
+    if (of->form != form || of->bits != bits) {
+      of->form = 0;
+      TRY(set_argument(fn, i, value));
+      of->form = form;
+      of->bits = bits;
+    }
+    ++value;
   }
   return BRINGUP_OK;
 }
@@ -410,7 +433,7 @@ static int has_work_items(const bringup_launch_values_args* launch) {
   return launch->struct_size >= sizeof *launch && launch->work_items.x != 0;
 }
 
-static int32_t set_and_enqueue(bringup_stream stream, const function* fn,
+static int32_t set_and_enqueue(bringup_stream stream, function* fn,
                                const bringup_launch_values_args* launch, cl_event* event) {
   const size_t block[] = {launch->block.x, launch->block.y, launch->block.z};
   const size_t threads[] = {launch->grid.x * block[0], launch->grid.y * block[1],

@@ -86,6 +86,7 @@ int32_t mem_free(int32_t device, void* address) {
     memory.used[device] -= found->bytes;
     memmove(found, found + 1, (memory.count - place) * sizeof *found);
     memory.count--;
+    opencl.freed++;
   }
   pthread_mutex_unlock(&memory.lock);
   NEED(known, "%p is no allocation of device %d", address, device);

@@ -40,6 +40,7 @@ typedef struct ocl_state {
   cl_context context;
   int fine; /* fine-grained memory: the host may touch it */
   int32_t count;
+  _Atomic uint64_t freed; /* how many allocations were */
   ocl_device devices[kMaxDevices];
 } ocl_state;
 extern ocl_state opencl;

@@ -9,6 +9,7 @@
 #include <torch/csrc/DynamicTypes.h>
 
 #include <algorithm>
+#include <array>
 #include <string_view>
 #include <utility>
 
@@ -150,12 +151,11 @@ bool has_empty_operand(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> 
   return false;
 }
 
-void run_operator(const OperatorKernel& kernel, const c10::OperatorHandle& op,
-                  c10::DispatchKeySet keys, c10::Stack* stack) {
-  const size_t count = kernel.arguments.size();
-  const auto arguments = torch::jit::last(*stack, count);
+// The results; none for a call that the kernel does not take.
+std::optional<c10::SmallVector<at::Tensor, 2>> results_of(const OperatorKernel& kernel,
+                                                          c10::ArrayRef<c10::IValue> arguments) {
   auto launch = prepare_launch(kernel, arguments);
-  if (!launch) return fall_back(op, keys, stack);
+  if (!launch) return std::nullopt;
   if (kernel.draws) {
     const RandomPoint point = take_random(kernel, arguments, launch->device);
     if (!launch->empty) put_random(launch->block.args(), launch->random, point);
@@ -165,9 +165,64 @@ void run_operator(const OperatorKernel& kernel, const c10::OperatorHandle& op,
   if (!launch->empty && (list == nullptr || !list->take(*launch, arguments))) {
     launch_kernel(launch->entry(), std::move(launch->block), launch->grid, launch->device);
   }
-  torch::jit::drop(*stack, count);
-  for (at::Tensor& result : launch->results) stack->emplace_back(std::move(result));
+  return std::move(launch->results);
 }
+
+void run_operator(const OperatorKernel& kernel, const c10::OperatorHandle& op,
+                  c10::DispatchKeySet keys, c10::Stack* stack) {
+  const size_t count = kernel.arguments.size();
+  auto results = results_of(kernel, torch::jit::last(*stack, count));
+  if (!results) return fall_back(op, keys, stack);
+  torch::jit::drop(*stack, count);
+  for (at::Tensor& result : *results) stack->emplace_back(std::move(result));
+}
+
+// Arguments whose caller keeps them: counting a reference takes the GIL where Python has the
+// tensor.
+template <class... Args>
+class Borrowed {
+ public:
+  explicit Borrowed(const Args&... args) : values_{value_of(args)...} {}
+  ~Borrowed() {
+    for (c10::IValue& value : values_) {
+      if (!value.isTensor()) continue;
+      at::Tensor tensor = std::move(value).toTensor();
+      c10::MaybeOwnedTraits<at::Tensor>::destroyBorrow(tensor);
+    }
+  }
+  Borrowed(const Borrowed&) = delete;
+  Borrowed& operator=(const Borrowed&) = delete;
+
+  c10::ArrayRef<c10::IValue> values() const { return values_; }
+
+ private:
+  static c10::IValue value_of(const at::Tensor& tensor) {
+    return c10::MaybeOwnedTraits<at::Tensor>::createBorrow(tensor);
+  }
+  static c10::IValue value_of(const at::Scalar& number) { return number; }
+
+  std::array<c10::IValue, sizeof...(Args)> values_;
+};
+
+// A functional form with one result.
+template <class... Args>
+class UnboxedOperator final : public c10::OperatorKernel {
+ public:
+  explicit UnboxedOperator(const torch_ext::OperatorKernel& kernel) : kernel_(kernel) {}
+  at::Tensor operator()(c10::DispatchKeySet keys, const Args&... args) {
+    {
+      const Borrowed<Args...> borrowed(args...);
+      auto results = results_of(kernel_, borrowed.values());
+      if (results) return std::move(results->front());
+    }
+    c10::Stack stack{args...};
+    fall_back(kernel_.handle, keys, &stack);
+    return std::move(stack.front()).toTensor();
+  }
+
+ private:
+  const torch_ext::OperatorKernel& kernel_;
+};
 
 class BoxedOperator final : public c10::OperatorKernel {
  public:
@@ -445,6 +500,35 @@ runtime::TensorDesc describe(const at::Tensor& tensor, c10::IntArrayRef sizes,
   return desc;
 }
 
+namespace {
+
+template <class... Args>
+bool takes(const OperatorKernel& kernel) {
+  constexpr std::array kinds = {std::is_same_v<Args, at::Tensor> ? ArgumentKind::kTensor
+                                                                 : ArgumentKind::kNumber...};
+  const c10::FunctionSchema& schema = kernel.handle.schema();
+  return !schema.is_mutable() && schema.returns().size() == 1 &&
+         std::ranges::equal(kernel.arguments, kinds, [](const Argument& argument, auto kind) {
+           return argument.kind == kind && !argument.optional;
+         });
+}
+
+// Typed for the usual schemas: boxing is a tenth of a short call.
+c10::KernelFunction function_of(const OperatorKernel& kernel) {
+  using at::Scalar, at::Tensor;
+  const auto unboxed = [&]<class... Args>() {
+    return c10::KernelFunction::makeFromUnboxedFunctor<false, UnboxedOperator<Args...>>(
+        std::make_unique<UnboxedOperator<Args...>>(kernel));
+  };
+  if (takes<Tensor>(kernel)) return unboxed.operator()<Tensor>();
+  if (takes<Tensor, Tensor>(kernel)) return unboxed.operator()<Tensor, Tensor>();
+  if (takes<Tensor, Scalar>(kernel)) return unboxed.operator()<Tensor, Scalar>();
+  if (takes<Tensor, Tensor, Scalar>(kernel)) return unboxed.operator()<Tensor, Tensor, Scalar>();
+  return c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<BoxedOperator>(kernel));
+}
+
+}  // namespace
+
 OperatorKernel& register_operator_kernel(std::unique_ptr<OperatorKernel> made) {
   register_list_operators();
   OperatorKernel& kernel = *made;
@@ -455,9 +539,7 @@ OperatorKernel& register_operator_kernel(std::unique_ptr<OperatorKernel> made) {
               " has a kernel for the device already, which another library registered "
               "(TORCH_LIBRARY_IMPL or torch.library): take that one out first");
   kernel.registrations.push_back(c10::Dispatcher::singleton().registerImpl(
-      op, c10::DispatchKey::PrivateUse1,
-      c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<BoxedOperator>(kernel)),
-      std::nullopt, nullptr,
+      op, c10::DispatchKey::PrivateUse1, function_of(kernel), std::nullopt, nullptr,
       std::string("registered at ") + __FILE__ + ":" + std::to_string(__LINE__) +
           " by devices.kernel"));
   publish(std::move(made));
