@@ -169,6 +169,20 @@ def test_training_by_fallback_equals_the_cpu_to_the_bit(library: Path, memory: s
     assert output_of(TRAIN, str(library), BRINGUP_OPENCL_MEMORY=memory) == "True"
 
 
+def test_the_trace_of_a_training_step_is_replayed_on_the_simulator(
+    library: Path, tmp_path: Path
+) -> None:
+    trace = tmp_path / "gpt.jsonl"
+    variables = {"BRINGUP_DRIVER_TRACE": str(trace), "BRINGUP_DRIVER_TRACE_PAYLOAD": "1"}
+    program = f"{GPT}\nimport sys\nfrom bringup import devices\ndevices.load_driver(sys.argv[1])\n"
+    program += "print(trainer('ocl')().item())"
+    output_of(program, str(library), BRINGUP_OPENCL_MEMORY="coarse", **variables)
+    report = devices.replay_trace(trace, "sim")
+    assert report.difference is None
+    assert set(report.left_out) <= {"queries and waits that were not over"}
+    assert report.compared_copies > 300
+
+
 STREAMS = """
 import sys
 import torch

@@ -36,7 +36,7 @@ assert out.values() == [-5, 40000, -70000, 3, 6, 125], out.values()
 def test_arguments_are_set_again_where_they_change_or_memory_was_freed(library: Path) -> None:
     check(
         library,
-        '''
+        """
 fn = load(SCALE)
 x, y, out = Ints(1, 2), Ints(5, 6), Ints(0, 0)
 def scaled(given, count, factor):
@@ -48,7 +48,7 @@ seen = [scaled(*one) for one in calls]
 assert seen == [[3, 6], [3, 6], [4, 8], [20, 24], [35, 24], [3, 6]], seen
 call("mem_free", 0, x.address)
 assert scaled(Ints(7, 8), 2, 3) == [21, 24]
-''',
+""",
     )
 
 
