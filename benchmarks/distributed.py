@@ -6,6 +6,7 @@ The budget of a call is gloo's own time and 15 us, and two copies where memory i
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import statistics
@@ -84,9 +85,16 @@ def _measure(folder: str, quick: bool, rank: int) -> None:
         )
 
     hidden = os.environ["BRINGUP_SIM_ISOLATED"] == "1"
-    for size in SIZES:
+    os.environ["BRINGUP_COLLECTIVES"] = "gloo"
+    groups = {"the driver": dist.group.WORLD, "gloo": dist.new_group()}
+    for size, (way, group) in itertools.product(SIZES, groups.items()):
         there, here = torch.zeros(size // 4, device="npu"), torch.zeros(size // 4)
-        pair = (lambda t=there: dist.all_reduce(t)), (lambda t=here: dist.all_reduce(t))
+
+        def reduce(tensor: Any = there, group: Any = group) -> None:
+            dist.all_reduce(tensor, group=group)
+            torch.accelerator.synchronize()
+
+        pair = reduce, (lambda t=here: dist.all_reduce(t))
         calls = max(1, min(10, (1 << 20) // size))
         rounds = (20 if quick else 200) // (1 if size < 1 << 20 else 8)
         copies = 0.0
@@ -95,9 +103,9 @@ def _measure(folder: str, quick: bool, rank: int) -> None:
             copies = 2 * _sample(lambda p=pinned, h=here: p.copy_(h), time.process_time_ns, 20)
         mine, other = _compared(*pair, time.process_time_ns, rounds, calls)
         budget = (other + BESIDE_NS + copies) / other
-        add(f"all_reduce of {size} B, processor time", mine, other, budget, "gloo on cpu")
+        add(f"all_reduce of {size} B by {way}, processor time", mine, other, budget, "gloo on cpu")
         mine, other = _compared(*pair, time.perf_counter_ns, rounds, calls)
-        add(f"all_reduce of {size} B", mine, other, 1.3, "gloo on cpu")
+        add(f"all_reduce of {size} B by {way}", mine, other, 1.3, "gloo on cpu")
 
     x, y = torch.zeros(1000, device="npu"), torch.ones(1000, device="npu")
     spent = []

@@ -32,3 +32,10 @@ def test_failures_are_errors_in_words(environment: dict[str, str]) -> None:
     assert outcome.codes == (0, 0), outcome.text
     assert "told of the dead peer" in outcome.text
     assert set(outcome.passed) == set(outcome.asked) - {"a_dead_peer_is_an_error"} != set()
+
+
+def test_a_process_ends_while_a_collective_is_pending() -> None:
+    outcome = run("ends")
+    assert not outcome.failed
+    assert outcome.codes == (0, 0), outcome.text
+    assert "it ended in time" in outcome.text

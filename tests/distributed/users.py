@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -23,8 +25,14 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+)
 from torch.distributed.tensor import Shard, distribute_tensor
+from torch.distributed.tensor.experimental import context_parallel
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -310,6 +318,41 @@ def pipelines(me: Rank) -> None:
             torch.testing.assert_close(found.grad.cpu(), want.grad, rtol=0, atol=1e-5)
 
 
+def interleaved_pipelines(me: Rank) -> None:
+    torch.manual_seed(0)
+    wanted = nn.Sequential(*(nn.Linear(8, 8) for _ in range(7)), nn.Linear(8, 4))
+    cuts = range(0, 9, 4 // me.size)
+    numbers = (me.rank, me.rank + me.size)  # of the stages of this rank
+    parts = [copy.deepcopy(wanted[cuts[n] : cuts[n + 1]]).to(me.device) for n in numbers]
+    x, y = _batch(me.size)
+    _loss(wanted, x, y).backward()
+    stages = [
+        PipelineStage(part, n, 2 * me.size, torch.device(me.device, 0))
+        for n, part in zip(numbers, parts, strict=True)
+    ]
+    run = ScheduleInterleaved1F1B(
+        list(stages), 2 * me.size, loss_fn=lambda out, target: ((out - target) ** 2).mean()
+    )
+    first = (x.to(me.device),) if me.rank == 0 else ()
+    last: dict[str, Any] = (
+        {"target": y.to(me.device), "losses": []} if me.rank == me.size - 1 else {}
+    )
+    run.step(*first, **last)
+    for n, part in zip(numbers, parts, strict=True):
+        want = wanted[cuts[n] : cuts[n + 1]].parameters()
+        for mine, its in zip(part.parameters(), want, strict=True):
+            torch.testing.assert_close(mine.grad.cpu(), its.grad, rtol=0, atol=1e-5)
+
+
+def attention_over_parts_of_a_sequence_is_refused_in_words(me: Rank) -> None:
+    """Torch has context parallel for its attention kernels of CUDA alone."""
+    mesh = init_device_mesh(me.device, (me.size,))
+    parts = [torch.randn(1, 2, 16 * me.size, 8).to(me.device) for _ in range(3)]
+    there = context_parallel(mesh, buffers=parts, buffer_seq_dims=[2] * 3)
+    with there, pytest.raises(NotImplementedError, match="sharding strategy"):
+        nn.functional.scaled_dot_product_attention(*parts, is_causal=True)
+
+
 def compiled(me: Rank) -> None:
     for model in (DistributedDataParallel(_net().to(me.device)), fully_shard(_net().to(me.device))):
         counters.clear()
@@ -338,6 +381,8 @@ CHECKS: tuple[Check, ...] = (
     checkpoints,
     checkpoints_beside_training,
     pipelines,
+    interleaved_pipelines,
+    attention_over_parts_of_a_sequence_is_refused_in_words,
     compiled,
 )
 

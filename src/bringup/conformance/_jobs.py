@@ -152,10 +152,11 @@ def _add_package(content: hashlib._Hash, load: str) -> None:
     spec = importlib.util.find_spec(package)
     if spec is None:
         raise ModelError(f"{load}: there is no module {package!r}: install it, or set PYTHONPATH")
-    folders = spec.submodule_search_locations
-    files = [Path(spec.origin)] if spec.origin and not folders else []
-    for folder in folders or []:
-        files += [file for file in Path(folder).rglob("*") if file.suffix != ".pyc"]
-    for file in sorted(files):
-        if file.is_file():
-            content.update(str(file).encode() + b"\0" + file.read_bytes())
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    alone = Path(spec.origin) if spec.origin and not folders else None
+    files = {alone.name: alone} if alone else {}  # by names that other machines have too
+    for folder in folders:
+        files |= {str(file.relative_to(folder)): file for file in folder.rglob("*")}
+    for name, file in sorted(files.items()):
+        if file.is_file() and file.suffix != ".pyc":
+            content.update(name.encode() + b"\0" + file.read_bytes())

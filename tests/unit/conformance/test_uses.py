@@ -15,7 +15,7 @@ from tests.sweeps.support import part
 from bringup import conformance, report
 from bringup.conformance import CaseResult, Conformance, _suite, _use_cases, conformance_page
 from bringup.conformance._cases import case_ids, run_case
-from bringup.conformance._jobs import Setup, chosen_settings, run_job
+from bringup.conformance._jobs import Setup, chosen_settings, identity, run_job
 from bringup.conformance._worker_pool import Worker
 from bringup.errors import CaptureError, DriverError
 
@@ -177,3 +177,20 @@ def test_dask_runs_the_cases_of_a_conformance_run() -> None:
             "sim", level=1, pattern=RUNTIME, seconds=SECONDS, executor=address
         )
     assert [one.outcome for one in found.results] == ["pass"]
+
+
+def test_machines_with_other_folders_have_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / "libdriver.so"
+    library.write_bytes(b"driver")
+    found = []
+    for place in ("here", "there"):
+        package = tmp_path / place / "some_kernels"
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text("x = 1")
+        monkeypatch.syspath_prepend(package.parent)
+        found.append(identity(library, "some_kernels:load"))
+    assert found[0] == found[1]
+    (package / "kernel.cpp").write_text("")
+    assert identity(library, "some_kernels:load") != found[1]
