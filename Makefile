@@ -200,7 +200,8 @@ check: lint
 sweep: build asan-opencl
 	BRINGUP_TEST_SWEEP=full $(BIN)/python -m pytest -q -n $(JOBS) tests/sweeps \
 	tests/unit/kernels/test_machines.py tests/unit/graphs/test_fused_exactness.py \
-	tests/distributed/test_steps.py tests/opencl/test_conformance.py
+	tests/distributed/test_steps.py tests/opencl/test_conformance.py \
+	tests/opencl/test_lists.py
 
 # The parts one after the other, whatever -j says, and then what each of them took.
 TEST_PARTS := build lint native-test-optimized asan tsan pytest

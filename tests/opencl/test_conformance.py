@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.forked_python import OPINFO, run_forked
-from tests.opencl.conftest import ROOT
+from tests.opencl.conftest import ROOT, UNOPTIMIZED
 from tests.opencl.operators_program import LOADED
 from tests.sweeps.support import FULL, PARTS, seed
 
@@ -28,9 +28,7 @@ assert sum(one.native for one in results) > len(results) // 10
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(PARTS) if FULL else [seed() % PARTS])
 def test_the_device_is_as_right_as_the_cpu(library: Path, number: int) -> None:
-    variables = {**os.environ, "BRINGUP_OPENCL_MEMORY": "coarse"}
-    if not FULL:  # PoCL compiles 150 kernels in a third of the time
-        variables["POCL_EXTRA_BUILD_FLAGS"] = "-cl-opt-disable"
+    variables = {**os.environ, "BRINGUP_OPENCL_MEMORY": "coarse", **UNOPTIMIZED}
     done = run_forked(
         PROGRAM,
         *map(str, (library, number, PARTS)),

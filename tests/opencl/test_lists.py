@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.forked_python import output_of
 from tests.list_program import COUNTED, LISTS
-from tests.opencl.conftest import ROOT
+from tests.opencl.conftest import ROOT, UNOPTIMIZED
 from tests.opencl.operators_program import LOADED
 
 BEGIN = f"""
@@ -24,5 +24,6 @@ def test_lists_are_single_launches_with_the_bits_of_single_calls(
         str(library),
         BRINGUP_OPENCL_MEMORY="coarse",
         BRINGUP_DRIVER_TRACE=trace,
+        **UNOPTIMIZED,
     )
     assert said.splitlines()[-1] == "done"
