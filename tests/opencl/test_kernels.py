@@ -43,9 +43,9 @@ def scaled(given, count, factor):
     values = integer(count, 8), integer(factor, 4)
     run(fn, address(out.address), address(given.address), *values)
     return out.values()
-calls = (x, 2, 3), (x, 2, 3), (x, 2, 4), (y, 2, 4), (y, 1, 7), (x, 2, 3)
+calls = (x, 2, 0), (x, 2, 3), (x, 2, 3), (x, 2, 4), (y, 2, 4), (y, 1, 7), (x, 2, 0), (x, 2, 3)
 seen = [scaled(*one) for one in calls]
-assert seen == [[3, 6], [3, 6], [4, 8], [20, 24], [35, 24], [3, 6]], seen
+assert seen == [[0, 0], [3, 6], [3, 6], [4, 8], [20, 24], [35, 24], [0, 0], [3, 6]], seen
 call("mem_free", 0, x.address)
 assert scaled(Ints(7, 8), 2, 3) == [21, 24]
 """,
