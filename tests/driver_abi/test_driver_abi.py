@@ -82,14 +82,14 @@ except Exception as error:
 
 
 def test_there_are_older_drivers() -> None:
-    assert {"1.0", "1.2", "1.3"} <= set(VERSIONS)
+    assert {"1.0", "1.2", "1.3", "1.4"} <= set(VERSIONS)
     for version in VERSIONS:
         assert {"libfull.so", "librefused.so", "librequired.so"} <= {
             file.name for file in (HERE / version).iterdir()
         }
 
 
-@pytest.mark.parametrize("version", ["1.2", "1.3"])
+@pytest.mark.parametrize("version", ["1.2", "1.3", "1.4"])
 def test_a_driver_since_1_2_has_native_handles_and_captures_streams(version: str) -> None:
     groups = ["native", "capture", "device", "modules.launch"]
     library = HERE / version / "libfull.so"
@@ -98,6 +98,30 @@ def test_a_driver_since_1_2_has_native_handles_and_captures_streams(version: str
     outcomes = {one.name: one.outcome for one in found.results}
     assert outcomes.pop("native.memory") == outcomes.pop("device.reset") == "skipped"
     assert set(outcomes.values()) == {"pass"}, found.failures
+
+
+def test_a_driver_since_1_4_has_collectives() -> None:
+    code = """
+import sys, torch, torch.distributed as dist
+from bringup import devices, graphs
+devices.load_driver(sys.argv[1], name="board")
+dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)
+x = torch.ones(3, device="board")
+dist.all_reduce(x)
+wide = torch.ones(3, dtype=torch.float64, device="board")  # by gloo
+dist.all_reduce(wide)
+whole = torch.zeros(3, device="board")
+dist.all_gather_into_tensor(whole, x)
+assert x.tolist() == wide.tolist() == whole.tolist() == [1, 1, 1]
+graph = graphs.CapturedGraph()
+with graphs.capture(graph):
+    dist.all_reduce(x)  # gloo's would be refused here
+graph.replay()
+assert x.tolist() == [1, 1, 1]
+print([node.op for node in graph.nodes])
+"""
+    said = output_of(code, str(HERE / "1.4" / "libfull.so"))
+    assert said == "['c10d::allreduce_']"
 
 
 def host_kernels() -> Path:
