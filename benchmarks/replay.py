@@ -20,6 +20,7 @@ from random import Random
 import torch
 from torch import Tensor
 
+from benchmarks._compiled_loops import LOOPS
 from benchmarks._harness import Row, interleave, row
 from bringup import _native, devices, graphs, jit, ops
 
@@ -205,6 +206,24 @@ def _npu_row(rounds: int) -> Row:
     return _level_2_row("mix of 4, 1x16 (npu)", run, rounds, 1 / 8, torch.npu.synchronize)
 
 
+def _large_rows(rounds: int) -> list[Row]:
+    """16 pointwise operators on a million elements, with two threads, at level 2."""
+    x, function = torch.randn(1 << 20), next(one for one in LOOPS if one.name == "16 pointwise")
+    torch.set_num_threads(2)
+    try:
+        graph, _output = _captured(lambda: function.function(x), 2)
+        made = torch.compile(function.function)
+        calls = {"replay": graph.replay, "eager": lambda: function.function(x)}
+        samples = interleave({**calls, "Inductor": lambda: made(x)}, rounds=rounds, calls=1)
+    finally:
+        torch.set_num_threads(1)
+    name = "replay 16 pointwise, 1M, two threads, level 2"
+    return [
+        row(name, peer, samples["replay"], samples[peer], budget=1.05)
+        for peer in ("eager", "Inductor")
+    ]
+
+
 def _kernel_rows(rounds: int) -> list[Row]:
     source = jit.Source(text=KERNEL, name="plus.cpp")
     plus = ops.kernel_op(
@@ -328,6 +347,7 @@ def run(*, quick: bool = False) -> list[Row]:
                 *_operator_rows(rounds),
                 _npu_row(rounds),
                 _mixed_row(rounds),
+                *_large_rows(rounds),
             ]
     finally:
         torch.set_num_threads(threads)

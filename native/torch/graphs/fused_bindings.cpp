@@ -46,8 +46,58 @@ struct NodeArguments {
   FusedRuns::Arguments values;
 };
 
+// The bytes that a node reads and those it fills, as (address, bytes, whether it fills them); of a
+// tensor with gaps that is written, nothing. None for what is no operator: it may read all there
+// is.
+nb::object memory_of(const Node& node, const std::vector<c10::IValue>& arguments) {
+  const auto* operator_node = dynamic_cast<const OperatorNode*>(&node);
+  if (operator_node == nullptr) return nb::none();
+  nb::list found;
+  const auto add = [&](const at::Tensor& tensor, bool writes) {
+    if (!tensor.defined() || tensor.numel() == 0) return;
+    if (!tensor.has_storage() || tensor.layout() != c10::kStrided) {
+      found.append(nb::make_tuple(0, UINT64_MAX, false));
+    } else if (!writes || tensor.is_non_overlapping_and_dense()) {
+      const size_t bytes =
+          at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize());
+      found.append(
+          nb::make_tuple(reinterpret_cast<uintptr_t>(tensor.const_data_ptr()), bytes, writes));
+    }
+  };
+  visit_arguments(*node.schema(), arguments, add);
+  for (const OperatorNode::Output& output : operator_node->call().outputs) {
+    add(output.tensor, true);
+  }
+  return found;
+}
+
+nb::list spans_of(const Spans& spans) {
+  nb::list found;
+  for (const auto& [first, last] : spans) {
+    found.append(
+        nb::make_tuple(reinterpret_cast<uintptr_t>(first), reinterpret_cast<uintptr_t>(last)));
+  }
+  return found;
+}
+
+// Nodes' memory, the graph's own, and what of it has handles. Of a graph that shares its pool
+// nothing is its own: another's nodes may read it without a handle.
+nb::tuple memory_uses(Graph& graph, const FusedRuns::Arguments& arguments) {
+  nb::list nodes;
+  for (size_t i = 0; i < graph.nodes().size(); ++i) {
+    nodes.append(memory_of(*graph.nodes()[i], arguments[i]));
+  }
+  Spans held;
+  for (const auto& block : graph.pool().live_blocks()) {
+    held.emplace_back(block->data, block->data + block->capacity);
+  }
+  const bool is_alone = graph.pool().memory().graphs().size() == 1;
+  return nb::make_tuple(nodes, spans_of(is_alone ? graph.pool().spans() : Spans()), spans_of(held));
+}
+
 // For every node why no generated function may do its work, or (operator, arguments, results,
-// whether an update may write arguments); and what fuse() needs to know of the arguments.
+// whether an update may write arguments); what fuse() needs to know of the arguments; and who uses
+// which memory.
 nb::tuple fusable(Graph& graph) {
   NodeArguments arguments_now;
   {
@@ -69,24 +119,37 @@ nb::tuple fusable(Graph& graph) {
     }
     rows.append(nb::make_tuple(node->op(), arguments, results, call.updatable));
   }
-  return nb::make_tuple(rows, std::move(arguments_now));
+  const nb::tuple uses = memory_uses(graph, arguments_now.values);
+  return nb::make_tuple(rows, std::move(arguments_now), uses);
 }
 
 using NumberRow = std::tuple<size_t, size_t, size_t, double>;
-using RunRow = std::tuple<uintptr_t, size_t, size_t, std::vector<uintptr_t>, std::vector<double>,
-                          std::vector<NumberRow>, std::vector<std::pair<uintptr_t, size_t>>>;
+using MemoryRow = std::vector<std::pair<uintptr_t, size_t>>;
+using RunRow =
+    std::tuple<uintptr_t, size_t, size_t, std::vector<uintptr_t>, std::vector<double>,
+               std::vector<NumberRow>, std::pair<int64_t, int64_t>, MemoryRow, MemoryRow>;
 
 char* as_memory(uintptr_t address) { return reinterpret_cast<char*>(address); }
 
 FusedRuns::Run as_run(const RunRow& row) {
-  const auto& [function, first, count, addresses, numbers, updatable, written] = row;
-  FusedRuns::Run run{first, count, reinterpret_cast<FusedRuns::Function>(function), {}, numbers,
-                     {},    {}};
+  const auto& [function, first, count, addresses, numbers, updatable, extent, written, saved] = row;
+  FusedRuns::Run run{first,
+                     count,
+                     reinterpret_cast<FusedRuns::Function>(function),
+                     {},
+                     numbers,
+                     {},
+                     extent.first,
+                     extent.second,
+                     {},
+                     {}};
   for (const uintptr_t address : addresses) run.addresses.push_back(as_memory(address));
   for (const auto& [node, argument, position, most] : updatable) {
     run.updatable.push_back({node, argument, position, most});
   }
   for (const auto& [address, bytes] : written) run.written.emplace_back(as_memory(address), bytes);
+  for (const auto& [address, bytes] : saved)
+    run.overwritten.emplace_back(as_memory(address), bytes);
   return run;
 }
 
@@ -98,16 +161,15 @@ void bind_fusing(nb::module_& module, nb::class_<Graph>& graph) {
       .def(
           "fuse",
           [](Graph& graph, const std::vector<RunRow>& rows, std::vector<std::string> reasons,
-             size_t scratch_bytes, const NodeArguments& arguments) {
+             const NodeArguments& arguments) {
             std::vector<FusedRuns::Run> runs;
             for (const RunRow& row : rows) runs.push_back(as_run(row));
-            auto fused =
-                std::make_shared<FusedRuns>(graph.nodes(), std::move(runs), std::move(reasons),
-                                            scratch_bytes, arguments.values);
+            auto fused = std::make_shared<FusedRuns>(graph.nodes(), std::move(runs),
+                                                     std::move(reasons), arguments.values);
             const nb::gil_scoped_release no_gil;
             graph.fuse(std::move(fused), "");
           },
-          nb::arg("runs"), nb::arg("reasons"), nb::arg("scratch_bytes"), nb::arg("arguments"))
+          nb::arg("runs"), nb::arg("reasons"), nb::arg("arguments"))
       .def(
           "do_not_fuse",
           [](Graph& graph, std::string why) {

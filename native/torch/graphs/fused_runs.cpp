@@ -1,10 +1,13 @@
 #include "torch/graphs/fused_runs.h"
 
+#include <ATen/TensorIterator.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <unordered_set>
 #include <utility>
 
@@ -83,9 +86,8 @@ const char* why_not_fusable(const Node& node) {
 }
 
 FusedRuns::FusedRuns(const std::vector<std::unique_ptr<Node>>& nodes, std::vector<Run> runs,
-                     std::vector<std::string> reasons, size_t scratch_bytes,
-                     const Arguments& arguments)
-    : nodes_(nodes), of_node_(nodes.size()), reasons_(std::move(reasons)), scratch_(scratch_bytes) {
+                     std::vector<std::string> reasons, const Arguments& arguments)
+    : nodes_(nodes), of_node_(nodes.size()), reasons_(std::move(reasons)) {
   registered_ = std::make_unique<Registered>();
   std::vector<std::pair<c10::OperatorHandle, c10::DispatchKeySet>> watched;
   const auto add = [&](const c10::OperatorHandle& op, c10::DispatchKeySet keys) {
@@ -166,8 +168,28 @@ size_t FusedRuns::run(size_t node, Replay& replay, const std::function<void(size
     state->count = count;  // nothing was compared
     return 0;
   }
-  const bool done = run.function(run.addresses.data(), run.numbers.data(), scratch_.data()) == 0;
-  return done ? run.count : 0;
+  return run_function(run, replay.context->get()) ? run.count : 0;
+}
+
+bool FusedRuns::run_function(const Run& run, const bringup_ctx* context) {
+  std::optional<Content> before;
+  if (C10_UNLIKELY(!run.overwritten.empty())) before.emplace(run.overwritten);
+  struct Parts {
+    const Run& run;
+    std::atomic<bool> unsure = false;
+  } parts{run};
+  const auto make = [](int64_t first, int64_t last, void* user) {
+    auto& [run, unsure] = *static_cast<Parts*>(user);
+    if (run.function(run.addresses.data(), run.numbers.data(), first, last) != 0) unsure = true;
+  };
+  if (C10_LIKELY(run.elements <= at::internal::GRAIN_SIZE)) {
+    make(0, run.turns, &parts);
+  } else {
+    const int64_t grain = at::internal::GRAIN_SIZE * run.turns / run.elements;
+    context->parallel_for(context, run.turns, std::max<int64_t>(grain, 1), make, &parts);
+  }
+  if (C10_UNLIKELY(parts.unsure) && before) before->put_back();
+  return !parts.unsure;
 }
 
 // What nodes give stays, which is right in any case. False: they have to run.
@@ -175,7 +197,7 @@ bool FusedRuns::run_compared(State& state, Replay& replay,
                              const std::function<void(size_t)>& run_node) {
   const Run& run = state.run;
   const Content before(run.written);
-  if (run.function(run.addresses.data(), run.numbers.data(), scratch_.data()) != 0) return false;
+  if (!run_function(run, replay.context->get())) return false;
   const Content fused(run.written);
   before.put_back();
   const int64_t verify = std::exchange(replay.verify, replay.verify != 0 ? 1 : 0);

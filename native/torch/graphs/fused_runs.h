@@ -16,9 +16,10 @@ namespace bringup::torch_ext::graphs {
 
 class FusedRuns {
  public:
-  // Gives 0, or 1 where bits of a result depend on how torch walks over it (NaN, the sign of a
-  // zero): then what nodes read is as it was, and they have to run. `scratch` is for the function.
-  using Function = int32_t (*)(char* const* addresses, const double* numbers, char* scratch);
+  // Makes turns `first` to `last` of the outermost loop, any parts of which may run at once. Gives
+  // 0, or 1 where bits of a result depend on how torch walks over it (NaN, the sign of a zero).
+  using Function = int32_t (*)(char* const* addresses, const double* numbers, int64_t first,
+                               int64_t last);
 
   // A number that an argument of an operator gives.
   struct Number {
@@ -32,7 +33,10 @@ class FusedRuns {
     std::vector<char*> addresses;
     std::vector<double> numbers;
     std::vector<Number> updatable;
+    int64_t turns, elements;
     std::vector<std::pair<char*, size_t>> written;  // memory
+    // Of it, what nodes read before: put back where they have to run after all.
+    std::vector<std::pair<char*, size_t>> overwritten;
   };
 
   // The arguments of every operator when functions were written.
@@ -40,7 +44,7 @@ class FusedRuns {
 
   // `reasons`: for each node why no function does its work; "" where one does. `nodes` outlive it.
   FusedRuns(const std::vector<std::unique_ptr<Node>>& nodes, std::vector<Run> runs,
-            std::vector<std::string> reasons, size_t scratch_bytes, const Arguments& arguments);
+            std::vector<std::string> reasons, const Arguments& arguments);
 
   // Once in a replay, before run(). False where other code has registered a kernel for one of the
   // operators since: nodes run from then on.
@@ -66,13 +70,14 @@ class FusedRuns {
   };
 
   bool fits(State& state) const;
+  // False: what nodes read is as it was, and they have to run.
+  static bool run_function(const Run& run, const bringup_ctx* context);
   bool run_compared(State& state, Replay& replay, const std::function<void(size_t)>& run_node);
 
   const std::vector<std::unique_ptr<Node>>& nodes_;
   std::deque<State> states_;
   std::vector<State*> of_node_;  // that a run begins with or goes through
   std::vector<std::string> reasons_;
-  std::vector<char> scratch_;
   std::unique_ptr<PreparedCall> registered_;
   std::atomic<bool> gave_up_ = false;
 };

@@ -131,6 +131,7 @@ class Graph {
   const std::vector<std::unique_ptr<Node>>& nodes() const { return nodes_; }
   size_t reserved_bytes() const { return pool_->bytes(); }
   const std::shared_ptr<MemoryPool>& memory_pool() const { return pool_->shared_memory(); }
+  const Pool& pool() const { return *pool_; }
   struct MemoryUse {
     size_t results;  // of tensors of the capture that are still held
     size_t intermediates;

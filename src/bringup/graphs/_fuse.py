@@ -9,13 +9,13 @@ puts back what it has overwritten and says so; then torch's kernels run.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-# More elements are no faster in a function: torch uses threads and has little left to save.
-MOST_ELEMENTS = {"float16": 64}  # its conversions are no vectors in every compiler
-_MOST_ELEMENTS = 4096
+# More elements are no faster in a function: conversions are no vectors in every compiler.
+MOST_ELEMENTS = {"float16": 64}
+_FEW_ELEMENTS, _MANY_CALLS = 4096, 3
 _MOST_NODES = 48  # of a function
 
 _STORED = {
@@ -62,6 +62,9 @@ static inline float LEASTF(float a, float b) { return a > b ? b : a; }
 """
 
 
+_NAN = "NAN({r})"  # of a result that is NaN where an argument is
+
+
 @dataclass(frozen=True)
 class Rule:
     """How an operator computes an element."""
@@ -72,7 +75,7 @@ class Rule:
     numbers: tuple[int, ...] = ()
     result: str = "same"  # "same" as the arguments, "bool", or "moved": bits of an argument
     rounds: bool = True  # whether a number in tensor form is rounded to the type of elements first
-    unsure: str = "NAN({r})"  # negative when torch's bits depend on where the element is; "" never
+    unsure: str = _NAN  # negative when torch's bits depend on where the element is; "" never
 
 
 _MACROS = ("FMA", "FABS", "NAN", "ZEROS", "LEAST")  # with an F behind them for float
@@ -147,6 +150,9 @@ class Call:
     name: str
 
 
+_NO_FASTER = "of so many elements a function is no faster"
+
+
 class Refused(Exception):  # not an error: why a node is not written
     """Why a node is not written."""
 
@@ -203,8 +209,8 @@ def as_call(node: int, row: tuple[str, Any, Any, bool]) -> Call:
     ]
     call = Call(node, rule, sizes, tuple(tensors), tuple(numbers), result, name)
     dtypes = [result.dtype, *(one.dtype for one in tensors if isinstance(one, Tensor))]
-    if not 0 < math.prod(sizes) <= min(MOST_ELEMENTS.get(d, _MOST_ELEMENTS) for d in dtypes):
-        raise Refused("of so many elements a function is no faster")
+    if not 0 < math.prod(sizes) <= min(MOST_ELEMENTS.get(d, math.inf) for d in dtypes):
+        raise Refused(_NO_FASTER)
     _check_types(call)
     return call
 
@@ -267,6 +273,13 @@ class Group:
         self.writes.add(call.result)
         self.calls.append(call)
 
+    def is_worth_it(self) -> bool:
+        """Return whether a function is faster: with many elements one that walks through memory
+        less often, and needs no copy of what it overwrites.
+        """
+        saves = len(self.calls) >= _MANY_CALLS and not self.reads & self.writes
+        return saves or math.prod(self.sizes) <= _FEW_ELEMENTS
+
 
 def groups_of(rows: Sequence[Any]) -> tuple[list[Group], list[str]]:
     """Return the groups of what `Graph.fusable` gives, and for each node why it is in none."""
@@ -289,7 +302,44 @@ def groups_of(rows: Sequence[Any]) -> tuple[list[Group], list[str]]:
         if reason:
             current = None
         reasons.append(reason)
-    return groups, reasons
+    for group in groups:
+        if not group.is_worth_it():
+            for call in group.calls:
+                reasons[call.node] = _NO_FASTER
+    return [group for group in groups if group.is_worth_it()], reasons
+
+
+@dataclass(frozen=True)
+class Uses:
+    """Who uses which memory.
+
+    Attributes:
+        nodes: for each node (address, bytes, whether it fills them) of what it reads and writes;
+            None: it may read anything.
+        own: addresses, first and behind last, of what the graph alone uses, with its handles.
+        held: of what has handles.
+    """
+
+    nodes: Sequence[Sequence[tuple[int, int, bool]] | None]
+    own: Sequence[tuple[int, int]]
+    held: Sequence[tuple[int, int]]
+
+    def is_dead(self, begin: int, end: int, node: int) -> bool:
+        """Return whether nobody reads these addresses behind this node before they are filled."""
+        if not any(a <= begin and end <= b for a, b in self.own):
+            return False
+        for used in self.nodes[node + 1 :]:
+            if used is None or any(a < end and begin < a + n for a, n, fills in used if not fills):
+                return False
+            if any(a <= begin and end <= a + n for a, n, fills in used if fills):
+                return True
+        return not any(a < end and begin < b for a, b in self.held)
+
+
+def dead_in(group: Group, uses: Uses) -> set[Tensor]:
+    """Return what a group's function need not write: it keeps the values for its own calls."""
+    last = group.calls[-1].node
+    return {one for one in group.writes if uses.is_dead(*one.span(group.sizes), last)}
 
 
 @dataclass(frozen=True)
@@ -300,15 +350,18 @@ class Written:
     addresses: tuple[int, ...]
     numbers: tuple[Number, ...]
     most: tuple[float, ...]  # of each number
-    scratch_bytes: int
+    turns: int  # of the outermost loop
+    elements: int
     writes: tuple[tuple[int, int], ...]  # address, bytes
+    saved: tuple[tuple[int, int], ...]  # of these, what is read before, and matters if unsure
 
 
 class Writer:
-    """Writes the function of one group."""
+    """Writes the function of one group, and nothing to what is `dead`."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, dead: set[Tensor]) -> None:
         self.group = group
+        self.stored = group.writes - dead
         self.tensors: list[Tensor] = []
         self.numbers: list[Number] = []
         self.most: list[float] = []
@@ -323,45 +376,34 @@ class Writer:
         group = self.group
         for call in group.calls:
             self._write_call(call)
-        for tensor in sorted(group.writes, key=self.tensors.index):
+        for tensor in sorted(self.stored, key=self.tensors.index):
             self.inner.append(f"{self._element(tensor)} = {self.values[tensor]};")
-        saved, scratch = self._saved()
-        spans = {one: one.span(group.sizes) for one in group.writes}
+        nest = self._nest()
+        saved = group.reads & self.stored if self.unsure else set()
         lines = [
             *(
                 f"{_STORED[t.dtype]}* const p{k} = (void*)p[{k}];"
                 for k, t in enumerate(self.tensors)
             ),
             *self.head,
-            *(f"memcpy(scratch + {at}, {p}, {size});" for p, at, size in saved),
             *(f"{kind} unsure_{kind} = 0;" for kind in self.unsure),
-            *self._nest(),
+            *nest,
+            f"return {' | '.join(f'(unsure_{kind} < 0)' for kind in self.unsure) or 0};",
         ]
-        if self.unsure:
-            lines += [
-                f"if ({' | '.join(f'(unsure_{kind} < 0)' for kind in self.unsure)}) {{",
-                *(f"memcpy({p}, scratch + {at}, {size});" for p, at, size in saved),
-                "return 1;",
-                "}",
-            ]
         return Written(
-            "\n".join((*lines, "return 0;")),
+            "\n".join(lines),
             tuple(one.address for one in self.tensors),
             tuple(self.numbers),
             tuple(self.most),
-            scratch,
-            tuple((a, b - a) for a, b in sorted(spans.values())),
+            self.turns,
+            math.prod(group.sizes),
+            self._memory(self.stored),
+            self._memory(saved),
         )
 
-    def _saved(self) -> tuple[list[tuple[str, int, int]], int]:
-        """Return what is read and overwritten: (variable, place in the scratch memory, bytes)."""
-        saved, at = [], 0
-        both = self.group.reads & self.group.writes if self.unsure else set()
-        for tensor in sorted(both, key=self.tensors.index):
-            begin, end = tensor.span(self.group.sizes)
-            saved.append((f"p{self.tensors.index(tensor)}", at, end - begin))
-            at += (end - begin + 63) // 64 * 64
-        return saved, at
+    def _memory(self, tensors: set[Tensor]) -> tuple[tuple[int, int], ...]:
+        spans = (one.span(self.group.sizes) for one in tensors)
+        return tuple((a, b - a) for a, b in sorted(spans))
 
     def _place(self, tensor: Tensor) -> int:
         if tensor not in self.tensors:
@@ -396,7 +438,8 @@ class Writer:
 
     def _write_call(self, call: Call) -> None:
         rule, result = call.rule, call.result
-        self._place(result)
+        if result in self.stored:
+            self._place(result)
         if rule.result == "moved":
             stored = [self._stored(one) for one in call.tensors if isinstance(one, Tensor)]
             last = call.tensors[-1]
@@ -427,11 +470,22 @@ class Writer:
             self.values[result] = self._variable("uint8_t", text)
             return
         computed = self._variable(kind, text)
-        if rule.unsure:
+        if rule.unsure and not self._shows_later(call):
             self._note(kind, _of_kind(rule.unsure.format(r=computed, **names), kind))
         self.values[result] = self._variable(
             _STORED[result.dtype], _narrowed(computed, result.dtype)
         )
+
+    def _shows_later(self, call: Call) -> bool:
+        """Return whether a later call's result is NaN where this one's is, and says so."""
+        if call.rule.unsure != _NAN or call.result.dtype not in ("float32", "float64"):
+            return False
+        for later in self.group.calls[self.group.calls.index(call) + 1 :]:
+            if call.result in later.tensors and later.rule.unsure == _NAN:
+                return later.rule.result == "same"
+            if later.result == call.result:
+                return False
+        return False
 
     def _note(self, kind: str, condition: str) -> None:
         """Let the function say that it is not sure where the number is negative."""
@@ -439,21 +493,24 @@ class Writer:
         self.unsure.setdefault(flag, [])
         self.inner.append(f"unsure_{flag} |= {condition};")
 
-    def _nest(self) -> Iterator[str]:
+    def _nest(self) -> list[str]:
         """Return the loops, over as few dimensions as there are in memory."""
         sizes, strides = _collapsed(self.group.sizes, self.tensors)
+        self.turns = sizes[0] if sizes else 1
+        lines = [] if sizes else ["(void)first, (void)last;"]
         for d, size in enumerate(sizes):
             if d == len(sizes) - 1:
-                yield "#pragma GCC ivdep"
-            yield f"for (int64_t i{d} = 0; i{d} < {size}; ++i{d}) {{"
+                lines.append("#pragma GCC ivdep")
+            begin, end = (0, size) if d else ("first", "last")
+            lines.append(f"for (int64_t i{d} = {begin}; i{d} < {end}; ++i{d}) {{")
         for line in self.inner:
             for k, own in enumerate(strides):
                 index = " + ".join(
                     f"i{d}" if s == 1 else f"i{d} * {s}" for d, s in enumerate(own) if s
                 )
                 line = line.replace(f"[@{k}@]", f"[{index or 0}]")
-            yield line
-        yield "}" * len(sizes)
+            lines.append(line)
+        return [*lines, "}" * len(sizes)]
 
 
 def _of_kind(text: str, kind: str) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from bringup import jit, settings
 from bringup.errors import BringupError
-from bringup.graphs._fuse import PRELUDE, Group, Writer, Written, groups_of
+from bringup.graphs._fuse import PRELUDE, Group, Uses, Writer, Written, dead_in, groups_of
 
 _log = settings.logger("graphs")
 _PENDING = "its function is not compiled yet"
@@ -32,9 +32,10 @@ class Fusing:
             native = self._native()
             if native is None:
                 return
-            rows, arguments = native.fusable()
+            rows, arguments, uses = native.fusable()
             groups, reasons = groups_of(rows)
-            written = [Writer(group).write() for group in groups]
+            used = Uses(*uses)
+            written = [Writer(group, dead_in(group, used)).write() for group in groups]
             if not written:
                 native.do_not_fuse("no node is among those that are written")
                 return
@@ -72,18 +73,20 @@ def _hand_over(
                 for position, (number, most) in enumerate(zip(one.numbers, one.most, strict=True))
                 if number.updatable
             ],
+            (one.turns, one.elements),
             list(one.writes),
+            list(one.saved),
         )
         for group, one, function in zip(groups, written, functions, strict=True)
     ]
-    native.fuse(runs, reasons, max(one.scratch_bytes for one in written), arguments)
+    native.fuse(runs, reasons, arguments)
 
 
 def source_of(bodies: Sequence[str]) -> tuple[str, list[int]]:
     """Return the text of functions with these bodies, equal ones once, and which one each is."""
     numbers: dict[str, int] = {}
     which = [numbers.setdefault(body, len(numbers)) for body in bodies]
-    parameters = "char* const* p, const double* n, char* scratch"
+    parameters = "char* const* p, const double* n, int64_t first, int64_t last"
     lines = [PRELUDE]
     for body, number in numbers.items():
         lines.append(f"static int32_t f{number}({parameters}) {{\n{body}\n}}")

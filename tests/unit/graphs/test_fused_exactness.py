@@ -81,17 +81,18 @@ class Functions:
             self.results = program(x, y, self.c)
         patch.setattr(_fuse, "_MOST_NODES", 1)
         patch.setattr(_fuse, "MOST_ELEMENTS", {})
-        rows, _ = self.graph._content.native.fusable()
+        rows, _, _ = self.graph._content.native.fusable()
         self.groups, self.reasons = _fuse.groups_of(rows)
-        written = [_fuse.Writer(group).write() for group in self.groups]
-        address = ctypes.c_void_p
-        type_ = ctypes.CFUNCTYPE(ctypes.c_int32, address, address, address)
+        written = [_fuse.Writer(group, set()).write() for group in self.groups]
+        address, size = ctypes.c_void_p, ctypes.c_int64
+        type_ = ctypes.CFUNCTYPE(ctypes.c_int32, address, address, size, size)
         self.functions = [type_(one) for one in compile_bodies([one.body for one in written])]
         self.tables = [
             (
                 (ctypes.c_uint64 * len(one.addresses))(*one.addresses),
                 (ctypes.c_double * len(one.numbers))(*(n.value for n in one.numbers)),
-                ctypes.create_string_buffer(one.scratch_bytes + 1),
+                0,
+                one.turns,
             )
             for one in written
         ]

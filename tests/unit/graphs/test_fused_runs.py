@@ -91,6 +91,92 @@ def test_memory_that_overlaps_is_not_put_into_one_loop() -> None:
         assert torch.equal(result, expected_x[1:] + y)
 
 
+def written_by(graph: graphs.CapturedGraph) -> list[int]:
+    """Return how many results the graph's functions write."""
+    rows, _, uses = graph._content.native.fusable()
+    groups, _ = _fuse.groups_of(rows)
+    used = _fuse.Uses(*uses)
+    return [len(_fuse.Writer(one, _fuse.dead_in(one, used)).write().writes) for one in groups]
+
+
+def test_functions_write_what_is_read_and_nothing_else() -> None:
+    kept: list[Tensor] = []
+
+    def program(x: Tensor) -> Tensor:
+        y = (x + 1) * 2 - x  # x + 1 and its double are dead
+        kept.append((y / 2)[1:])
+        return (y.exp() + 1) * y
+
+    x = X.clone()
+    graph, result = fused(program, x)
+    assert written_by(graph) == [2, 1]
+    for _ in range(3):
+        x.add_(1)
+        graph.replay()
+        (alias,), expected = [one.clone() for one in kept], program(x)
+        assert same_bits(result, expected)
+        assert same_bits(alias, kept.pop())
+    del result
+    assert written_by(graph) == [2, 0]
+
+
+def test_what_another_graph_of_the_pool_reads_is_written() -> None:
+    x, pool = X.clone(), graphs.graph_pool_handle()
+    first, second = (graphs.CapturedGraph(optimize=2) for _ in range(2))
+    with graphs.capture(first, pool=pool):
+        y = (x + 1) * 2
+    with graphs.capture(second, pool=pool):
+        result = (y * 3) - 1
+    del y
+    for graph in (first, second):
+        assert graph.wait_for_functions(60)
+        assert levels(graph) == [2, 2]
+    for _ in range(3):
+        x.add_(1)
+        first.replay()
+        second.replay()
+        assert same_bits(result, (x + 1) * 2 * 3 - 1)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "held", "dead"),
+    [
+        ([[]], [], True),
+        ([[]], [(40, 41)], False),
+        ([[]], [(50, 60)], True),
+        ([[(49, 1, False)]], [], False),
+        ([[(50, 9, False)], [(39, 1, False)]], [], True),
+        ([[(40, 10, True)], [(40, 10, False)]], [(40, 50)], True),
+        ([[(40, 9, True)], [(40, 10, False)]], [], False),
+        ([[(41, 9, True)]], [(40, 50)], False),
+        ([[(40, 10, False), (40, 10, True)]], [], False),
+        ([None, [(40, 10, True)]], [], False),
+    ],
+)
+def test_memory_is_dead_that_is_filled_before_it_is_read(
+    nodes: list[Any], held: list[tuple[int, int]], dead: bool
+) -> None:
+    uses = _fuse.Uses([[(40, 10, False)], *nodes], [(0, 30), (40, 50)], held)
+    assert uses.is_dead(40, 50, 0) == dead
+    assert not uses.is_dead(25, 35, 0)
+
+
+def test_large_tensors_are_shared_among_threads() -> None:
+    former = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        x, y = torch.zeros(300, 701), torch.randn(701)
+        graph, result = fused(lambda: torch.relu(x * 1.5 + y).minimum(y) - x.t().t())
+        assert levels(graph) == [2] * 5
+        for special in (1.0, NAN, -0.0, INF):
+            x.copy_(torch.randn(300, 701))
+            x[299, 700] = special
+            graph.replay()
+            assert same_bits(result, torch.relu(x * 1.5 + y).minimum(y) - x)
+    finally:
+        torch.set_num_threads(former)
+
+
 def test_levels_say_why_a_node_is_not_in_a_function() -> None:
     graph, _ = fused(lambda x: (x.exp() + x.double(), torch.zeros(20000) + 1), X)
     reasons = {node.op: node.reason for node in graph.levels() if node.level < 2}
