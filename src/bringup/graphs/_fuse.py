@@ -325,7 +325,7 @@ class Uses:
     held: Sequence[tuple[int, int]]
 
     def is_dead(self, begin: int, end: int, node: int) -> bool:
-        """Return whether nobody reads these addresses behind this node before they are filled."""
+        """Return whether nothing reads these addresses behind this node before they are filled."""
         if not any(a <= begin and end <= b for a, b in self.own):
             return False
         for used in self.nodes[node + 1 :]:
