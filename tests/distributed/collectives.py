@@ -395,7 +395,7 @@ def captured_ones_are_replayed_or_refused_in_words(me: Rank) -> None:
     for call in (_summed, _gathered, _scattered, _exchanged):
         graph, x = graphs.CapturedGraph(), torch.zeros(2 * me.size, device=me.device)
         given = torch.arange(2 * me.size, dtype=torch.float32) + me.rank
-        if not settings.collectives():
+        if not settings.collectives() or me.device != "npu":  # OpenCL has none
             with pytest.raises(CaptureError, match="on the host"), graphs.capture(graph):
                 call(me, x)
             continue

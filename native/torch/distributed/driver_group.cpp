@@ -8,6 +8,8 @@
 #include <thread>
 #include <utility>
 
+#include "driver/dtypes.h"
+
 namespace bringup::distributed {
 namespace {
 
@@ -50,6 +52,26 @@ c10::Stream current_stream(c10::DeviceIndex device) {
 }
 
 }  // namespace
+
+OwnReduction::OwnReduction(const Reduction& reduction, at::ScalarType type)
+    : dtype(0), op(-1), divisor(reduction.divisor) {
+  constexpr std::pair<uint64_t, at::ScalarType> kDtypes[] = {
+#define BRINGUP_DTYPE(bit, name, dtype, code, bits) {BRINGUP_DTYPE_##bit, at::ScalarType::dtype},
+      BRINGUP_DTYPES(BRINGUP_DTYPE)
+#undef BRINGUP_DTYPE
+  };
+  for (const auto& [bit, known] : kDtypes) dtype |= known == type ? bit : 0;
+  constexpr std::pair<c10d::ReduceOp::RedOpType, int32_t> kOps[] = {
+      {c10d::ReduceOp::SUM, BRINGUP_REDUCE_SUM},
+      {c10d::ReduceOp::PRODUCT, BRINGUP_REDUCE_PRODUCT},
+      {c10d::ReduceOp::MIN, BRINGUP_REDUCE_MIN},
+      {c10d::ReduceOp::MAX, BRINGUP_REDUCE_MAX},
+      {c10d::ReduceOp::BAND, BRINGUP_REDUCE_BAND},
+      {c10d::ReduceOp::BOR, BRINGUP_REDUCE_BOR},
+      {c10d::ReduceOp::BXOR, BRINGUP_REDUCE_BXOR}};
+  for (const auto& [asked, known] : kOps) op = reduction.op.op_ == asked ? known : op;
+  if (reduction.factor.defined()) op = -1;
+}
 
 at::Tensor Queue::plain(const at::Tensor& tensor) const {
   if (tensor.device() == device && is_plain(tensor)) return tensor;

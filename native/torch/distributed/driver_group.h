@@ -29,6 +29,17 @@ struct Queue {
   const c10::Device device;
 };
 
+// What the driver is asked for, and by what its result is divided.
+struct OwnReduction {
+  OwnReduction(const Reduction& reduction, at::ScalarType type);
+  bool is_known() const { return dtype != 0 && op >= 0; }
+  void divide(const at::Tensor& tensor) const { divide_by(tensor, divisor); }
+
+  uint64_t dtype;
+  int32_t op;
+  int64_t divisor;
+};
+
 class DriverGroup {
  public:
   // Returns the driver's status.
