@@ -7,9 +7,8 @@
 #include <atomic>
 #include <initializer_list>
 #include <string>
-#include <utility>
 
-#include "driver/dtypes.h"
+#include "torch/common/dtype_bits.h"
 #include "torch/common/values.h"
 
 namespace bringup::torch_ext {
@@ -49,18 +48,11 @@ const char* closest_supported(c10::ScalarType type, DtypeSet absent) {
   return first({{Type::Int, "torch.int32"}, {Type::Long, "torch.int64"}});
 }
 
-// Every dtype that the properties have a bit for.
-constexpr std::pair<uint64_t, c10::ScalarType> kDtypes[] = {
-#define BRINGUP_DTYPE(bit, name, dtype, code, bits) {BRINGUP_DTYPE_##bit, c10::ScalarType::dtype},
-    BRINGUP_DTYPES(BRINGUP_DTYPE)
-#undef BRINGUP_DTYPE
-};
-
 }  // namespace
 
 DtypeSet absent_dtypes(const bringup_device_props& props) noexcept {
   DtypeSet absent = 0;
-  for (const auto& [bit, type] : kDtypes) {
+  for (const auto& [bit, type] : kDtypeBits) {
     if (props.dtypes != 0 && (props.dtypes & bit) == 0) absent |= only(type);
   }
   if (props.supports_float64 == 0) {
@@ -72,7 +64,7 @@ DtypeSet absent_dtypes(const bringup_device_props& props) noexcept {
 std::vector<std::string> dtype_names(const bringup_device_props& props) {
   const DtypeSet absent = absent_dtypes(props);
   std::vector<std::string> names;
-  for (const auto& [bit, type] : kDtypes) {
+  for (const auto& [bit, type] : kDtypeBits) {
     if ((absent & only(type)) == 0) names.emplace_back(c10::getDtypeNames(type).first);
   }
   return names;

@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "driver/dtypes.h"
+#include "torch/common/dtype_bits.h"
 
 namespace bringup::distributed {
 namespace {
@@ -55,12 +55,7 @@ c10::Stream current_stream(c10::DeviceIndex device) {
 
 OwnReduction::OwnReduction(const Reduction& reduction, at::ScalarType type)
     : dtype(0), op(-1), divisor(reduction.divisor) {
-  constexpr std::pair<uint64_t, at::ScalarType> kDtypes[] = {
-#define BRINGUP_DTYPE(bit, name, dtype, code, bits) {BRINGUP_DTYPE_##bit, at::ScalarType::dtype},
-      BRINGUP_DTYPES(BRINGUP_DTYPE)
-#undef BRINGUP_DTYPE
-  };
-  for (const auto& [bit, known] : kDtypes) dtype |= known == type ? bit : 0;
+  for (const auto& [bit, known] : torch_ext::kDtypeBits) dtype |= known == type ? bit : 0;
   constexpr std::pair<c10d::ReduceOp::RedOpType, int32_t> kOps[] = {
       {c10d::ReduceOp::SUM, BRINGUP_REDUCE_SUM},
       {c10d::ReduceOp::PRODUCT, BRINGUP_REDUCE_PRODUCT},
