@@ -7,6 +7,7 @@
 
 #include <tuple>
 
+#include "torch/graphs/out_variant.h"
 #include "torch/graphs/values.h"
 
 namespace bringup::torch_ext::graphs {
@@ -48,7 +49,7 @@ struct NodeArguments {
 
 // The bytes that a node reads and those it fills, as (address, bytes, whether it fills them); of a
 // tensor with gaps that is written, nothing. None for what is no operator: it may read all there
-// is.
+// is. What torch's own operators do not read of an `out`, others may, or leave parts of it alone.
 nb::object memory_of(const Node& node, const std::vector<c10::IValue>& arguments) {
   const auto* operator_node = dynamic_cast<const OperatorNode*>(&node);
   if (operator_node == nullptr) return nb::none();
@@ -65,6 +66,10 @@ nb::object memory_of(const Node& node, const std::vector<c10::IValue>& arguments
     }
   };
   visit_arguments(*node.schema(), arguments, add);
+  if (!has_kernel_of_torch(operator_node->call().op)) {
+    visit_arguments(*node.schema(), arguments,
+                    [&](const at::Tensor& tensor, bool) { add(tensor, false); });
+  }
   for (const OperatorNode::Output& output : operator_node->call().outputs) {
     add(output.tensor, true);
   }

@@ -177,6 +177,17 @@ def _as_tensor(value: Any, sizes: Sequence[int]) -> Tensor:
     return Tensor(address, dtype, (0,) * missing + seen)
 
 
+def _may_share_memory(sizes: Sequence[int], strides: Sequence[int]) -> bool:
+    """Return whether two elements may be one; torch lets `as_strided` views be written."""
+    behind = 1  # what dimensions of smaller strides span
+    for stride, n in sorted(zip(strides, sizes, strict=True)):
+        if n > 1:
+            if stride < behind:
+                return True
+            behind += (n - 1) * stride
+    return False
+
+
 def as_call(node: int, row: tuple[str, Any, Any, bool]) -> Call:
     """Return a node as a call that is written. Raises `Refused`."""
     op, arguments, results, updatable = row
@@ -191,7 +202,7 @@ def as_call(node: int, row: tuple[str, Any, Any, bool]) -> Call:
         raise Refused("the operator is not among those that are written")
     sizes = tuple(results[0][2])
     result = _as_tensor(results[0], sizes)
-    if any(stride == 0 for n, stride in zip(sizes, result.strides, strict=True) if n > 1):
+    if _may_share_memory(sizes, result.strides):
         raise Refused("elements of the result share memory")
     tensors: list[Tensor | Number] = []
     for position, index in enumerate(rule.tensors):

@@ -91,6 +91,42 @@ def test_memory_that_overlaps_is_not_put_into_one_loop() -> None:
         assert torch.equal(result, expected_x[1:] + y)
 
 
+@pytest.mark.parametrize("strides", [(1, 1), (3, 2)])
+def test_tensors_whose_elements_share_memory_are_left_to_torch(strides: tuple[int, int]) -> None:
+    def program(x: Tensor) -> None:
+        x.as_strided((3, 4), strides).clamp_(max=5).mul_(2)
+
+    x = torch.zeros(13)  # of which no order shows
+    graph, _ = fused(program, x)
+    assert levels(graph) == [1, 1]
+    graph.replay()
+    x.copy_(torch.arange(13.0))
+    expected = x.clone()
+    program(expected)
+    graph.replay()
+    assert torch.equal(x, expected)
+
+
+def test_what_an_operator_of_others_gets_for_its_result_is_written() -> None:
+    library = torch.library.Library("fused_runs", "DEF")
+    library.define("gather_add(Tensor x, *, Tensor(a!) out) -> Tensor(a!)")
+    library.impl("gather_add", lambda x, *, out: out.add_(x), "CPU")
+
+    def program(x: Tensor) -> Tensor:
+        out = x * 3
+        torch.ops.fused_runs.gather_add(x, out=out)
+        return out.exp()
+
+    x = X.clone()
+    graph, result = fused(program, x)
+    assert levels(graph) == [2, 0, 1]
+    for _ in range(3):
+        x.mul_(0.5)
+        graph.replay()
+        assert same_bits(result, program(x))
+    library._destroy()
+
+
 def written_by(graph: graphs.CapturedGraph) -> list[int]:
     """Return how many results the graph's functions write."""
     rows, _, uses = graph._content.native.fusable()
