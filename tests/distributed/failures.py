@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from tests.distributed.ranks import Check, Rank, main, refused_call
+from tests.distributed.ranks import NEVER, Check, Rank, main, refused_call
 
 from bringup import settings
 from bringup.devices import sim
@@ -92,23 +92,44 @@ def failed_work_before_a_collective_is_its_error(me: Rank) -> None:
         torch.accelerator.synchronize()
 
 
-def a_refused_call_of_the_driver_is_an_error_or_does_no_harm(me: Rank) -> None:
-    told = 0
-    for number in range(40):
-        group = dist.new_group(timeout=timedelta(seconds=2))
-        x = torch.full((1000,), me.rank + 1.0, device=me.device)
-        torch.accelerator.synchronize()
-        dist.barrier()
-        with refused_call(number) as refusal:
-            work = dist.all_reduce(x, group=group, async_op=True)
-            work.wait()
+def _add_up(x: torch.Tensor, me: Rank, group: Any) -> float:
+    """Return what `x`, filled with 1, is then to be filled with."""
+    dist.all_reduce(x, group=group)
+    return float(me.size)
+
+
+def _pass_on(x: torch.Tensor, me: Rank, group: Any) -> float:
+    if me.rank < 2:
+        work = (dist.isend, dist.irecv)[me.rank](x, 1 - me.rank, group=group)
+        work.wait(timedelta(seconds=0.5))
+    return 1.0
+
+
+def a_refused_call_in_one_rank_is_an_error_or_does_no_harm(me: Rank) -> None:
+    """Nor do the peers take what comes next for it."""
+    for way, act in (("driver", _add_up), ("gloo", _add_up), ("gloo", _pass_on)):
+        told = 0
+        for number in range(40):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("BRINGUP_COLLECTIVES", way)
+                group = dist.new_group(timeout=timedelta(seconds=20))
+            first, x, y = (torch.ones(1000, device=me.device) for _ in range(3))
+            y *= 100
+            act(first, me, group)
             torch.accelerator.synchronize()
-        told += refusal.told
-        assert refusal.told or x.eq(me.size * (me.size + 1) / 2).all(), (number, x)
-        if not refusal.was_anywhere():
-            break
-    assert number < 39
-    assert told >= 3
+            group._get_backend(x.device).set_timeout(timedelta(seconds=0.5))
+            dist.barrier()
+            with refused_call(number if me.rank == 0 else NEVER) as refusal:
+                want = act(x, me, group)
+                assert x.cpu().eq(want).all(), (way, number, x)
+            told += refusal.told
+            with contextlib.suppress(RuntimeError):
+                want = 100 * act(y, me, group)
+                assert y.cpu().eq(want).all(), (way, number, y)
+            if not refusal.was_anywhere():
+                break
+        assert number < 39
+        assert told >= 3 or me.rank > 0, (way, told)
 
 
 def a_group_ends_with_work_that_has_not_begun(me: Rank) -> None:
@@ -196,7 +217,7 @@ CHECKS: tuple[Check, ...] = (
     a_late_peer_of_a_group_that_has_begun_is_an_error,
     an_aborted_group_ends_what_waits_here_and_there,
     failed_work_before_a_collective_is_its_error,
-    a_refused_call_of_the_driver_is_an_error_or_does_no_harm,
+    a_refused_call_in_one_rank_is_an_error_or_does_no_harm,
     a_group_ends_with_work_that_has_not_begun,
     a_forked_child_is_refused,
     wrong_tensors_are_refused_where_they_are_given,

@@ -18,6 +18,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 50
+NEVER = 1 << 30  # of a call: there are not so many
 
 Check = Callable[["Rank"], object]
 

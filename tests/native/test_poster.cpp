@@ -16,7 +16,9 @@ using bringup::distributed::Poster;
 
 namespace {
 
-std::exception_ptr destroyed() { return std::make_exception_ptr(std::string("destroyed")); }
+std::exception_ptr refusal(const std::exception_ptr& cause) {
+  return std::make_exception_ptr(std::string(cause ? "broken" : "destroyed"));
+}
 
 // An event of a device.
 class Event {
@@ -85,7 +87,7 @@ TEST(what_nothing_precedes_is_posted_on_the_calling_thread) {
   Gloo gloo;
   Event done;
   done.complete();
-  Poster poster(destroyed);
+  Poster poster(refusal);
   poster.submit(job(gloo, done, 0));
   CHECK(gloo.posted == first(1));
 }
@@ -105,7 +107,7 @@ TEST(jobs_are_posted_in_the_order_of_the_calls_whatever_is_ready_first) {
       }
     });
     {
-      Poster poster(destroyed);
+      Poster poster(refusal);
       for (int i = 0; i < kJobs; ++i) poster.submit(job(gloo, before[static_cast<size_t>(i)], i));
       device.join();
       for (bool over = false; !over; std::this_thread::yield()) {
@@ -124,7 +126,7 @@ TEST(a_ready_job_does_not_overtake_one_that_is_being_posted) {
   Event gate;
   Event done;
   done.complete();
-  Poster poster(destroyed);
+  Poster poster(refusal);
   Job slow = job(gloo, before, 0);
   slow.post = [&] {
     started.complete();
@@ -149,7 +151,7 @@ TEST(each_threads_jobs_keep_their_order) {
   Gloo gloo;
   Event done;
   done.complete();
-  Poster poster(destroyed);
+  Poster poster(refusal);
   std::vector<std::thread> threads;
   for (int thread = 0; thread < kThreads; ++thread) {
     threads.emplace_back([&, thread] {
@@ -169,21 +171,41 @@ TEST(each_threads_jobs_keep_their_order) {
   }
 }
 
-TEST(what_failed_before_a_job_is_its_failure_and_no_other_s) {
-  Gloo gloo;
-  Event failed;
-  Event done;
-  Poster poster(destroyed);
-  poster.submit(job(gloo, failed, 0));
-  poster.submit(job(gloo, done, 1));
-  failed.complete(true);
-  done.complete();
-  for (bool over = false; !over; std::this_thread::yield()) {
-    const std::lock_guard lock(gloo.mutex);
-    over = gloo.posted.size() == 1 && gloo.failures.size() == 1;
+// Its peers would take the next for it.
+TEST(after_a_job_that_fails_there_is_no_other) {
+  for (const bool fails_in_post : {false, true}) {
+    Gloo gloo;
+    Event before;
+    Event done;
+    done.complete();
+    Poster poster(refusal);
+    Job failing = job(gloo, before, 0);
+    if (fails_in_post) failing.post = [] { throw std::string("failed in post"); };
+    poster.submit(std::move(failing));
+    poster.submit(job(gloo, done, 1));
+    before.complete(!fails_in_post);
+    for (bool over = false; !over; std::this_thread::yield()) {
+      const std::lock_guard lock(gloo.mutex);
+      over = gloo.failures.size() == 2;
+    }
+    poster.submit(job(gloo, done, 2));
+    CHECK(gloo.posted.empty());
+    const std::string first = fails_in_post ? "failed in post" : "failed before";
+    CHECK(gloo.failures == (std::vector<std::string>{first, "broken", "broken"}));
   }
-  CHECK(gloo.posted == std::vector<int>{1});
-  CHECK(gloo.failures == std::vector<std::string>{"failed before"});
+}
+
+TEST(after_a_job_that_fails_on_the_calling_thread_there_is_no_other) {
+  Gloo gloo;
+  Event done;
+  done.complete();
+  Poster poster(refusal);
+  Job failing = job(gloo, done, 0);
+  failing.post = [] { throw std::string("failed in post"); };
+  poster.submit(std::move(failing));
+  poster.submit(job(gloo, done, 1));
+  CHECK(gloo.posted.empty());
+  CHECK(gloo.failures == (std::vector<std::string>{"failed in post", "broken"}));
 }
 
 TEST(a_stop_fails_what_waits_and_what_comes_later) {
@@ -191,7 +213,7 @@ TEST(a_stop_fails_what_waits_and_what_comes_later) {
   std::vector<Event> before(3);
   Event done;
   done.complete();
-  Poster poster(destroyed);
+  Poster poster(refusal);
   for (int i = 0; i < 3; ++i) poster.submit(job(gloo, before[static_cast<size_t>(i)], i));
   std::thread device([&] {
     for (Event& event : before) event.complete();

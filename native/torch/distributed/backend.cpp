@@ -111,11 +111,7 @@ DeviceBackend::DeviceBackend(const c10::intrusive_ptr<c10d::Store>& store, int r
       gloo_(make_gloo_(store, rank, size, options->timeout)),
       own_(by_driver && DriverGroup::is_possible() ? std::make_unique<DriverGroup>(gloo_)
                                                    : nullptr),
-      poster_(std::make_unique<Poster>([] {
-        return std::make_exception_ptr(
-            c10::DistBackendError({__func__, __FILE__, __LINE__},
-                                  "the process group was destroyed before this collective began"));
-      })),
+      poster_(std::make_unique<Poster>(refusal)),
       process_(getpid()) {}
 
 DeviceBackend::~DeviceBackend() {
@@ -146,6 +142,11 @@ Tensors DeviceBackend::checked(const std::vector<Tensors>& inputs, const Tensors
   return all;
 }
 
+void DeviceBackend::check_rank(int64_t rank) const {
+  TORCH_CHECK_VALUE(rank >= 0 && rank < getSize(), "expected a rank of this group, 0 to ",
+                    getSize() - 1, ", got ", rank);
+}
+
 WorkPtr DeviceBackend::start_own(OpType op, const std::vector<Tensors>& inputs,
                                  const Tensors& outputs, const DriverGroup::Give& give) {
   const Tensors all = checked(inputs, outputs);
@@ -165,6 +166,21 @@ WorkPtr DeviceBackend::start(OpType op, const std::vector<Tensors>& inputs, Tens
   std::set<c10::DeviceIndex> devices;
   for (const at::Tensor& tensor : checked(inputs, outputs)) devices.insert(tensor.device().index());
   if (op == OpType::BARRIER) devices.insert(device_guard().getDevice().index());
+  auto work = c10::make_intrusive<DeviceWork>(op, std::move(outputs));
+  try {
+    submit(work, devices, std::move(post));
+  } catch (...) {
+    const bool is_refused = std::any_of(devices.begin(), devices.end(), [](auto index) {
+      return is_captured(device_guard().getStream(c10::Device(kDevice, index)));
+    });
+    if (!is_refused) poster_->break_off(std::current_exception());
+    throw;
+  }
+  return started(work);
+}
+
+void DeviceBackend::submit(const c10::intrusive_ptr<DeviceWork>& work,
+                           const std::set<c10::DeviceIndex>& devices, Post post) {
   const auto before = std::make_shared<std::vector<c10::Event>>();  // what is queued now
   for (const auto index : devices) {
     before->emplace_back(kDevice);
@@ -178,18 +194,12 @@ WorkPtr DeviceBackend::start(OpType op, const std::vector<Tensors>& inputs, Tens
   job.wait = [before] {
     for (const c10::Event& event : *before) event.synchronize();
   };
-  auto work = c10::make_intrusive<DeviceWork>(op, std::move(outputs));
   job.fail = [work](std::exception_ptr error) { work->failed(std::move(error)); };
   job.post = [work, gloo = gloo_, post = std::move(post)] {
-    try {
-      at::NoGradGuard no_grad;
-      work->posted(post(*gloo, work->loan()));
-    } catch (...) {
-      work->failed(std::current_exception());
-    }
+    at::NoGradGuard no_grad;
+    work->posted(post(*gloo, work->loan()));
   };
   poster_->submit(std::move(job));
-  return started(work);
 }
 
 template <class Inputs, class Outputs, class Call>
@@ -284,8 +294,8 @@ void DeviceBackend::abort() {
 }
 
 WorkPtr DeviceBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) {
-  const bool is_rank = options.rootRank >= 0 && options.rootRank < getSize();
-  if (is_rank && tensors.size() == 1) {
+  check_rank(options.rootRank);
+  if (tensors.size() == 1) {
     const at::Tensor& tensor = tensors.front();
     auto work = start_own(OpType::BROADCAST, {}, tensors, [&](const Queue& queue) {
       if (tensor.numel() == 0) return int32_t{BRINGUP_OK};
@@ -328,6 +338,7 @@ WorkPtr DeviceBackend::allreduce_coalesced(Tensors& tensors,
 
 WorkPtr DeviceBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   only(tensors);
+  check_rank(options.rootRank);
   return reduced(OpType::REDUCE, tensors, options,
                  [](auto& gloo, auto& hosts, auto& chosen) { return gloo.reduce(hosts, chosen); });
 }
@@ -398,6 +409,7 @@ WorkPtr DeviceBackend::allgather_into_tensor_coalesced(Tensors& outputs, Tensors
 
 WorkPtr DeviceBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
                               const c10d::GatherOptions& options) {
+  check_rank(options.rootRank);
   return exchange(OpType::GATHER, inputs, outputs, [options](auto& gloo, auto& to, auto& from) {
     return gloo.gather(to, from, options);
   });
@@ -405,6 +417,7 @@ WorkPtr DeviceBackend::gather(std::vector<Tensors>& outputs, Tensors& inputs,
 
 WorkPtr DeviceBackend::scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                const c10d::ScatterOptions& options) {
+  check_rank(options.rootRank);
   return exchange(OpType::SCATTER, inputs, outputs, [options](auto& gloo, auto& to, auto& from) {
     return gloo.scatter(to, from, options);
   });
@@ -553,6 +566,7 @@ WorkPtr DeviceBackend::alltoall(Tensors& outputs, Tensors& inputs,
 }
 
 WorkPtr DeviceBackend::send(Tensors& tensors, int destination, int tag) {
+  check_rank(destination);
   return start(OpType::SEND, {tensors}, {}, [=](auto& gloo, Loan& loan) {
     auto hosts = loan.lend(tensors, Use::kIn);
     return gloo.send(hosts, destination, tag);
@@ -560,6 +574,7 @@ WorkPtr DeviceBackend::send(Tensors& tensors, int destination, int tag) {
 }
 
 WorkPtr DeviceBackend::recv(Tensors& tensors, int source, int tag) {
+  check_rank(source);
   return start(OpType::RECV, {}, tensors, [=](auto& gloo, Loan& loan) {
     auto hosts = loan.lend(tensors, Use::kOut);
     return gloo.recv(hosts, source, tag);

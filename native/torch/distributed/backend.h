@@ -2,6 +2,7 @@
 // or by gloo on the host.
 #pragma once
 
+#include <set>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
 #include "torch/distributed/driver_group.h"
@@ -81,11 +82,14 @@ class DeviceBackend final : public c10d::Backend {
   // Gives gloo the loan's tensors.
   using Post = std::function<WorkPtr(c10d::Backend& gloo, Loan& loan)>;
   WorkPtr start(c10d::OpType op, const std::vector<Tensors>& inputs, Tensors outputs, Post post);
+  void submit(const c10::intrusive_ptr<DeviceWork>& work, const std::set<c10::DeviceIndex>& devices,
+              Post post);
   // The driver's own; null where it has none. `give` is not called without a tensor.
   WorkPtr start_own(c10d::OpType op, const std::vector<Tensors>& inputs, const Tensors& outputs,
                     const DriverGroup::Give& give);
   WorkPtr started(WorkPtr work);  // which may be one of several
   Tensors checked(const std::vector<Tensors>& inputs, const Tensors& outputs) const;
+  void check_rank(int64_t rank) const;
   // What moves from inputs to outputs, and what is reduced in place.
   template <class Inputs, class Outputs, class Call>
   WorkPtr exchange(c10d::OpType op, const Inputs& inputs, const Outputs& outputs, Call call);

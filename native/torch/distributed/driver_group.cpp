@@ -32,15 +32,6 @@ std::string said() {
   return words != nullptr ? words : "the driver says no more";
 }
 
-bool is_captured(const c10::Stream& stream) {
-  if (device_guard().isStreamCapturing(stream)) return true;  // while it is recorded
-  int32_t state = BRINGUP_CAPTURE_NONE;
-  return driver().stream_capture_query != nullptr &&
-         driver().stream_capture_query(stream.device_index(), handle_of(stream), &state) ==
-             BRINGUP_OK &&
-         state != BRINGUP_CAPTURE_NONE;
-}
-
 std::set<c10::DeviceIndex> devices_of(const Tensors& tensors) {
   std::set<c10::DeviceIndex> devices;
   for (const at::Tensor& tensor : tensors) devices.insert(tensor.device().index());
@@ -101,6 +92,15 @@ void Queue::give_back(const at::Tensor& from, const Tensors& tensors) {
   }
 }
 
+bool is_captured(const c10::Stream& stream) {
+  if (device_guard().isStreamCapturing(stream)) return true;
+  int32_t state = BRINGUP_CAPTURE_NONE;
+  return driver().stream_capture_query != nullptr &&
+         driver().stream_capture_query(stream.device_index(), handle_of(stream), &state) ==
+             BRINGUP_OK &&
+         state != BRINGUP_CAPTURE_NONE;
+}
+
 bool DriverGroup::is_possible() { return driver().comm_create != nullptr; }
 
 DriverGroup::DriverGroup(c10::intrusive_ptr<c10d::Backend> gloo)
@@ -129,6 +129,17 @@ void DriverGroup::end_all() {
   }
 }
 
+// Whatever goes wrong in it: peers would take the next collective for this one.
+template <class Call>
+auto DriverGroup::or_break(Call call) {
+  try {
+    return call();
+  } catch (const std::exception& error) {
+    break_off(error.what());
+    throw;
+  }
+}
+
 bool DriverGroup::is_pending() {
   const std::lock_guard lock(mutex_);
   try {
@@ -142,15 +153,10 @@ DriverGroup::Line& DriverGroup::line(bool is_captured, c10::Device device,
                                      std::chrono::milliseconds timeout) {
   std::optional<Line>& line = is_captured ? captured_ : line_;
   if (line) return *line;
-  try {
-    const bringup_comm comm = join(kTag + (is_captured ? 1 : 0), device, timeout);
-    const auto stream = device_guard().getNewStream(device);
-    const std::lock_guard lock(mutex_);
-    return line.emplace(Line{stream, comm});
-  } catch (const std::exception& error) {
-    break_off(error.what());
-    throw;
-  }
+  const bringup_comm comm = join(kTag + (is_captured ? 1 : 0), device, timeout);
+  const auto stream = device_guard().getNewStream(device);
+  const std::lock_guard lock(mutex_);
+  return line.emplace(Line{stream, comm});
 }
 
 // By gloo, which notices who has ended before it came, and does so before a rank waits for all.
@@ -191,7 +197,7 @@ bringup_comm DriverGroup::join(int tag, c10::Device device, std::chrono::millise
 void DriverGroup::connect(c10::Device device, std::chrono::milliseconds timeout) {
   const std::lock_guard in_order(order_);
   refuse_broken();
-  line(false, device, timeout);
+  or_break([&] { line(false, device, timeout); });
 }
 
 WorkPtr DriverGroup::start(c10d::OpType op, const Tensors& tensors, const Tensors& outputs,
@@ -199,6 +205,12 @@ WorkPtr DriverGroup::start(c10d::OpType op, const Tensors& tensors, const Tensor
   refuse_broken();  // also while others wait in order_
   const std::lock_guard in_order(order_);
   refuse_broken();
+  return or_break([&] { return queued(op, tensors, outputs, timeout, give); });
+}
+
+// Null: the driver has none.
+WorkPtr DriverGroup::queued(c10d::OpType op, const Tensors& tensors, const Tensors& outputs,
+                            std::chrono::milliseconds timeout, const Give& give) {
   const auto guard = device_guard();
   const c10::Stream current = guard.getStream(tensors.front().device());
   if (is_captured(current)) {
@@ -221,21 +233,15 @@ WorkPtr DriverGroup::start(c10d::OpType op, const Tensors& tensors, const Tensor
   return c10::make_intrusive<QueuedWork>(op, outputs, line.stream);
 }
 
-// False: the driver has none. Whatever else goes wrong: peers would take the next for this one.
 bool DriverGroup::give(const Line& line, const c10::Stream& stream, const Give& give) {
   at::NoGradGuard no_grad;
-  try {
-    TORCH_CHECK(stream.device() == line.stream.device(), "the group's captured collectives are of ",
-                line.stream.device(), ", not of ", stream.device());
-    TORCH_CHECK_WITH(DistBackendError, driver().comm_query(line.comm) == BRINGUP_OK, said());
-    const int32_t status = give({driver(), line.comm, handle_of(stream), stream.device()});
-    TORCH_CHECK_WITH(DistBackendError, status == BRINGUP_OK || status == BRINGUP_UNSUPPORTED,
-                     "a collective of the driver: ", said());
-    return status == BRINGUP_OK;
-  } catch (const std::exception& error) {
-    break_off(error.what());
-    throw;
-  }
+  TORCH_CHECK(stream.device() == line.stream.device(), "the group's captured collectives are of ",
+              line.stream.device(), ", not of ", stream.device());
+  TORCH_CHECK_WITH(DistBackendError, driver().comm_query(line.comm) == BRINGUP_OK, said());
+  const int32_t status = give({driver(), line.comm, handle_of(stream), stream.device()});
+  TORCH_CHECK_WITH(DistBackendError, status == BRINGUP_OK || status == BRINGUP_UNSUPPORTED,
+                   "a collective of the driver: ", said());
+  return status == BRINGUP_OK;
 }
 
 void DriverGroup::refuse_broken() {
@@ -245,7 +251,7 @@ void DriverGroup::refuse_broken() {
 
 void DriverGroup::break_off(const std::string& why) {
   const std::lock_guard lock(mutex_);
-  if (why_.empty()) why_ = "this process group cannot go on since an earlier failure: " + why;
+  if (why_.empty()) why_ = after_failure(why);
   for (const auto& line : {line_, captured_}) {
     if (line && line->comm != nullptr) driver().comm_abort(line->comm);
   }

@@ -40,6 +40,9 @@ struct OwnReduction {
   int64_t divisor;
 };
 
+// Also while it is recorded.
+bool is_captured(const c10::Stream& stream);
+
 class DriverGroup {
  public:
   // Returns the driver's status.
@@ -75,7 +78,11 @@ class DriverGroup {
   Line& line(bool is_captured, c10::Device device, std::chrono::milliseconds timeout);
   bringup_comm join(int tag, c10::Device device, std::chrono::milliseconds timeout);
   bringup_comm_id common_id(int tag, std::chrono::milliseconds timeout);
-  bool give(const Line& line, const c10::Stream& stream, const Give& give);
+  WorkPtr queued(c10d::OpType op, const Tensors& tensors, const Tensors& outputs,
+                 std::chrono::milliseconds timeout, const Give& give);
+  static bool give(const Line& line, const c10::Stream& stream, const Give& give);
+  template <class Call>
+  auto or_break(Call call);
   bool is_pending();
   void refuse_broken();
   void break_off(const std::string& why);

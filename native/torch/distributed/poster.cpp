@@ -8,7 +8,7 @@ namespace bringup::distributed {
 
 void Poster::submit(Job job) {
   std::unique_lock lock(mutex_);
-  if (!stopped_ && jobs_.empty() && !busy_ && job.is_ready()) {
+  if (!refusal_ && jobs_.empty() && !busy_ && job.is_ready()) {
     busy_ = true;
     lock.unlock();
     carry_out(job);
@@ -17,9 +17,9 @@ void Poster::submit(Job job) {
     changed_.notify_all();
     return;
   }
-  if (stopped_) {
+  if (refusal_) {
     lock.unlock();
-    job.fail(destroyed_());
+    job.fail(refusal_);
     return;
   }
   jobs_.push_back(std::move(job));
@@ -27,25 +27,32 @@ void Poster::submit(Job job) {
   changed_.notify_all();
 }
 
-void Poster::stop() {
+void Poster::break_off(const std::exception_ptr& cause) {
   std::deque<Job> left;
   {
-    std::unique_lock lock(mutex_);
-    stopped_ = true;
+    const std::lock_guard lock(mutex_);
+    if (!refusal_) refusal_ = make_refusal_(cause);
     left.swap(jobs_);
     changed_.notify_all();
+  }
+  for (Job& job : left) job.fail(refusal_);
+}
+
+void Poster::stop() {
+  break_off(nullptr);
+  {
+    std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return !busy_; });
   }
   if (thread_.joinable()) thread_.join();
-  for (Job& job : left) job.fail(destroyed_());
 }
 
 void Poster::run() {
   pthread_setname_np(pthread_self(), "bringup_c10d");
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return stopped_ || (!jobs_.empty() && !busy_); });
-    if (stopped_) return;
+    changed_.wait(lock, [this] { return refusal_ || (!jobs_.empty() && !busy_); });
+    if (refusal_) return;
     {
       Job job = std::move(jobs_.front());
       jobs_.pop_front();
@@ -62,11 +69,12 @@ void Poster::run() {
 void Poster::carry_out(Job& job) {
   try {
     job.wait();
-  } catch (...) {  // what failed in the stream
-    job.fail(std::current_exception());
-    return;
+    job.post();
+  } catch (...) {
+    const std::exception_ptr error = std::current_exception();
+    job.fail(error);
+    break_off(error);
   }
-  job.post();
 }
 
 }  // namespace bringup::distributed

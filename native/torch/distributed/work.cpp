@@ -16,6 +16,21 @@ bool ends_in_wait(c10d::OpType op) { return c10d::isP2POp(op); }
 
 }  // namespace
 
+std::string after_failure(const std::string& why) {
+  return "this process group cannot go on since an earlier failure: " + why;
+}
+
+std::exception_ptr refusal(const std::exception_ptr& cause) {
+  std::string why = "the process group was destroyed before this collective began";
+  try {
+    if (cause) std::rethrow_exception(cause);
+  } catch (const std::exception& error) {
+    why = after_failure(error.what());
+  }
+  return std::make_exception_ptr(
+      c10::DistBackendError({__func__, __FILE__, __LINE__}, std::move(why)));
+}
+
 c10::intrusive_ptr<Future> new_future(const Tensors& outputs) {
   std::set<c10::DeviceIndex> indices;
   for (const auto& tensor : outputs) indices.insert(tensor.device().index());

@@ -9,6 +9,11 @@ namespace bringup::distributed {
 
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
+// Why a group takes nothing any more; the error of what it is given after `cause`, or after its
+// end.
+std::string after_failure(const std::string& why);
+std::exception_ptr refusal(const std::exception_ptr& cause);
+
 // Of a collective with these results.
 c10::intrusive_ptr<c10::ivalue::Future> new_future(const Tensors& outputs);
 
