@@ -1,5 +1,5 @@
 """Gets what some tests need beyond g++: clang++, compiler and emulator for aarch64, a browser, and
-OpenCL on the processor.
+OpenCL on the processor with CLBlast.
 
 Where it may (as root, on Debian and its like) it installs their packages. Where it may not, or that
 fails, it says so in one line and succeeds: the tests that need them are skipped and name the same
@@ -25,6 +25,7 @@ LIBRARIES = {
     "/etc/OpenCL/vendors/*.icd": "pocl-opencl-icd",
     "/usr/lib/*/libOpenCL.so": "ocl-icd-opencl-dev",
     "/usr/include/CL/cl.h": "opencl-headers",
+    "/usr/lib/*/libclblast.so.1": "libclblast1",
 }
 SECONDS = 900
 

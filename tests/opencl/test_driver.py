@@ -18,12 +18,12 @@ from tests.opencl.driver_program import CALLS
 
 from bringup import devices
 
-# What OpenCL has not: pinned memory, a reset, kernels that report failures, memory with objects,
-# streams that are captured, memory and collectives between processes. PoCL has no priorities.
+# What OpenCL has not: pinned memory, a reset, kernels that report failures, streams that are
+# captured, memory and collectives between processes. PoCL has no priorities.
 ABSENT = {
     "streams.synchronize_device", "streams.priorities", "host.pinned_memory", "device.reset",
-    "host.registered_memory", "copies.rows", "modules.failure", "native.memory", "capture.node",
-    "capture.abort", "capture.waits", "capture.states", "capture.kernels",
+    "host.registered_memory", "copies.rows", "modules.failure", "capture.node", "capture.abort",
+    "capture.waits", "capture.states", "capture.kernels",
     "ipc.both_ways", "ipc.unknown",
     "collectives.ids", "collectives.reductions", "collectives.moves", "collectives.splits",
     "collectives.order", "collectives.absent", "collectives.abort",
@@ -82,14 +82,41 @@ for question, expected in ((0x1090, context), (0x1091, device)):  # CL_QUEUE_CON
     asked = c.c_void_p(queue), question, c.c_size_t(8), c.byref(found), None
     assert opencl.clGetCommandQueueInfo(*asked) == 0
     assert found.value == expected
+there = torch.ones(9, device="ocl")[1:].data_ptr()
+asked = c.c_void_p(torch.ocl.native_handle("memory", address=there)), 0x1103, c.c_size_t(8)
+assert opencl.clGetMemObjectInfo(*asked, c.byref(found), None) == 0  # CL_MEM_HOST_PTR
+assert found.value < there < found.value + (1 << 21)
 try:
-    torch.ocl.native_handle("memory", address=torch.ones(1, device="ocl").data_ptr())
+    torch.ocl.native_handle("memory", address=torch.ones(1).data_ptr())
 except Exception as error:
     print(error)
 """,
         str(library),
     )
-    assert told.startswith("device 'ocl:0' has no native memory: this driver has no native object")
+    assert "is in no allocation" in told
+
+
+def test_what_others_give_a_queue_is_waited_for(library: Path) -> None:
+    program = """
+call("stream_synchronize", 0, None)
+call("stream_wait_for", 0, None, 10**9)
+queue, context = c.c_void_p(), c.c_void_p()
+call("native_handle", 0, None, 3, c.byref(queue))
+call("native_handle", 0, None, 1, c.byref(context))
+opencl = c.CDLL("libOpenCL.so.1")
+opencl.clCreateUserEvent.restype = c.c_void_p
+for _ in range(2):  # also behind a former question
+    event = c.c_void_p(opencl.clCreateUserEvent(context, None))
+    assert opencl.clEnqueueBarrierWithWaitList(queue, 1, c.byref(event), None) == 0
+    call("stream_query", 0, None, gives="NOT_READY")
+    call("stream_wait_for", 0, None, 10**6, gives="TIMEOUT")
+    assert opencl.clSetUserEventStatus(event, 0) == 0
+    call("stream_wait_for", 0, None, 60 * 10**9)
+    while table.function("stream_query")(0, None) != 0:
+        pass
+print("done")
+"""
+    assert output_of(CALLS + program, str(library), BRINGUP_OPENCL_MEMORY="coarse") == "done"
 
 
 @pytest.fixture(scope="session")

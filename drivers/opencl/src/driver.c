@@ -401,7 +401,6 @@ static int32_t device_props(int32_t device, bringup_device_props* props) {
   return BRINGUP_OK;
 }
 
-/* Memory has no objects here: an address is shared virtual memory, and no cl_mem. */
 static int32_t native_handle(int32_t device, bringup_stream stream, int32_t kind, void** handle) {
   TRY(usable_device(device));
   switch (kind) {
@@ -413,8 +412,11 @@ static int32_t native_handle(int32_t device, bringup_stream stream, int32_t kind
       return BRINGUP_OK;
     case BRINGUP_NATIVE_QUEUE:
       TRY(stream_of(device, &stream));
+      stream->lent = 1;
       *handle = stream->queue;
       return BRINGUP_OK;
+    case BRINGUP_NATIVE_MEMORY:
+      return memory_object(*handle, handle);
     default:
       return fail(BRINGUP_UNSUPPORTED, "this driver has no native object of kind %d", kind);
   }

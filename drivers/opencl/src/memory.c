@@ -8,6 +8,7 @@ typedef struct allocation {
   const char* base;
   size_t bytes;
   int32_t device;
+  cl_mem object; /* for libraries that take no addresses; NULL until it is asked for */
 } allocation;
 
 /* OpenCL promises more memory than there is, has no query for what is free, and cannot say whose
@@ -34,6 +35,14 @@ static size_t place_of(const void* address) {
   return first;
 }
 
+/* The allocation that an address is in, or NULL. Under the lock. */
+static allocation* containing(const void* address) {
+  const size_t place = place_of(address);
+  allocation* in_front = place > 0 ? &memory.all[place - 1] : NULL;
+  if (in_front == NULL) return NULL;
+  return (size_t)((const char*)address - in_front->base) < in_front->bytes ? in_front : NULL;
+}
+
 /* Under the lock. */
 static void* take(int32_t device, size_t bytes) {
   if (memory.count == memory.room) {
@@ -48,7 +57,7 @@ static void* take(int32_t device, size_t bytes) {
   if (address == NULL) return NULL;
   allocation* place = &memory.all[place_of(address)];
   memmove(place + 1, place, (size_t)(memory.all + memory.count - place) * sizeof *place);
-  *place = (allocation){address, bytes, device};
+  *place = (allocation){address, bytes, device, NULL};
   memory.count++;
   memory.used[device] += bytes;
   return address;
@@ -82,7 +91,9 @@ int32_t mem_free(int32_t device, void* address) {
   const size_t place = place_of(address);
   allocation* found = place > 0 ? &memory.all[place - 1] : NULL;
   const int known = found != NULL && found->base == address && found->device == device;
+  cl_mem object = NULL;
   if (known) {
+    object = found->object;
     memory.used[device] -= found->bytes;
     memmove(found, found + 1, (memory.count - place) * sizeof *found);
     memory.count--;
@@ -90,8 +101,29 @@ int32_t mem_free(int32_t device, void* address) {
   }
   pthread_mutex_unlock(&memory.lock);
   NEED(known, "%p is no allocation of device %d", address, device);
+  if (object != NULL) clReleaseMemObject(object);
   clSVMFree(opencl.context, address);
   return BRINGUP_OK;
+}
+
+/* Under the lock. */
+static int32_t make_object(allocation* of) {
+  cl_int code = CL_SUCCESS;
+  if (of->object != NULL) return BRINGUP_OK;
+  of->object = clCreateBuffer(opencl.context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, of->bytes,
+                              (void*)of->base, &code);
+  return code == CL_SUCCESS ? BRINGUP_OK : fail_cl("clCreateBuffer", code);
+}
+
+int32_t memory_object(const void* address, void** object) {
+  pthread_mutex_lock(&memory.lock);
+  allocation* found = containing(address);
+  const int32_t status = found == NULL
+                             ? fail(BRINGUP_UNSUPPORTED, "%p is in no allocation", address)
+                             : make_object(found);
+  if (status == BRINGUP_OK) *object = found->object;
+  pthread_mutex_unlock(&memory.lock);
+  return status;
 }
 
 int32_t mem_info(int32_t device, size_t* free_bytes, size_t* total_bytes) {
@@ -107,15 +139,12 @@ int32_t pointer_info(const void* address, bringup_pointer_info* info) {
   TRY(usable());
   bringup_pointer_info found = {.struct_size = info->struct_size, .device = -1};
   pthread_mutex_lock(&memory.lock);
-  const size_t place = place_of(address);
-  if (place > 0) {
-    const allocation* in_front = &memory.all[place - 1];
-    if ((size_t)((const char*)address - in_front->base) < in_front->bytes) {
-      found.kind = BRINGUP_POINTER_DEVICE;
-      found.device = in_front->device;
-      found.base = (void*)in_front->base;
-      found.bytes = in_front->bytes;
-    }
+  const allocation* in = containing(address);
+  if (in != NULL) {
+    found.kind = BRINGUP_POINTER_DEVICE;
+    found.device = in->device;
+    found.base = (void*)in->base;
+    found.bytes = in->bytes;
   }
   pthread_mutex_unlock(&memory.lock);
   give(info, &found, sizeof found);

@@ -24,6 +24,7 @@ struct bringup_stream_s {
   int has_host_thread, stopping;
   host_work *first, *last;
   _Atomic uint64_t given, done;    /* how often it was flushed, and before the last wait */
+  _Atomic int lent;                /* others have the queue: it may have work that is not counted */
   cl_event asked;                  /* stream_query's marker, under `lock`; NULL: none */
   uint64_t asked_at;               /* what was given in front of it */
   uint64_t work_number, recording; /* of the profiler, under its lock */
@@ -99,6 +100,9 @@ OF_TABLE(profiler_start); OF_TABLE(profiler_stop); OF_TABLE(profiler_read);
 /* --- memory.c. Not flushed. `event` may be NULL. */
 int32_t enqueue_copy(bringup_stream stream, void* dst, const void* src, size_t bytes,
                      cl_event* event);
+
+/* A cl_mem over the whole allocation that `address` is in; it lives as long. */
+int32_t memory_object(const void* address, void** object);
 
 /* --- streams.c */
 int32_t open_stream(bringup_stream stream, int32_t device, int32_t priority);

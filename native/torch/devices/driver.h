@@ -77,6 +77,10 @@ struct Grid {
 void launch_kernel(const LastingKernel& lasting, runtime::LaunchBlock block, const Grid& grid,
                    c10::DeviceIndex device);
 
+// The same of a host entry alone, by its arguments.
+void call_host_entry(const runtime::Kernel& kernel, void** args, int32_t count,
+                     c10::DeviceIndex device, const char* operator_name);
+
 // Calls a host entry for tensors on a device of torch's CUDA backend, which is no driver's: here
 // and now, with that device current and the handle of torch's current stream.
 void call_on_cuda(const LastingKernel& lasting, void** args, int32_t count, c10::Device device);

@@ -121,14 +121,6 @@ class DeviceWorkspace final : public runtime::WorkspaceSource {
   std::vector<at::DataPtr> held_;
 };
 
-void call_host_entry(const runtime::Kernel& kernel, runtime::LaunchBlock& block,
-                     c10::DeviceIndex device, const char* operator_name) {
-  DeviceWorkspace workspace(current_stream(device));
-  const runtime::HostContext context({12 /* kDLExtDev */, device}, current_driver_stream(device), 0,
-                                     1, &workspace);
-  call_kernel(kernel.run, block.args(), block.size(), context.get(), operator_name);
-}
-
 void launch_with_values(const LastingKernel& lasting, void* const* args, c10::DeviceIndex device) {
   const bringup_driver& driver = *active_driver();
   check_takes_values(*lasting.kernel, lasting.name);
@@ -283,6 +275,15 @@ void call_on_cuda(const LastingKernel& lasting, void** args, int32_t count, c10:
   call_kernel(lasting.kernel->run, args, count, context.get(), lasting.name);
 }
 
+void call_host_entry(const runtime::Kernel& kernel, void** args, int32_t count,
+                     c10::DeviceIndex device, const char* operator_name) {
+  const ProfiledWork work(ProfiledHostEntry{operator_name}, current_stream(device));
+  DeviceWorkspace workspace(current_stream(device));
+  const runtime::HostContext context({12 /* kDLExtDev */, device}, current_driver_stream(device), 0,
+                                     1, &workspace);
+  call_kernel(kernel.run, args, count, context.get(), operator_name);
+}
+
 void launch_kernel(const LastingKernel& lasting, runtime::LaunchBlock block, const Grid& grid,
                    c10::DeviceIndex device) {
   if (launched_by_driver(*lasting.kernel)) {
@@ -293,8 +294,7 @@ void launch_kernel(const LastingKernel& lasting, runtime::LaunchBlock block, con
       launch_device_code(lasting, std::move(block), grid, device);
     }
   } else {
-    const ProfiledWork work(ProfiledHostEntry{lasting.name}, current_stream(device));
-    call_host_entry(*lasting.kernel, block, device, lasting.name);
+    call_host_entry(*lasting.kernel, block.args(), block.size(), device, lasting.name);
   }
   if (g_launch_blocking) synchronize_current_stream(device);
 }

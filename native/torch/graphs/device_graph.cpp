@@ -45,10 +45,9 @@ DeviceGraph::DeviceGraph(c10::DeviceIndex device, const std::vector<std::unique_
                          "bringup/driver.h)");
   }
   try {
-    check_driver(driver.graph_create(device, &graph_), "creating a device graph");
     build(nodes);
   } catch (...) {
-    if (graph_ != nullptr) driver.graph_destroy(graph_);
+    destroy_parts();
     throw;
   }
 }
@@ -56,12 +55,34 @@ DeviceGraph::DeviceGraph(c10::DeviceIndex device, const std::vector<std::unique_
 DeviceGraph::~DeviceGraph() {
   if (in_forked_child()) return;  // the parent has it
   wait();
-  active_driver()->graph_destroy(graph_);
+  destroy_parts();
+}
+
+void DeviceGraph::destroy_parts() noexcept {
+  for (const Part& part : parts_) {
+    if (part.graph != nullptr) active_driver()->graph_destroy(part.graph);
+  }
+}
+
+bringup_graph DeviceGraph::graph() {
+  if (parts_.empty() || parts_.back().graph == nullptr) {
+    bringup_graph made = nullptr;
+    check_driver(active_driver()->graph_create(device(), &made), "creating a device graph");
+    parts_.push_back({made, nullptr});
+    kernel_count_ = 0;
+  }
+  return parts_.back().graph;
+}
+
+// Nodes that one launch makes.
+void DeviceGraph::add_kernel(size_t first, size_t last) {
+  const Place place{graph(), kernel_count_++};
+  for (size_t i = first; i < last; ++i) kernels_.emplace(i, place);
 }
 
 void DeviceGraph::build(const std::vector<std::unique_ptr<Node>>& nodes) {
   const bringup_driver& driver = *active_driver();
-  check_driver(driver.graph_add_host_func(graph_, &begin, this), "building a device graph");
+  check_driver(driver.graph_add_host_func(graph(), &begin, this), "building a device graph");
   size_t first = 0;
   for (size_t i = 0; i < nodes.size(); ++i) {
     if (!nodes[i]->runs_on_device()) continue;
@@ -81,18 +102,19 @@ void DeviceGraph::add_to_driver(size_t number) {
   const bringup_driver& driver = *active_driver();
   const Node& node = *nodes_[number];
   if (const auto copy = node.device_copy()) {
-    return check_driver(driver.graph_add_copy(graph_, BRINGUP_DEVICE_TO_DEVICE, copy->target,
+    return check_driver(driver.graph_add_copy(graph(), BRINGUP_DEVICE_TO_DEVICE, copy->target,
                                               copy->source, copy->bytes),
                         node.op().c_str());
   }
-  if (const ForeignNode* call = node.captured_call()) return call->add_to(graph_, device());
+  if (const ForeignNode* call = node.captured_call()) return call->add_to(graph(), device());
+  if (const KernelNode* call = node.host_entry()) return parts_.push_back({nullptr, call});
   if (const bringup_launch* launch = node.device_launch()) {
-    check_driver(driver.graph_add_kernel(graph_, launch), launch->name);
+    check_driver(driver.graph_add_kernel(graph(), launch), launch->name);
   } else {
     const bringup_launch_values_args* values = node.device_values();
-    check_driver(driver.graph_add_values(graph_, values), values->name);
+    check_driver(driver.graph_add_values(graph(), values), values->name);
   }
-  kernels_.emplace(number, kernel_count_++);
+  add_kernel(number, number + 1);
 }
 
 size_t DeviceGraph::end_of_list(size_t first) const {
@@ -147,35 +169,35 @@ void DeviceGraph::add_list(size_t first, size_t last) {
   if (nodes_[first]->device_values() != nullptr) {
     const PlainLaunch values = values_of(list);
     const bringup_launch_values_args arguments = values.arguments();
-    check_driver(driver.graph_add_values(graph_, &arguments), op.c_str());
+    check_driver(driver.graph_add_values(graph(), &arguments), op.c_str());
   } else {
-    check_driver(driver.graph_add_kernel(graph_, &launch_of(list)), op.c_str());
+    check_driver(driver.graph_add_kernel(graph(), &launch_of(list)), op.c_str());
   }
-  const int32_t number = kernel_count_++;
-  for (size_t i = first; i < last; ++i) kernels_.emplace(i, number);
+  add_kernel(first, last);
 }
 
 void DeviceGraph::update_list(List& list) {
   const bringup_driver& driver = *active_driver();
   const std::string& op = nodes_[list.first]->op();
-  const int32_t number = kernels_.at(list.first);
+  const auto [graph, number] = kernels_.at(list.first);
   if (nodes_[list.first]->device_values() == nullptr) {
-    return check_driver(driver.graph_update_kernel(graph_, number, &launch_of(list)), op.c_str());
+    return check_driver(driver.graph_update_kernel(graph, number, &launch_of(list)), op.c_str());
   }
   const PlainLaunch values = values_of(list);
   const bringup_launch_values_args arguments = values.arguments();
-  check_driver(driver.graph_update_values(graph_, number, &arguments), op.c_str());
+  check_driver(driver.graph_update_values(graph, number, &arguments), op.c_str());
 }
 
 void DeviceGraph::add_span(size_t first, size_t last) {
   if (first == last) return;
   spans_.push_back(std::make_unique<Span>(Span{this, first, last}));
-  check_driver(active_driver()->graph_add_host_func(graph_, &run_span, spans_.back().get()),
+  check_driver(active_driver()->graph_add_host_func(graph(), &run_span, spans_.back().get()),
                "building a device graph");
 }
 
 bool DeviceGraph::copies_arguments(size_t node) const {
-  if (nodes_[node]->device_values() != nullptr) return true;
+  if (nodes_[node]->device_values() != nullptr || nodes_[node]->host_entry() != nullptr)
+    return true;
   return nodes_[node]->device_launch() != nullptr &&
          active_driver()->graph_update_kernel != nullptr;
 }
@@ -184,13 +206,14 @@ void DeviceGraph::update(size_t node) {
   const auto has = [&](const auto& list) { return list->first <= node && node < list->last; };
   const auto found = std::find_if(lists_.begin(), lists_.end(), has);
   if (found != lists_.end()) return update_list(**found);
+  if (nodes_[node]->host_entry() != nullptr) return;  // it has them
   const bringup_driver& driver = *active_driver();
+  const auto [graph, number] = kernels_.at(node);
   if (const bringup_launch_values_args* values = nodes_[node]->device_values()) {
-    return check_driver(driver.graph_update_values(graph_, kernels_.at(node), values),
-                        values->name);
+    return check_driver(driver.graph_update_values(graph, number, values), values->name);
   }
   const bringup_launch* launch = nodes_[node]->device_launch();
-  check_driver(driver.graph_update_kernel(graph_, kernels_.at(node), launch), launch->name);
+  check_driver(driver.graph_update_kernel(graph, number, launch), launch->name);
 }
 
 void DeviceGraph::run_alone(size_t number) {
@@ -203,6 +226,8 @@ void DeviceGraph::run_alone(size_t number) {
                  "a copy of a captured graph");
   } else if (const ForeignNode* call = node.captured_call()) {
     call->call_again();
+  } else if (const KernelNode* entry = node.host_entry()) {
+    entry->call_host_entry();
   } else if (const bringup_launch_values_args* values = node.device_values()) {
     check_driver(driver.launch_values(device(), stream, values), values->name);
   } else {
@@ -263,16 +288,30 @@ void DeviceGraph::launch(bool validating, std::optional<uint64_t> number) {
         driver.host_func(device(), current_driver_stream(device()), &begin_numbered, &numbered),
         "launching a captured graph");
   }
-  {
-    const ProfiledWork work("captured graph", current_stream(device()));
-    check_driver(driver.graph_launch(graph_, current_driver_stream(device())),
-                 "launching a captured graph");
+  std::exception_ptr failed;
+  try {
+    launch_parts();
+  } catch (...) {
+    failed = std::current_exception();
   }
   try {
     work_->extend();
   } catch (...) {
     wait_for_everything();  // it was launched, and its event does not tell of it
     throw;
+  }
+  if (failed) std::rethrow_exception(failed);
+}
+
+void DeviceGraph::launch_parts() {
+  const ProfiledWork work("captured graph", current_stream(device()));
+  for (const Part& part : parts_) {
+    if (part.host_entry != nullptr) {
+      part.host_entry->call_host_entry();
+    } else {
+      check_driver(active_driver()->graph_launch(part.graph, current_driver_stream(device())),
+                   "launching a captured graph");
+    }
   }
 }
 

@@ -94,6 +94,21 @@ class DeviceGraph {
   size_t end_of_list(size_t first) const;
   void add_list(size_t first, size_t last);
   void add_to_driver(size_t number);
+  // The driver's graph that nodes are added to now, the last part.
+  bringup_graph graph();
+  void add_kernel(size_t first, size_t last);
+  void launch_parts();
+  void destroy_parts() noexcept;
+  // The driver's graph, or a host entry between two of them.
+  struct Part {
+    bringup_graph graph = nullptr;
+    const KernelNode* host_entry = nullptr;
+  };
+  // A kernel, by the number that it has in a graph.
+  struct Place {
+    bringup_graph graph;
+    int32_t number;
+  };
   // Consecutive nodes as one launch of kernel.h's form; of plain values nothing is kept.
   struct List {
     size_t first;
@@ -121,9 +136,9 @@ class DeviceGraph {
   std::array<Numbered, StagedChanges::kMostAhead> numbered_{};  // of launches, in turn
   const std::vector<std::unique_ptr<Node>>& nodes_;
   std::vector<std::unique_ptr<Span>> spans_;
-  bringup_graph graph_ = nullptr;
-  std::unordered_map<size_t, int32_t> kernels_;  // the driver's numbers of nodes
-  int32_t kernel_count_ = 0;
+  std::vector<Part> parts_;                    // in the order of a launch
+  std::unordered_map<size_t, Place> kernels_;  // of nodes
+  int32_t kernel_count_ = 0;                   // of the last part
   std::vector<std::unique_ptr<List>> lists_;
   std::atomic<bool> validating_{false};
   bool failed_ = false;  // the launch that runs now; only its thread looks

@@ -61,14 +61,9 @@ KernelNode::KernelNode(std::string op, std::string scope, Call call)
 
 void KernelNode::start_on_device(c10::DeviceIndex device) {
   const auto& kernel = packed_.kernel;
-  if (!launched_by_driver(*kernel)) {
-    throw CaptureFailure(
-        op() +
-        " is a host entry that launches for itself: only device code can be a node of "
-        "a device graph. Build its kernel with kind=\"device\"");
-  }
-  if (kernel->values != nullptr) check_takes_values(*kernel, op().c_str());
   device_ = device;
+  if (!launched_by_driver(*kernel)) return;
+  if (kernel->values != nullptr) check_takes_values(*kernel, op().c_str());
   const bringup_kernel_fn fn = device_function(kernel, device);
   if (kernel->values != nullptr) return lower_values(fn);
   launch_.struct_size = sizeof(launch_);
@@ -88,6 +83,11 @@ void KernelNode::lower_values(bringup_kernel_fn fn) {
   const char* reason = packed_.kernel->values->lower(args_.data(), context.get(), values_);
   TORCH_CHECK(reason == nullptr, op(), ": ", reason);
   values_launch_ = values_.arguments(fn, op().c_str());
+}
+
+void KernelNode::call_host_entry() const {
+  torch_ext::call_host_entry(*packed_.kernel, packed_.block.args(), packed_.block.size(), device_,
+                             op().c_str());
 }
 
 void KernelNode::run(Replay& replay) {

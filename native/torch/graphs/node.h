@@ -72,6 +72,7 @@ void visit_arguments(const c10::FunctionSchema& schema, const std::vector<c10::I
                      const AccessVisitor& visit);
 
 class ForeignNode;
+class KernelNode;
 class SavedContent;
 
 class Node {
@@ -97,9 +98,11 @@ class Node {
   virtual const PackedCall* listed_call() const { return nullptr; }
   // The same for a call that starts its work itself, which the driver captures.
   virtual const ForeignNode* captured_call() const { return nullptr; }
+  // The same for a host entry, which gives the stream its work itself, at each launch.
+  virtual const KernelNode* host_entry() const { return nullptr; }
   bool runs_on_device() const {
     return device_launch() != nullptr || device_values() != nullptr || device_copy().has_value() ||
-           captured_call() != nullptr;
+           captured_call() != nullptr || host_entry() != nullptr;
   }
 
   // "kernel", "operator", "constant" or "event".
@@ -163,9 +166,11 @@ class KernelNode final : public Node {
 
   KernelNode(std::string op, std::string scope, Call call);
 
-  // Makes it a launch of device code: the driver starts it, `run` does not. CaptureFailure where
-  // the driver does not start such a kernel.
+  // Makes it a launch of device code: the driver starts it, `run` does not. A host entry starts
+  // its work itself.
   void start_on_device(c10::DeviceIndex device);
+  // Calls the host entry, which gives work to the current stream.
+  void call_host_entry() const;
 
   void run(Replay& replay) override;
   const bringup_launch* device_launch() const override {
@@ -176,6 +181,9 @@ class KernelNode final : public Node {
   }
   const PackedCall* listed_call() const override {
     return packed_.listed != nullptr ? &packed_ : nullptr;
+  }
+  const KernelNode* host_entry() const override {
+    return device_ >= 0 && !launched_by_driver(*packed_.kernel) ? this : nullptr;
   }
   bool updatable() const override { return true; }
   std::optional<Draws> draws() const override { return call_.draws; }

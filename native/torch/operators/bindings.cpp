@@ -1,6 +1,7 @@
 // bringup._native._torch.operators: what src/bringup/ops needs to register kernels for operators
 // that exist.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -19,13 +20,15 @@ struct OperatorKernelHandle {
 
 OperatorKernelHandle register_operator(const std::string& name, const std::string& overload,
                                        OperatorKernelKind kind, const std::vector<int>& strided,
-                                       bool takes_views, bool random, nb::object plan) {
+                                       bool takes_views, bool random, nb::object plan,
+                                       std::optional<OperatorKernelHandle> behind) {
   const auto handle =
       c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
   auto made = std::make_unique<OperatorKernel>(handle, kind, strided, random);
   made->takes_views = takes_views;
   made->compile = plan.release().ptr();
-  return {&register_operator_kernel(std::move(made))};
+  return {behind ? &put_in_front(*behind->kernel, std::move(made))
+                 : &register_operator_kernel(std::move(made))};
 }
 
 }  // namespace
@@ -45,7 +48,7 @@ void bind_operators(nanobind::module_& module) {
            [](const OperatorKernelHandle& self) { remove_operator_kernel(*self.kernel); });
   module.def("register", &register_operator, nb::kw_only(), nb::arg("name"), nb::arg("overload"),
              nb::arg("kind"), nb::arg("strided"), nb::arg("takes_views"), nb::arg("random"),
-             nb::arg("plan"));
+             nb::arg("plan"), nb::arg("behind"));
 }
 
 }  // namespace bringup::torch_ext

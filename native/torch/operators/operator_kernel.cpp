@@ -382,12 +382,25 @@ std::optional<OperatorLaunch> prepare(const OperatorKernel& kernel,
 
 std::optional<OperatorLaunch> prepare_launch(const OperatorKernel& kernel,
                                              c10::ArrayRef<c10::IValue> arguments) {
+  const OperatorKernel* front = kernel.front.load(std::memory_order_acquire);
+  if (front != nullptr && kernel.enabled.load(std::memory_order_relaxed)) {
+    if (auto launch = prepare(*front, arguments, {}, false)) return launch;
+  }
   return prepare(kernel, arguments, {}, false);
 }
 
-// A tensor of the host may hold another number at a replay, which a launch block does not read.
 std::optional<PackedCall> OperatorKernel::pack(c10::ArrayRef<c10::IValue> inputs,
                                                c10::ArrayRef<at::Tensor> outputs) const {
+  const OperatorKernel* first = front.load(std::memory_order_acquire);
+  if (first != nullptr && first->enabled.load(std::memory_order_relaxed)) {
+    if (auto call = first->pack_alone(inputs, outputs)) return call;
+  }
+  return pack_alone(inputs, outputs);
+}
+
+// A tensor of the host may hold another number at a replay, which a launch block does not read.
+std::optional<PackedCall> OperatorKernel::pack_alone(c10::ArrayRef<c10::IValue> inputs,
+                                                     c10::ArrayRef<at::Tensor> outputs) const {
   for (const c10::IValue& value : inputs) {
     if (!is_host_number(value)) continue;
     if (!value.toTensor().unsafeGetTensorImpl()->is_wrapped_number()) return std::nullopt;
@@ -407,9 +420,12 @@ void OperatorKernel::check_captured(c10::ArrayRef<c10::IValue> inputs,
 runtime::LaunchBlock OperatorKernel::pack_again(c10::ArrayRef<c10::IValue> inputs,
                                                 c10::ArrayRef<at::Tensor> outputs,
                                                 const PackedCall& captured) const {
-  auto call = pack(inputs, outputs);
-  if (call && call->kernel == captured.kernel && call->grid == captured.grid) {
-    return std::move(call->block);
+  for (const OperatorKernel* one : {static_cast<const OperatorKernel*>(front.load()), this}) {
+    if (one == nullptr) continue;
+    auto call = one->pack_alone(inputs, outputs);
+    if (call && call->kernel == captured.kernel && call->grid == captured.grid) {
+      return std::move(call->block);
+    }
   }
   raise_error(ErrorClass::kContract,
               name +
@@ -546,7 +562,15 @@ OperatorKernel& register_operator_kernel(std::unique_ptr<OperatorKernel> made) {
   return kernel;
 }
 
+OperatorKernel& put_in_front(OperatorKernel& behind, std::unique_ptr<OperatorKernel> kernel) {
+  kernel->is_front = true;
+  OperatorKernel& made = *kernel.release();  // calls and graphs refer to it
+  behind.front.store(&made, std::memory_order_release);
+  return made;
+}
+
 void remove_operator_kernel(OperatorKernel& kernel) {
+  if (kernel.is_front) return kernel.enabled.store(false);
   if (close(kernel)) restore_fallback(kernel.handle.operator_name());
 }
 

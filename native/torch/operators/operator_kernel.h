@@ -75,6 +75,9 @@ struct OperatorKernel final : KernelRecord {
                                   const PackedCall& captured) const override;
   void check_captured(c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<at::Tensor> outputs,
                       const PackedCall& captured) const override;
+  // The same without what is in front of it.
+  std::optional<PackedCall> pack_alone(c10::ArrayRef<c10::IValue> inputs,
+                                       c10::ArrayRef<at::Tensor> outputs) const;
   // Whether it is passed as it lies in memory, however that is.
   bool takes_any_layout(size_t argument) const { return (any_layout >> argument & 1) != 0; }
 
@@ -89,7 +92,10 @@ struct OperatorKernel final : KernelRecord {
   int32_t generator = -1;     // an argument, or -1
   int32_t training = -1;      // likewise: it draws only where this one is not false
   bool draws;                 // gets seed and offset, in the generator's place or behind all others
-  FallbackRecord& record;     // counts
+  // A host entry that has the calls which it takes, and lives as long; null: none.
+  std::atomic<OperatorKernel*> front{nullptr};
+  bool is_front = false;
+  FallbackRecord& record;  // counts
 
   mutable std::mutex mutex;  // of what follows
   mutable std::vector<std::string> strings;
@@ -134,6 +140,8 @@ void check_fits(const OperatorKernel& kernel, const at::Tensor& result, c10::Int
 // Puts a kernel into the dispatcher, before the kit's fallback. Raises where another library has
 // one.
 OperatorKernel& register_operator_kernel(std::unique_ptr<OperatorKernel> kernel);
+// Puts one in front of `behind`, which has what it does not take, in the place of a former one.
+OperatorKernel& put_in_front(OperatorKernel& behind, std::unique_ptr<OperatorKernel> kernel);
 // Takes it out again; the fallback is there as before. Nothing if it was taken out already.
 void remove_operator_kernel(OperatorKernel& kernel);
 // Whether an overload of the operator, in-place forms included, has an enabled kernel; whether any

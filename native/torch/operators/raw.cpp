@@ -272,11 +272,15 @@ class Packer {
   c10::SmallVector<at::Tensor, 2> written_;
 };
 
-// Whether the size of a kernel with plain values says so.
+// Whether the size of a kernel with plain values says so, or the kernel's own library.
 bool is_taken(OperatorLaunch& launch) {
   const runtime::Kernel& kernel = *launch.variant->kernel;
-  if (kernel.values == nullptr) return true;
-  const runtime::HostContext context({12 /* kDLExtDev */, launch.device});
+  const runtime::HostContext context({12 /* kDLExtDev */, launch.device},
+                                     current_driver_stream(launch.device));
+  if (kernel.values == nullptr) {
+    return kernel.can_implement == nullptr ||
+           kernel.can_implement(launch.block.args(), launch.block.size(), context.get()) == nullptr;
+  }
   const int64_t blocks = kernel.values->blocks(launch.block.args(), context.get());
   launch.empty = blocks == 0;
   return blocks >= 0;

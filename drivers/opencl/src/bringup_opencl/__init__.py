@@ -43,16 +43,17 @@ def load() -> dict[str, OperatorKernel]:
         The handle of each operator, by its name.
 
     Raises:
-        DeviceError: no driver is loaded, or other code has a kernel for one of the operators.
+        DeviceError: no driver is loaded, other code has a kernel for one of the operators, or there
+            is no such library as BRINGUP_OPENCL_BLAS wants.
     """
-    from bringup_opencl._load import TABLE  # with torch, which finding the driver does not need
+    from bringup_opencl import _load  # with torch, which finding the driver does not need
 
-    loaded: dict[str, OperatorKernel] = TABLE.load()
+    loaded: dict[str, OperatorKernel] = _load.load()
     return loaded
 
 
 def unload() -> None:
     """Take all of them out again: the operators fall back as before."""
-    from bringup_opencl._load import TABLE
+    from bringup_opencl import _load
 
-    TABLE.unload()
+    _load.unload()

@@ -36,6 +36,7 @@ Form: TypeAlias = Literal["host", "device", "values"]  # in which a raw kernel i
 
 _lock = threading.Lock()
 _registered: dict[str, OperatorKernel] = {}  # by overload
+_in_front: dict[str, OperatorKernel] = {}  # of one of these, the host entry that is asked first
 
 
 class OperatorKernel:
@@ -45,11 +46,12 @@ class OperatorKernel:
         operators: the overloads, "aten::gelu", "aten::gelu.out", ...
     """
 
-    def __init__(self, where: str, handles: Mapping[str, Any]) -> None:
+    def __init__(self, where: str, handles: Mapping[str, Any], host: bool = False) -> None:
         """Keep what `devices.kernel` declared at `where`; `handles`: registrations by overload."""
         self.operators: tuple[str, ...] = tuple(handles)
         self._where = where
         self._handles = dict(handles)
+        self._host = host
 
     @property
     def enabled(self) -> bool:
@@ -90,9 +92,15 @@ class OperatorKernel:
     def _take_out(self, operators: Sequence[str]) -> None:
         for name in operators:
             handle = self._handles.pop(name, None)
-            if handle is not None:
-                handle.remove()
+            if handle is None:
+                continue
+            handle.remove()
+            if _in_front.get(name) is self:
+                del _in_front[name]
+            else:
                 _registered.pop(name, None)
+                if front := _in_front.get(name):
+                    front._take_out([name])
 
     def __repr__(self) -> str:
         state = "enabled" if self.enabled else "disabled" if self._handles else "closed"
@@ -168,7 +176,9 @@ def kernel(
             but these run. 0 and less as for `grid`.
         host: of a raw kernel, whether it runs on the host and starts work on the device itself, by
             a vendor's library, in the stream that `ctx->stream` is. Then it is built for the host,
-            and `source` can be a library that is built already.
+            and `source` can be a library that is built already. Where the operator has a kernel of
+            device code, it goes in front of that one, which has the calls that it does not take (by
+            dtype, or by its `bringup_can_implement`) and with which it is closed.
         random: whether a source draws random numbers though its operator takes no generator. Where
             it takes one, or this is so, a call takes one offset of the device's generator (none
             where its `training` or `train` is False), and the kernel gets, in the generator's place
@@ -240,8 +250,9 @@ def _register(
     ]
     places = [_strided(operator, one, declaration.kind, strided) for one in family]
     handles: dict[str, Any] = {}
+    host = declaration.source is not None and declaration.source.kind == "host"
     with _lock:
-        _replace(operator, [one.qualified_name for one in family], where, caller)
+        _replace(operator, [one.qualified_name for one in family], where, caller, host)
         try:
             for (one, planner), any_layout in zip(planners, places, strict=True):
                 handles[one.qualified_name] = native.register(
@@ -252,20 +263,30 @@ def _register(
                     takes_views=declaration.takes_views,
                     random=declaration.random,
                     plan=planner,
+                    behind=known._handles[one.qualified_name]
+                    if (known := _registered.get(one.qualified_name))
+                    else None,
                 )
         except RuntimeError as error:
             for handle in handles.values():
                 handle.remove()
             raise DeviceError(str(error)) from None
-        made = OperatorKernel(where, handles)
+        made = OperatorKernel(where, handles, host)
         for name in handles:
-            _registered[name] = made
+            (_in_front if name in _registered else _registered)[name] = made
     return made
 
 
-def _replace(operator: str, names: Sequence[str], where: str, caller: FrameType) -> None:
-    """Take out what is registered for these overloads."""
-    former = {id(known): known for name in names if (known := _registered.get(name))}
+def _replace(
+    operator: str, names: Sequence[str], where: str, caller: FrameType, host: bool
+) -> None:
+    """Take out what is registered for these overloads, of host entries alone for another one."""
+    former = {
+        id(known): known
+        for name in names
+        for there in (_in_front, _registered)
+        if (known := there.get(name)) and (known._host or not host)
+    }
     for known in former.values():
         if known._where != where:
             warnings.warn_explicit(

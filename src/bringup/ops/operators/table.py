@@ -34,6 +34,7 @@ class Operator:
         args: of a raw kernel with plain values, what it is called with.
         grid: its blocks.
         block: the threads of a block.
+        host: of a raw kernel, whether it is a host entry.
 
     Examples:
         >>> from bringup import devices
@@ -53,6 +54,7 @@ class Operator:
     args: str | None = None
     grid: str | Sequence[str] = "1"
     block: int | Sequence[int] = 1
+    host: bool = False
 
 
 class OperatorTable:
@@ -135,5 +137,6 @@ class OperatorTable:
             strided=operator.strided,
             flags=flags,
             args=operator.args,
+            host=operator.host,
             **size,  # type: ignore[arg-type]
         )

@@ -332,6 +332,85 @@ def test_a_host_entry_puts_a_library_behind_an_operator(tmp_path: Path, host_cod
     assert "a library that starts work itself needs host=True" in said[6]
 
 
+IN_FRONT = """
+import torch
+from bringup import devices, graphs, jit
+devices.load_driver("sim")
+text = '''
+#include "bringup/kernel.h"
+const char* bringup_can_implement(void** args, int32_t n, const bringup_ctx* ctx) {
+  return ((const DLTensor*)args[0])->shape[0] == 3 ? 0 : "another size";
+}
+int run(void** args, int32_t n, const bringup_ctx* ctx) {
+  const float* x = (const float*)((const DLTensor*)args[0])->data;
+  float* out = (float*)((DLTensor*)args[1])->data;
+  for (int i = 0; i < 3; ++i) out[i] = 10 * x[i];  // which shows that it ran
+  if (x[0] < 0) ctx->set_error(ctx, "below zero");
+  return x[0] < 0;
+}
+'''
+source = jit.Source(text=text, name="front.c")
+options = {"source": source, "kind": "raw", "host": True, "supports": (torch.float32,)}
+x, other = torch.arange(1.0, 4.0, device="npu"), torch.arange(4.0, device="npu")
+
+def told():
+    return [int(torch.neg(of)[1]) for of in (x, other, x.int())]
+
+def declared():
+    numbers = ("floating", "integral")
+    return devices.kernel("aten::neg", expression="-self", supports=numbers)
+
+behind, front = declared(), devices.kernel("aten::neg", **options)
+devices.set_fallback_policy("forbid")
+print(told())
+with front.disabled():
+    print(told())
+graph = graphs.CapturedGraph()
+with graphs.capture(graph):
+    first = torch.neg(x)
+    last = torch.neg(torch.neg(first)[:2])
+def replayed():
+    graph.replay()
+    return [one.tolist() for one in (first, last)]
+print([node.kind for node in graph.nodes], replayed())
+graph.update({"neg.0.self": torch.tensor([5.0, 6, 7], device="npu")})
+torch.npu.synchronize()
+print(replayed())
+graph.update({"neg.0.self": torch.tensor([-5.0, 6, 7], device="npu")})
+try:
+    graph.replay()
+except Exception as error:
+    print(type(error).__name__, str(error).splitlines()[0])
+graph.update({"neg.0.self": x})
+print(replayed())
+front.close()
+print(told(), replayed())
+graph.reset()
+front = devices.kernel("aten::neg", **options)
+with behind.disabled(), devices.fallback_policy("allow"):
+    print(told(), front.enabled)
+behind.close()
+with devices.fallback_policy("allow"):
+    print(told(), front.enabled)
+"""
+
+
+def test_a_host_entry_goes_in_front_of_a_kernel_and_into_graphs() -> None:
+    said = output_of(IN_FRONT, BRINGUP_SIM_HOST_CODE="0").splitlines()
+    first = "[[10.0, 20.0, 30.0], [-100.0, -200.0]]"
+    assert said == [
+        "[20, -1, -2]",
+        "[-2, -1, -2]",
+        f"['kernel', 'kernel', 'kernel'] {first}",
+        "[[50.0, 60.0, 70.0], [-500.0, -600.0]]",
+        "KernelError aten::neg: the kernel failed with status 1: below zero",
+        first,
+        f"[-2, -1, -2] {first}",
+        "[-2, -1, -2] True",
+        "[-2, -1, -2] False",
+    ]
+
+
 CHOSEN = """
 import torch
 from bringup import devices, jit
