@@ -6,7 +6,8 @@
 - `indices`: index expressions as text
 - `functions`: what is computed for one element
 - `segments`: the loops of a kernel and what they accumulate
-- `kernel`: a fused loop nest as a function
+- `kernel`: what Inductor fused as a loop nest
+- `nests`: nests that one launch computes, as a function
 - `scheduling`: which nodes become a kernel, and the lines of the wrapper that define and call it
 - `fallback`: which nodes stay the device's eager operators
 - `search`: which generated node makes a result wrong

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import sympy  # type: ignore[import-untyped]
 import torch
@@ -42,10 +42,30 @@ from bringup.compiler.inductor.torch_private import (
 )
 from bringup.jit import LoopLanguage
 
-ENTRY = "bringup_nest"
 _FAR = 16  # elements: another line of a cache
 _ALONE = 8  # elements that one worker adds while several of them agree on one
 _FEW = 128  # elements that one thread reduces in no time
+
+
+class Parameter(NamedTuple):
+    """One parameter of a kernel.
+
+    Attributes:
+        c_type: that it is declared with.
+        name: in the kernel's text.
+        value: what the wrapper passes.
+        kind: for `launch`.
+    """
+
+    c_type: str
+    name: str
+    value: str
+    kind: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Return what is the same where two kernels get the same."""
+        return self.c_type, self.value
 
 
 class TypedCSE(CSE):  # type: ignore[misc]
@@ -67,6 +87,7 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
     Attributes:
         language: what it is written in.
         dtypes: what it computes with; others it copies.
+        device: that it is for.
         faults: what can go wrong in it, in words; a report has the number behind the place here.
     """
 
@@ -76,6 +97,7 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
     kexpr = sexpr = pexpr = staticmethod(print_index)
     language: LoopLanguage
     dtypes: frozenset[torch.dtype]
+    device: torch.device
     inside_reduction: bool
 
     def __init__(self, tiling: Any, **kwargs: Any) -> None:
@@ -390,30 +412,27 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
             )
         )
 
-    def parameters(self) -> list[tuple[str, str, str]]:
-        """Return for each parameter its declaration, what it is called with, and its kind for
-        `launch`.
-        """
+    def parameters(self) -> list[Parameter]:
+        """Return what the kernel takes, but for the word of its faults."""
         _, given, signature, _ = self.args.python_argdefs()
         found = []
         for call, argument in zip(given, signature, strict=True):
             if isinstance(argument, TensorArg) and self.is_host_number(argument.buffer):
                 wide = "double" if argument.dtype.is_floating_point else "int64_t"
-                found.append((f"{wide} {argument.name}", call, "d" if wide == "double" else "l"))
+                kind = "d" if wide == "double" else "l"
+                found.append(Parameter(wide, argument.name, call, kind))
             elif isinstance(argument, TensorArg):
-                dtype = self._kept(argument.dtype)
+                dtype, kind = self._kept(argument.dtype), self._access(argument.name)
                 stored = "uint8_t" if dtype is torch.bool else COPIED.get(dtype) or TYPES[dtype]
-                found.append(
-                    (f"BRINGUP_GLOBAL {stored}* {argument.name}", call, self._access(argument.name))
-                )
+                found.append(Parameter(f"BRINGUP_GLOBAL {stored}*", argument.name, call, kind))
             elif isinstance(argument, SizeArg):
-                found.append((f"int64_t {argument.name}", str(call), "i"))
+                found.append(Parameter("int64_t", argument.name, str(call), "i"))
             else:
                 raise NotImplementedError(f"an argument of kind {type(argument).__name__}")
         for tree in self.range_trees:
             if not isinstance(tree.numel, sympy.Integer):
                 call = V.graph.wrapper_code.codegen_python_sizevar(tree.numel)
-                found.append((f"int64_t {tree.prefix}numel", call, "i"))
+                found.append(Parameter("int64_t", f"{tree.prefix}numel", call, "i"))
         return found
 
     def _access(self, name: str) -> str:
@@ -422,8 +441,15 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
             return "r"
         return "b" if name.startswith("in_out_ptr") or name in self._added_to else "w"
 
+    @property
+    def shares_launches(self) -> bool:
+        """Return whether other nests may be computed by the same launch: none that adds to shared
+        places, for which one worker is best, nor one with memory that a block shares.
+        """
+        return not self._added_to and not self._is_grouped
+
     def codegen_kernel(self, name: str | None = None) -> str:
-        """Return the text of the function."""
+        """Return the lines of the function."""
         self.codegen_body()
         nest = self._nest()
         if self._is_grouped:
@@ -437,11 +463,7 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
             lines = nest.tiles() if self._is_across() else nest.rows()
         else:
             lines = nest.outer() if self._outer else nest.inner()
-        declared = [declaration for declaration, _, _ in self.parameters()]
-        if self.faults:
-            declared.append("BRINGUP_GLOBAL int32_t* fault")
-        head = self.language.entry.format(name=ENTRY, parameters=", ".join(declared))
-        return "\n".join([f"{head} {{", *indented(lines), "}", ""])
+        return "\n".join(lines)
 
     def work(self) -> str:
         """Return how many elements there are, of which a launch makes blocks, for the wrapper."""
@@ -455,12 +477,7 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
         return f"-(-{work} // {_ALONE})" if alone else work
 
     def call_kernel(self, name: str, node: Any = None, deallocate_ws: bool = True) -> None:
-        """Write the line of the wrapper that starts it."""
-        wrapper = V.graph.wrapper_code
-        for size in self.args.sizevars:
-            wrapper.ensure_size_computed(size)
-        calls = [call for _, call, _ in self.parameters()]
-        wrapper.writeline(f"{name}({', '.join([self.work(), *calls])})")
+        """Write nothing: the scheduling starts it, with others."""
 
 
 def indented(lines: Iterable[str]) -> list[str]:

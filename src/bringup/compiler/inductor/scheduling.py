@@ -7,9 +7,11 @@ from typing import Any
 
 import sympy  # type: ignore[import-untyped]
 import torch
+from torch._inductor import config
 
 from bringup.compiler.inductor.kernel import LoopKernel
 from bringup.compiler.inductor.launch import dtypes_of, language_of
+from bringup.compiler.inductor.nests import Nests
 from bringup.compiler.inductor.torch_private import (
     OrderedSet,
     PythonWrapperCodegen,
@@ -32,9 +34,10 @@ class LoopScheduling(SIMDScheduling):  # type: ignore[misc]
         super().__init__(scheduler)
         check()
         self._device_type = device_type
+        self._nests = Nests()
 
     def get_backend_features(self, device: Any) -> Any:
-        """Return none: scans, sorts and lists of tensors are the device's own operators."""
+        """Return none: scans and sorts are the device's own operators."""
         return OrderedSet()
 
     @classmethod
@@ -65,39 +68,82 @@ class LoopScheduling(SIMDScheduling):  # type: ignore[misc]
     ) -> list[LoopKernel]:
         """Return a kernel in the language of the graph's device."""
         device = V.graph.get_current_device_or_throw()
-        facts = {"language": language_of(device), "dtypes": dtypes_of(device)}
+        facts = {"language": language_of(device), "dtypes": dtypes_of(device), "device": device}
         made: type[LoopKernel] = type("LoopKernel", (LoopKernel,), facts)
         return [made(*kernel_args, **kernel_kwargs)]
 
     def define_kernel(self, src_code: str, node_schedule: Any, kernel: LoopKernel) -> str:
-        """Write the wrapper's line that makes it, once for equal text, and return its name."""
+        """Keep the nest of a node for a launch with others, after those that it cannot share."""
+        node = self.scheduler.current_node
+        if not self._nests.takes(kernel, node):
+            self.flush()
+            later = self.scheduler.buffer_names_to_free & node.last_usage
+            self.scheduler.buffer_names_to_free -= later
+            self.scheduler.free_buffers()
+            self.scheduler.buffer_names_to_free |= later
+        nodes = [one for one in node_schedule if getattr(one, "node", None) is not None]
+        self._nests.add(kernel, src_code, nodes, node)
+        return ""
+
+    def _launch_kernel_and_cleanup(
+        self, kernel: LoopKernel, base_scheduler_nodes: Any, *, free_buffers: bool = True
+    ) -> None:
+        V.graph.removed_buffers |= kernel.removed_buffers
+        V.graph.inplaced_to_remove |= kernel.inplaced_to_remove
+        if config.nan_asserts or config.generate_intermediate_hooks:
+            self.flush()
+        if config.nan_asserts:
+            kernel.codegen_nan_check()
+
+    def free_buffers_in_scheduler(self) -> None:
+        """Free nothing: what waits for its launch reads it."""
+
+    def ready_to_flush(self) -> bool:
+        """Return whether the next node may be another stream's."""
+        return bool(self.scheduler._has_multi_stream_nodes())
+
+    def flush(self) -> None:
+        """Write the line that starts what was kept."""
+        nests, self._nests = self._nests, Nests()
+        if not nests.nodes:
+            return
+        name, wrapper = self._defined(nests), V.graph.wrapper_code
+        self.codegen_comment(nests.nodes, name)
+        for size in nests.sizes:
+            wrapper.ensure_size_computed(size)
+        values = [one.value for one in nests.parameters]
+        wrapper.writeline(f"{name}({', '.join([nests.work(), *values])})")
+
+    def _defined(self, nests: Nests) -> str:
+        """Write the wrapper's line that makes a kernel, once for equal text, and return its
+        name.
+        """
         wrapper = V.graph.wrapper_code
-        device = V.graph.get_current_device_or_throw()
-        kinds = "".join(kind for _, _, kind in kernel.parameters())
-        known = (src_code, kinds, tuple(kernel.faults), str(device))
+        device = str(nests.device)
+        text, kinds = nests.text(), "".join(one.kind for one in nests.parameters)
+        known = (text, kinds, tuple(nests.faults), device)
         if known in wrapper.src_to_kernel:
             return str(wrapper.src_to_kernel[known])
-        fused = get_fused_kernel_name(node_schedule, "original_aten")[:_LONGEST_NAME]
-        name = f"{device.type}_{fused}_{wrapper.next_kernel_suffix()}"
+        fused = get_fused_kernel_name(nests.nodes, "original_aten")[:_LONGEST_NAME]
+        name = f"{self._device_type}_{fused}_{wrapper.next_kernel_suffix()}"
         wrapper.src_to_kernel[known] = name
-        origins, _ = get_kernel_metadata(node_schedule, wrapper)
+        origins, _ = get_kernel_metadata(nests.nodes, wrapper)
         lines = [
             "from bringup.compiler.inductor.launch import generated_kernel",
             origins.rstrip(),
             f"{name} = generated_kernel({name!r}, r'''",
-            f"{src_code}''',",
-            f"    device={str(device)!r}, parameters={kinds!r}, faults={kernel.faults!r},",
-            f"    lines={_lines(node_schedule)!r})",
+            f"{text}''',",
+            f"    device={device!r}, parameters={kinds!r}, faults={nests.faults!r},",
+            f"    lines={_lines(nests.nodes)!r})",
             "",
         ]
         wrapper.header.splice("\n".join(lines))
         return name
 
 
-def _lines(node_schedule: Any) -> list[str]:
+def _lines(nodes: Any) -> list[str]:
     """Return the innermost lines of the program that the nodes are of."""
-    nodes = [one.node for one in node_schedule if getattr(one, "node", None) is not None]
-    traces = [o.meta.get("stack_trace") or "" for node in nodes for o in node.get_origins()]
+    traces = [o.meta.get("stack_trace") or "" for one in nodes for o in one.node.get_origins()]
     found = [re.findall(r'File "([^"]+)", line (\d+)', trace)[-1:] for trace in traces]
     return sorted({f"{file}:{line}" for last in found for file, line in last})
 

@@ -4,7 +4,10 @@ device than the first, sizes that change, operators that stay eager.
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -50,17 +53,45 @@ def test_numbers_of_the_host_are_passed_by_value() -> None:
     assert step(x, torch.tensor(-1.0), torch.tensor(0)).tolist() == [-1] * 4
 
 
-def test_an_optimizers_step_is_compiled() -> None:
-    def stepped(compiled: bool) -> torch.Tensor:
-        parameter = torch.nn.Parameter(torch.linspace(-1, 1, 12, device="npu"))
-        optimizer = torch.optim.AdamW([parameter], lr=0.1)
-        step = torch.compile(optimizer.step) if compiled else optimizer.step
-        for _ in range(3):
-            parameter.grad = parameter.detach().sin()
-            step()
-        return parameter.detach()
+def _launches(code: str) -> int:
+    return len(re.findall(r"^ +npu_fused_\w+\(", code, re.MULTILINE))
 
+
+def test_an_optimizers_step_is_a_launch_or_two_for_all_parameters() -> None:
+    def stepped(compiled: bool) -> list[torch.Tensor]:
+        sizes = ((12,), (3, 5), (40, 40), (12,), (7,))
+        parameters = [torch.linspace(-1, 1, math.prod(size)).reshape(size) for size in sizes]
+        trained = [torch.nn.Parameter(one.to("npu")) for one in parameters]
+        optimizer = torch.optim.AdamW(trained, lr=0.1)
+        step = torch.compile(optimizer.step) if compiled else optimizer.step
+        for _ in range(2):
+            for one in trained:
+                one.grad = one.detach().sin()
+            _, codes = run_and_get_code(step)
+            launches.extend(map(_launches, codes))
+        return [one.detach() for one in trained]
+
+    launches: list[int] = []
     torch.testing.assert_close(stepped(True), stepped(False))
+    assert launches in ([1], [1, 2])  # the counts of steps, once they are on the device, before
+
+
+def test_nests_share_a_launch_unless_one_needs_what_another_writes() -> None:
+    def computed(x: torch.Tensor, i: Any, y: torch.Tensor, j: Any) -> tuple[torch.Tensor, ...]:
+        rows = x.nonzero().t() + 1  # as many as there are: a nest of none
+        total = y.sum(0)
+        return rows, x[i] * 2, y[j].exp(), y.softmax(1) + total, total * 2
+
+    x, y = torch.zeros(7, 3, device="npu"), torch.randn(40, 9, device="npu")
+    i, j = torch.tensor([6, 0], device="npu"), torch.tensor([[39, 1]], device="npu")
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(computed, fullgraph=True)
+        got, (code,) = run_and_get_code(compiled, x, i, y, j)
+    assert _launches(code) == 2
+    torch.testing.assert_close(got, computed(x, i, y, j))
+    compiled(x, i, y, j + 1)
+    with pytest.raises(KernelError, match="index 40 is out of bounds for a dimension of size 40"):
+        torch.npu.synchronize()
 
 
 def test_what_is_the_same_for_all_of_a_row_is_computed_once_before_it() -> None:

@@ -109,5 +109,5 @@ def test_a_member_of_torch_that_is_missing_is_named(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_generator_may_be_imported_before_inductor() -> None:
-    code = LOADED + "import bringup.compiler.inductor.kernel as kernel\nprint(kernel.ENTRY)"
+    code = LOADED + "import bringup.compiler.inductor.nests as nests\nprint(nests.ENTRY)"
     assert output_of("import torch\n" + code) == "bringup_nest"
