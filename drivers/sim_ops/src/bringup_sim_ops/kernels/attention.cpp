@@ -11,8 +11,8 @@ using namespace sim_ops;
 using Read = bringup::View<const T, 4>;
 using Write = bringup::View<T, 4>;
 
-constexpr int64_t kRows = 6;      // queries at a time
-constexpr int64_t kColumns = 32;  // numbers of each that stay in registers
+constexpr int64_t kRows = 6;     // queries at a time
+constexpr int64_t kColumns = 8;  // sums of each that stay in registers
 
 // A call's shapes and choices.
 struct Call {
@@ -88,26 +88,35 @@ inline float exponential(float x) {
 }
 inline double exponential(double x) { return std::exp(x); }
 
+// Numbers side by side: compilers unroll loops over so few, and then do not vectorise them.
+template <class E, int64_t Columns>
+struct Side {
+  typedef E Vector
+      __attribute__((vector_size(Columns * sizeof(E)), aligned(alignof(E)), may_alias));
+};
+
+// From column `j` on; returns the first of those that are too few.
+template <int64_t Columns, class E>
+int64_t multiply(const E* a, int64_t a_stride, int64_t depth, const E* b, int64_t width, int64_t j,
+                 int64_t columns, E* sums) {
+  using Vector = typename Side<E, Columns>::Vector;
+  for (; j + Columns <= columns; j += Columns) {
+    Vector kept[kRows] = {};
+    for (int64_t k = 0; k < depth; ++k) {
+      const Vector row = *reinterpret_cast<const Vector*>(b + k * width + j);
+      for (int64_t r = 0; r < kRows; ++r) kept[r] += a[r * a_stride + k] * row;
+    }
+    for (int64_t r = 0; r < kRows; ++r) *reinterpret_cast<Vector*>(sums + r * width + j) = kept[r];
+  }
+  return j;
+}
+
 // sums[r][j] = sum over k of a[r * a_stride + k] * b[k * width + j], for kRows rows.
 template <class E>
 void multiply(const E* a, int64_t a_stride, int64_t depth, const E* b, int64_t width,
               int64_t columns, E* sums) {
-  int64_t j = 0;
-  for (; j + kColumns <= columns; j += kColumns) {
-    E kept[kRows][kColumns] = {};
-    for (int64_t k = 0; k < depth; ++k)
-      for (int64_t r = 0; r < kRows; ++r)
-        for (int64_t c = 0; c < kColumns; ++c)
-          kept[r][c] += a[r * a_stride + k] * b[k * width + j + c];
-    for (int64_t r = 0; r < kRows; ++r)
-      for (int64_t c = 0; c < kColumns; ++c) sums[r * width + j + c] = kept[r][c];
-  }
-  for (; j < columns; ++j)
-    for (int64_t r = 0; r < kRows; ++r) {
-      E sum = 0;
-      for (int64_t k = 0; k < depth; ++k) sum += a[r * a_stride + k] * b[k * width + j];
-      sums[r * width + j] = sum;
-    }
+  const int64_t j = multiply<kColumns>(a, a_stride, depth, b, width, 0, columns, sums);
+  multiply<1>(a, a_stride, depth, b, width, j, columns, sums);
 }
 
 // What a head is computed in. Scores are in double: their exponentials magnify what is rounded.
@@ -235,14 +244,28 @@ void pack(const Call& call, int64_t b, int64_t h, const BackwardRooms& rooms) {
   }
 }
 
+// As multiply.
+template <int64_t Columns>
+int64_t add_products(const T* a, int64_t n, int64_t seen, const double* b, int64_t width, int64_t d,
+                     T* sums) {
+  using Vector = typename Side<T, Columns>::Vector;
+  for (; d + Columns <= width; d += Columns) {
+    Vector rows[kRows];
+    for (int64_t r = 0; r < kRows; ++r)
+      for (int64_t c = 0; c < Columns; ++c) rows[r][c] = static_cast<T>(b[r * width + d + c]);
+    for (int64_t j = 0; j < seen; ++j) {
+      Vector sum = {};
+      for (int64_t r = 0; r < kRows; ++r) sum += a[r * n + j] * rows[r];
+      *reinterpret_cast<Vector*>(sums + j * width + d) += sum;
+    }
+  }
+  return d;
+}
+
 // sums[j][d] += sum over r of a[r][j] * b[r][d], for kRows rows of n and of `width` numbers.
 void add_products(const T* a, int64_t n, int64_t seen, const double* b, int64_t width, T* sums) {
-  for (int64_t j = 0; j < seen; ++j)
-    for (int64_t d = 0; d < width; ++d) {
-      T sum = 0;
-      for (int64_t r = 0; r < kRows; ++r) sum += a[r * n + j] * static_cast<T>(b[r * width + d]);
-      sums[j * width + d] += sum;
-    }
+  const int64_t d = add_products<kColumns>(a, n, seen, b, width, 0, sums);
+  add_products<1>(a, n, seen, b, width, d, sums);
 }
 
 // Makes a row's weights and the gradients of its scores from scores, gradients of weights and

@@ -17,6 +17,7 @@ T pow(T self, T exponent) {
     }
     return result;
   } else {
+    if (exponent == T(1)) return self;
     if (exponent == T(2)) return self * self;
     if (exponent == T(3)) return self * self * self;
     return std::pow(self, exponent);
