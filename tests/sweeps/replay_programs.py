@@ -99,6 +99,9 @@ NUMBERED: dict[str, tuple[str, Callable[[Tensor, Tensor, float], Tensor]]] = {
 PRODUCTS: list[Callable[[Tensor, Tensor], Tensor]] = [
     lambda x, y: x @ y.t(),
     lambda x, y: torch.addmm(x[:, :1], x, y.t()),
+    lambda x, y: torch.nn.functional.scaled_dot_product_attention(
+        x[None, None], y[None, None], x[None, None]
+    )[0, 0],
     lambda x, y: torch.bmm(x[None], y.t()[None])[0],
     lambda x, y: torch.baddbmm(x[:, :1], x[None], y.t()[None])[0],
     lambda x, y: (x @ y.t())[None].baddbmm_(x[None], y.t()[None], beta=0.5)[0],

@@ -12,6 +12,8 @@
 #include "torch/common/out_form.h"
 #include "torch/common/torch_private.h"
 #include "torch/graphs/moving_call.h"
+#include "torch/graphs/stub_call.h"
+#include "torch/graphs/table_call.h"
 #include "torch/graphs/values.h"
 
 namespace bringup::torch_ext::graphs {
@@ -87,6 +89,15 @@ Preparation prepare_baddbmm(const c10::OperatorHandle& op, const Arguments& args
                   std::move(product));
 }
 
+Preparation sum_of(const Operators& operators, const at::Tensor& self, const c10::IValue& dim,
+                   bool keep, const at::Tensor& out) {
+  const auto dims = dim.isNone() ? std::vector<int64_t>() : dim.toIntVector();
+  Preparation made = prepare_sum(operators, self, dims, keep, out);
+  if (made.call != nullptr) return made;
+  return prepare_structured(out_form("aten::sum", "IntList_out"), operators,
+                            {self, dim, keep, static_cast<int64_t>(out.scalar_type())}, {out});
+}
+
 // torch's kernel is a call of sum and one of div_, of half types in float.
 Preparation prepare_mean(const c10::OperatorHandle& op, const Arguments& args,
                          const Outputs& outputs) {
@@ -102,10 +113,8 @@ Preparation prepare_mean(const c10::OperatorHandle& op, const Arguments& args,
   const std::vector<int64_t> dims = dim.isNone() ? std::vector<int64_t>() : dim.toIntVector();
   const at::Tensor total = half ? at::sum(source, dims, keep, at::kFloat) : out;
   const auto sum = [&] {
-    return prepare_structured(
-        out_form("aten::sum", "IntList_out"),
-        {called("aten::sum", "IntList_out"), called("aten::sum", "dim_IntList")},
-        {source, dim, keep, static_cast<int64_t>(source.scalar_type())}, {total});
+    return sum_of({called("aten::sum", "IntList_out"), called("aten::sum", "dim_IntList")}, source,
+                  dim, keep, total);
   };
   const auto divide = [&] {
     return prepare_structured(out_form("aten::div"),
@@ -116,6 +125,38 @@ Preparation prepare_mean(const c10::OperatorHandle& op, const Arguments& args,
   const Operators copies{called("aten::_to_copy", ""), called("aten::copy_", "")};
   return in_order({op}, prepare_copy(copies, self, source), sum(), divide(),
                   prepare_copy(copies, total, out));
+}
+
+bool is_dense(const at::Tensor& tensor) { return tensor.is_contiguous(); }
+
+// Whether a product reads a matrix where it lies.
+bool is_row_or_column_major(const at::Tensor& matrix) {
+  const auto fits = [&](int64_t along, int64_t across) {
+    return matrix.stride(along) == 1 &&
+           matrix.stride(across) >= std::max<int64_t>(matrix.size(along), 1);
+  };
+  return fits(0, 1) || fits(1, 0);
+}
+
+// torch's kernel clones tensors from the argument `first` on that do not lie as it reads them: here
+// they have a place, and a copy fills it.
+template <bool (*kIsRead)(const at::Tensor&)>
+Preparation prepare_with_copies(const c10::OperatorHandle& op, const char* name, size_t first,
+                                const Arguments& args, const Outputs& outputs) {
+  Arguments dense = args;
+  std::vector<std::unique_ptr<PreparedCall>> calls;
+  for (size_t i = first; i < args.size(); ++i) {
+    if (!args[i].isTensor() || kIsRead(args[i].toTensor())) continue;
+    const at::Tensor self = args[i].toTensor();
+    const at::Tensor copy = at::empty(self.sizes(), self.options());
+    calls.push_back(
+        prepare_copy({called("aten::clone", ""), called("aten::copy_", "")}, self, copy).call);
+    dense[i] = copy;
+  }
+  Preparation made = prepare_structured(out_form(name), {op}, dense, outputs);
+  if (calls.empty() || made.call == nullptr) return made;
+  calls.push_back(std::move(made.call));
+  return {std::make_unique<CallsInOrder>(Operators{op}, std::move(calls))};
 }
 
 // What an operator without tensors gives is the same in every run.
@@ -203,6 +244,39 @@ const std::unordered_map<std::string, Prepare> kPrepared{
                               args[3].toTensor(), false);
      }},
     {"aten::embedding", &prepare_embedding},
+    {"aten::_softmax",
+     [](const auto& op, const Arguments& args, const Outputs& outputs) {
+       return prepare_with_copies<is_dense>(op, "aten::_softmax", 0, args, outputs);
+     }},
+    {"aten::_log_softmax",
+     [](const auto& op, const Arguments& args, const Outputs& outputs) {
+       return prepare_with_copies<is_dense>(op, "aten::_log_softmax", 0, args, outputs);
+     }},
+    {"aten::mm",
+     [](const auto& op, const Arguments& args, const Outputs& outputs) {
+       return prepare_with_copies<is_row_or_column_major>(op, "aten::mm", 0, args, outputs);
+     }},
+    {"aten::addmm",
+     [](const auto& op, const Arguments& args, const Outputs& outputs) {
+       return prepare_with_copies<is_row_or_column_major>(op, "aten::addmm", 1, args, outputs);
+     }},
+    {"aten::native_layer_norm",
+     [](const auto& op, const Arguments& args, const Outputs& outputs) {
+       return prepare_layer_norm({op}, args, outputs);
+     }},
+    {"aten::_scaled_dot_product_flash_attention_for_cpu",
+     [](const auto& op, const Arguments& args, const Outputs& outputs) {
+       return prepare_attention({op}, args, outputs);
+     }},
+    {"aten::gelu",
+     [](const auto& op, const Arguments& args, const Outputs& outputs) {
+       return prepare_look_up({op}, args, outputs,
+                              prepare_structured(out_form("aten::gelu"), {op}, args, outputs));
+     }},
+    {"aten::sum.dim_IntList",
+     [](const auto& op, const Arguments& args, const Outputs& outputs) {
+       return sum_of({op}, args[0].toTensor(), args[1], args[2].toBool(), outputs.at(0));
+     }},
     {"aten::mean", &prepare_mean},
     {"aten::mean.dim", &prepare_mean},
     {"aten::scalar_tensor", &prepare_constant},

@@ -43,6 +43,14 @@ LEVEL_1: dict[str, Callable[[Tensor], Tensor]] = {
     "an embedding": lambda x: torch.nn.functional.embedding(torch.tensor([[2], [1]]), x),
     "a mask": lambda x: x.masked_fill(x > 0, -1.5).masked_fill_(x < -2, 7),
     "filled": lambda x: x.clone().fill_(3),
+    "a product with an expanded matrix": lambda x: x.double() @ x[:, :1].double().expand(3, 4).t(),
+    "a sum of products with one": lambda x: torch.addmm(x[:, :3], x, x[:1].expand(3, 4).t()),
+    "softmax of other strides": lambda x: x.t().softmax(1).log_softmax(0),
+    "a layer norm": lambda x: torch.nn.functional.layer_norm(x, (4,), x[0], x[1]),
+    "attention": lambda x: torch.nn.functional.scaled_dot_product_attention(
+        x[None, None], x[None, None, :2], x[None, None, :2], attn_mask=x[:, :2] > -9
+    ),
+    "gelu of a half type": lambda x: torch.nn.functional.gelu(x.bfloat16()),
     "batched products": lambda x: torch.baddbmm(
         x[:1], x[None], x.t()[None, :, :3].repeat(1, 1, 1)[:, :, :1].expand(1, 4, 4)
     ),
@@ -67,6 +75,50 @@ def test_what_torch_computes_by_structured_kernels_is_prepared(name: str) -> Non
         x.mul_(factor)
         graph.replay()
         torch.testing.assert_close(result, LEVEL_1[name](x), rtol=0, atol=0)
+
+
+def _bits_are_those_of_eager(approximate: str, count: int, x: Tensor) -> None:
+    def gelu(y: Tensor) -> Tensor:
+        return torch.nn.functional.gelu(y, approximate=approximate)
+
+    part = x[:count].clone()
+    graph, result = captured(gelu, part)
+    for begin in range(0, len(x) - count + 1, count):
+        part.copy_(x[begin : begin + count])
+        graph.replay()
+        assert result.view(torch.int16).equal(gelu(part).view(torch.int16))
+
+
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_every_value_is_looked_up_as_torch_computes_it(approximate: str) -> None:
+    every = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+    for count in (2, 4096):
+        _bits_are_those_of_eager(approximate, count, every[-4096:] if count == 2 else every)
+    mixed = every[torch.randperm(1 << 16)]
+    for count in range(1, 66):
+        _bits_are_those_of_eager(approximate, count, mixed[: 2 * count])
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+def test_what_is_looked_up_follows_how_torch_computes(is_later: bool) -> None:
+    x = torch.full((8,), 1e-39).bfloat16()
+    graph = graphs.CapturedGraph()
+    other_modes = (
+        lambda: torch.set_flush_denormal(True),
+        lambda: torch.backends.mkldnn.set_flags(False),
+    )
+    for enter in other_modes:
+        try:
+            if not is_later:
+                enter()
+            graph, result = captured(torch.nn.functional.gelu, x)
+            enter()
+            graph.replay()
+            expected = torch.nn.functional.gelu(x)
+            assert result.view(torch.int16).equal(expected.view(torch.int16))
+        finally:
+            torch.set_flush_denormal(False)
+            torch.backends.mkldnn.set_flags(True)
 
 
 @pytest.mark.parametrize("name", LEVEL_0)
