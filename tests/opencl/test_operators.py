@@ -297,6 +297,8 @@ for given, wanted in zip(pairs[::2], pairs[1::2], strict=True):
 compare(lambda x: x.to(torch.bfloat16), torch.tensor([float("nan"), float("-inf"), 1e39]))
 compare(lambda x: x.new_zeros(4, 3, dtype=torch.int64).copy_(x[0]), numbers)
 compare(lambda x: x.new_zeros(6, 3, dtype=torch.half)[::3].copy_(x), numbers)
+compare(lambda x: (x == 0.3).sum() * 9 + (x < 100.2).sum(), numbers.half(), rtol=0, atol=0)
+compare(lambda x: torch.add(x, x, out=x.new_empty(6, dtype=torch.half)), torch.arange(6))
 """,
 }
 

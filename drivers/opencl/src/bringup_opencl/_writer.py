@@ -216,7 +216,7 @@ def _constants(writer: jit.Writer, element: jit.Element) -> str:
     lines = ""
     for i, operand in enumerate(element.operands):
         if operand.form in ("integer", "float"):
-            lines += f"  const T value_{i} = (T)a{i};\n"
+            lines += f"  const T value_{i} = (T){_rounded(operand, f'a{i}')};\n"
         elif operand.form == "number":
             c_type = "T" if operand.c_type == "double" else writer.c_type(operand.c_type)
             c_type = writer.number if operand.exact else c_type
@@ -277,14 +277,19 @@ def _strided_loops(writer: jit.Writer, element: jit.Element, tensors: Sequence[s
     return f"  if (z0 * z1 == 1 && n <= INT_MAX) {{\n{few}  }} else {{\n{large}  }}\n"
 
 
+def _rounded(operand: jit.Operand, number: str) -> str:
+    if not operand.rounded:
+        return number
+    to = "half" if operand.rounded == "bringup::half" else "bfloat16"
+    return f"bringup_round_{to}((float){number})"
+
+
 def _loaded(name: str, operand: jit.Operand, index: str, computed: str) -> str:
     element = {
         "bringup::half": f"vload_half({index}, {name})",
         "bringup::bfloat16": f"bringup_from_bfloat16({name}[{index}])",
     }.get(operand.c_type, f"{name}[{index}]")
-    if operand.rounded:
-        to = "half" if operand.rounded == "bringup::half" else "bfloat16"
-        element = f"bringup_round_{to}((float){element})"
+    element = _rounded(operand, element)
     # To unsigned bytes torch goes by way of long, where a negative number has a meaning.
     by_long = computed == "uint8_t" and operand.c_type in _FLOATING
     return f"(T)(long){element}" if by_long else f"(T){element}"
@@ -292,7 +297,7 @@ def _loaded(name: str, operand: jit.Operand, index: str, computed: str) -> str:
 
 def _store(name: str, c_type: str, index: str, value: str) -> str:
     if c_type == "bringup::half":
-        return f"vstore_half({value}, {index}, {name});"
+        return f"vstore_half(1.0f * ({value}), {index}, {name});"  # float of whole numbers
     if c_type == "bringup::bfloat16":
         return f"{name}[{index}] = bringup_to_bfloat16((float){value});"
     if c_type == "bool":

@@ -279,7 +279,8 @@ def _constant(i: int, operand: Operand) -> str:
     if operand.form in {"integer", "float"}:
         is_float = str(operand.form == "float").lower()
         read = f"bringup::element::number<bringup_computed, {is_float}>(args[{i}])"
-        return f"const bringup_computed value_{i} = {read};"
+        read = _rounded(operand, read)
+        return f"const bringup_computed value_{i} = static_cast<bringup_computed>({read});"
     if operand.form == "random":
         return (
             f"const auto* const point_{i} = static_cast<const int64_t*>"
@@ -294,11 +295,14 @@ def _constant(i: int, operand: Operand) -> str:
     return ""
 
 
+def _rounded(operand: Operand, number: str) -> str:
+    if not operand.rounded:
+        return number
+    return f"static_cast<{operand.rounded}>(static_cast<float>({number}))"
+
+
 def _loaded(i: int, operand: Operand, index: str) -> str:
-    element = f"row_{i}{index}"
-    if operand.rounded:
-        element = f"static_cast<{operand.rounded}>(static_cast<float>({element}))"
-    read = f"static_cast<bringup_computed>({element})"
+    read = f"static_cast<bringup_computed>({_rounded(operand, f'row_{i}{index}')})"
     return f"        const bringup_computed value_{i} = {read};\n"
 
 

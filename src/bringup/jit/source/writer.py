@@ -39,8 +39,8 @@ class Operand:
         c_type: of a tensor, its elements; of a number, its own.
         optional: whether the function takes a pointer, which may be null.
         text: of a string.
-        rounded: of a tensor, the half precision that its elements have before they are widened to
-            the type computed in: torch promotes operands first.
+        rounded: of a tensor or a number that is converted, the half precision that it has before it
+            is widened to the type computed in: torch promotes operands first.
         given: whether the function has a parameter for it.
         exact: of a number, whether that is a double, where the device has them, and not of the type
             computed in.

@@ -30,6 +30,8 @@ from bringup.ops.operators.family import Kind, Overload, functional_form
 Plan = tuple[tuple[torch.dtype, ...], int, torch.dtype, int, int, int]
 
 _WIDENED = {torch.float16: torch.float32, torch.bfloat16: torch.float32}
+# torch rounds what half precision is compared with; arithmetic takes the number as it is.
+_COMPARISONS = frozenset(f"aten::{name}" for name in ("eq", "ne", "lt", "le", "gt", "ge"))
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,8 @@ class Planner:
             return None
         if self._declaration.kind == "reduction" and _rounds(inputs[0].dtype, decided):
             return None  # before it adds, which the kernel does not
+        if any(m in _WIDENED and w is not m for m, w in zip(results, written, strict=True)):
+            return None  # torch rounds to half precision, and converts that
         with _disable_current_modes():
             refused = refusal(
                 self._overload,
@@ -394,6 +398,7 @@ class Planner:
 
     def _operands(self, inputs: Sequence[Any], decided: torch.dtype) -> list[jit.Operand]:
         operands = []
+        compares = self._overload.qualified_name.partition(".")[0].rstrip("_") in _COMPARISONS
         for value, i in zip(inputs, self._overload.operands, strict=True):
             parameter = self._overload.parameters[i]
             if self._declaration.kind == "reduction" and parameter.role in _NOT_GIVEN:
@@ -420,7 +425,10 @@ class Planner:
             else:
                 number = value.item() if isinstance(value, torch.Tensor) else value
                 form = "float" if isinstance(number, float) else "integer"
-                operands.append(jit.Operand(form, optional=optional))  # type: ignore[arg-type]
+                rounded = _c_type(decided) if compares and decided in _WIDENED else ""
+                operands.append(
+                    jit.Operand(form, optional=optional, rounded=rounded)  # type: ignore[arg-type]
+                )
         if self._declaration.random and not self._overload.takes_generator:
             operands.append(jit.Operand("random"))
         return operands

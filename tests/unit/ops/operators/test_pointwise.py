@@ -297,6 +297,34 @@ def test_operands_are_promoted_to_half_before_they_are_widened(declare: Declare)
     assert torch.equal(torch.add(x.to("npu"), y.to("npu")).cpu(), torch.add(x, y))
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("name", "sign"), [("eq", "=="), ("ne", "!="), ("lt", "<"), ("ge", ">=")])
+def test_numbers_that_half_precision_is_compared_with_are_rounded(
+    declare: Declare, name: str, sign: str, dtype: torch.dtype
+) -> None:
+    text = f"template <class T> bool {name}(T a, T b) {{ return a {sign} b; }}"
+    for form in ("Scalar", "Tensor"):
+        declare(f"aten::{name}.{form}", text)
+    compare = getattr(torch, name)
+    for number in (0.1, 2.1, 1e9, 1e-9, 2049):
+        x = torch.tensor([number, -number, 0.0, 0.3]).to(dtype)
+        for other in (number, torch.tensor(number, dtype=torch.float64)):
+            assert torch.equal(compare(x.to("npu"), other).cpu(), compare(x, other)), other
+        y = x.to("npu")
+        assert torch.equal(getattr(y, f"{name}_")(number).cpu(), getattr(x, f"{name}_")(number))
+
+
+@pytest.mark.parametrize("wide", [torch.float32, torch.float64, torch.bfloat16])
+def test_results_in_half_precision_are_rounded_before_they_are_written_wider(
+    declare: Declare, wide: torch.dtype
+) -> None:
+    declare("aten::add", kernels.ADD)
+    x, y = torch.randn(2, 100).half().unbind()
+    expected = torch.add(x, y, out=torch.empty(100, dtype=wide))
+    got = torch.add(x.to("npu"), y.to("npu"), out=torch.empty(100, dtype=wide, device="npu"))
+    assert torch.equal(got.cpu(), expected)
+
+
 def test_an_overload_that_is_named_leaves_those_of_numbers_alone(declare: Declare) -> None:
     of_tensors = declare("aten::lerp.Tensor", LERP)
     assert of_tensors.operators == (
