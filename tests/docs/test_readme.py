@@ -32,7 +32,7 @@ def test_what_the_limits_name_is_refused_or_missing_and_no_more() -> None:
         "semi-structured": "semi-structured sparse tensors",
         "quantized": "quantized tensors",
         "strided nested": "strided nested tensors",
-        "`torch.cond`": "conditional nodes",
+        "`torch.cond`": "gradients through captured control flow",
     }.items():
         assert words in limits
         assert states[feature].startswith(("refused", "missing")), feature

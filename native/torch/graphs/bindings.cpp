@@ -70,14 +70,14 @@ std::unordered_set<std::string> as_set(const std::vector<std::string>& names) {
   return {names.begin(), names.end()};
 }
 
-// (kind, operator, scope, method, line, level, reason).
+// (kind, operator, scope, method, line, level, reason, target).
 nb::list list_nodes(const Graph& graph) {
   nb::list rows;
   for (size_t i = 0; i < graph.nodes().size(); ++i) {
     const Node& node = *graph.nodes()[i];
     const auto [level, reason] = graph.level(i);
     rows.append(nb::make_tuple(node.kind(), node.op(), node.scope(), node.method(),
-                               node.line().text(), level, reason));
+                               node.line().text(), level, reason, node.target()));
   }
   return rows;
 }
@@ -187,7 +187,9 @@ void bind_graph(nb::module_& module) {
              std::vector<Graph::NodeTime> times;
              graph.with_given([&] { times = graph.replay_timed(); });
              nb::list rows;
-             for (const auto& time : times) rows.append(nb::make_tuple(time.begin, time.end));
+             for (const auto& time : times) {
+               rows.append(nb::make_tuple(time.node, time.begin, time.end));
+             }
              return rows;
            })
       .def_prop_ro("memory_use",
@@ -297,6 +299,15 @@ void bind_recorder(nb::module_& module) {
       .def("abandon", &Recorder::abandon, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("seen", &Recorder::seen)
       .def_prop_ro("node_count", &Recorder::node_count)
+      .def("begin_control", &Recorder::begin_control, nb::arg("name"))
+      .def("begin_branch", &Recorder::begin_branch, nb::arg("computes"))
+      .def("end_branch", &Recorder::end_branch)
+      .def("end_control", &Recorder::end_control, nb::arg("exclusive"))
+      .def_prop_ro("computes", &Recorder::computes)
+      .def("add_control", &Recorder::add_control, nb::arg("predicate").none())
+      .def("go_to", &Recorder::go_to, nb::arg("control"), nb::arg("target"))
+      .def("writer", &Recorder::writer, nb::arg("tensor"))
+      .def("repeated", &Recorder::repeated)
       .def("predates", &Recorder::predates, nb::arg("tensor"))
       .def("unwritten", &Recorder::unwritten)
       .def_prop_ro("watch", &Recorder::watch)

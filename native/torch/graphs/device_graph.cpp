@@ -257,7 +257,7 @@ void DeviceGraph::run_span(void* user) {
   if (!graph.failed_) {
     std::string message;
     try {
-      return graph.steps_(next, span.last, graph.validating_.load());
+      return graph.steps_(next, span.last);
     } catch (const c10::Error& error) {
       message = error.what_without_backtrace();
     } catch (const std::exception& error) {
@@ -274,12 +274,8 @@ void DeviceGraph::run_span(void* user) {
   for (; next < span.last; ++next) graph.nodes_[next]->skip();
 }
 
-void DeviceGraph::launch(bool validating, std::optional<uint64_t> number) {
+void DeviceGraph::launch(std::optional<uint64_t> number) {
   const bringup_driver& driver = *active_driver();
-  if (validating != validating_.load()) {
-    finish_former();
-    validating_.store(validating);
-  }
   work_->order_before();
   if (number) {
     Numbered& numbered = numbered_[*number % numbered_.size()];

@@ -4,7 +4,6 @@
 #include <c10/core/Device.h>
 
 #include <array>
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -41,7 +40,7 @@ class DeviceGraph {
  public:
   // Runs nodes from `next` to the one before `last` on the host, from the driver's thread; throws
   // what node `next` throws.
-  using Steps = std::function<void(size_t& next, size_t last, bool validating)>;
+  using Steps = std::function<void(size_t& next, size_t last)>;
 
   // Called on the device's timeline, from the driver's thread, when a launch begins.
   using Begin = std::function<void()>;
@@ -64,7 +63,7 @@ class DeviceGraph {
   void update(size_t node);
   // Launches in the current stream, after the launch before. `number`: for the latch; those of one
   // graph ascend, and no more than StagedChanges::kMostAhead are under way at a time.
-  void launch(bool validating, std::optional<uint64_t> number);
+  void launch(std::optional<uint64_t> number);
   // Runs one node of the device now and waits for it. Nothing of the graph is under way.
   void run_alone(size_t node);
   // Later launches come after the current stream's work until here.
@@ -140,7 +139,6 @@ class DeviceGraph {
   std::unordered_map<size_t, Place> kernels_;  // of nodes
   int32_t kernel_count_ = 0;                   // of the last part
   std::vector<std::unique_ptr<List>> lists_;
-  std::atomic<bool> validating_{false};
   bool failed_ = false;  // the launch that runs now; only its thread looks
 };
 

@@ -77,6 +77,10 @@ void Recorder::check_seen() const {
     throw CaptureFailure("the capture saw no work: no operator ran that writes a tensor. " +
                          std::string("Call the model inside the `with` block, in this thread"));
   }
+  if (!controls_.empty()) {
+    throw CaptureFailure(controls_.back().name +
+                         " failed inside the capture, and the code went on without it");
+  }
   if (last_stream_) streams_.check_joined(*last_stream_);
   if (const auto change = watch_->seal()) {
     throw CaptureFailure("the run itself changed which memory it reads: " + *change +

@@ -5,6 +5,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <tuple>
 
 #include "torch/graphs/out_variant.h"
@@ -86,7 +87,8 @@ nb::list spans_of(const Spans& spans) {
 }
 
 // Nodes' memory, the graph's own, and what of it has handles. Of a graph that shares its pool
-// nothing is its own: another's nodes may read it without a handle.
+// nothing is its own: another's nodes may read it without a handle. Nor of one with control flow,
+// where the nodes behind another one are not all that comes after it.
 nb::tuple memory_uses(Graph& graph, const FusedRuns::Arguments& arguments) {
   nb::list nodes;
   for (size_t i = 0; i < graph.nodes().size(); ++i) {
@@ -97,7 +99,10 @@ nb::tuple memory_uses(Graph& graph, const FusedRuns::Arguments& arguments) {
     held.emplace_back(block->data, block->data + block->capacity);
   }
   const bool is_alone = graph.pool().memory().graphs().size() == 1;
-  return nb::make_tuple(nodes, spans_of(is_alone ? graph.pool().spans() : Spans()), spans_of(held));
+  const bool is_straight = std::ranges::none_of(
+      graph.nodes(), [](const auto& node) { return node->target().has_value(); });
+  const bool is_own = is_alone && is_straight;
+  return nb::make_tuple(nodes, spans_of(is_own ? graph.pool().spans() : Spans()), spans_of(held));
 }
 
 // For every node why no generated function may do its work, or (operator, arguments, results,

@@ -78,14 +78,17 @@ Graph::Graph(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Node>> node
       nodes_(std::move(nodes)),
       values_(nodes_, std::move(inputs)),
       random_(std::move(random)) {
+  for (const auto& node : nodes_) {
+    is_unvalidated_.push_back(!node->runs_on_device());
+    unvalidated_ += is_unvalidated_.back();
+  }
   replay_.pool = pool_;
   replay_.level = level;
   replay_.verify = verify;
   if (!device) return;
   shares_host_memory_ = copies_to_host || values_.inputs().any_on_host();
   device_graph_ = std::make_unique<DeviceGraph>(
-      *device, nodes_,
-      [this](size_t& next, size_t last, bool validating) { run_span(next, last, validating); },
+      *device, nodes_, [this](size_t& next, size_t last) { run_span(next, last); },
       [this] { begin_on_device(); }, [this](uint64_t launch) { latch(launch); });
   std::vector<bool> copied(nodes_.size());
   for (size_t i = 0; i < copied.size(); ++i) copied[i] = device_graph_->copies_arguments(i);
@@ -217,7 +220,7 @@ void Graph::run_on_host(Run&& run) {
     while (++position < nodes_.size()) nodes_[position]->skip();
   });
   try {
-    while (position < nodes_.size()) position += run(position);
+    while (position < nodes_.size()) position = run(position);
   } catch (c10::Error& error) {
     error.add_context("in node " + std::to_string(position) +
                       " of a captured graph: " + nodes_[position]->description());
@@ -243,7 +246,7 @@ void Graph::run_all(bool validating) {
   if (device_graph_ != nullptr) {
     update_device();
     note_stream();
-    device_graph_->launch(validating, launch);
+    device_graph_->launch(launch);
     pool_->memory().set_work(device_graph_->work());
     pool_->wrote();
     // As after the operators themselves: the host may write what they read, and read the results.
@@ -252,24 +255,25 @@ void Graph::run_all(bool validating) {
   }
   if (launch) latch(*launch);
   ReplayScope scope(replay_);
-  const std::function<void(size_t)> run_one = [&](size_t i) { run_node(i, validating); };
+  const std::function<void(size_t)> run_one = [&](size_t i) { run_node(i); };
   FusedRuns* const fused = fused_ != nullptr && fused_->begin() ? fused_.get() : nullptr;
   run_on_host([&](size_t position) { return run_next(position, fused, run_one); });
   pool_->wrote();
 }
 
-// How many nodes it ran.
 size_t Graph::run_next(size_t position, FusedRuns* fused,
                        const std::function<void(size_t)>& run_one) {
   const size_t done = fused == nullptr ? 0 : fused->run(position, replay_, run_one);
-  if (done == 0) run_one(position);
-  return std::max<size_t>(done, 1);
+  if (done > 0) return position + done;
+  run_one(position);
+  if (C10_LIKELY(!replay_.jump)) return position + 1;
+  return *std::exchange(replay_.jump, std::nullopt);
 }
 
-void Graph::run_span(size_t& next, size_t last, bool validating) {
+void Graph::run_span(size_t& next, size_t last) {
   ReplayScope scope(replay_);
-  const std::function<void(size_t)> run_one = [&](size_t i) { run_node(i, validating); };
-  while (next < last) next += run_next(next, launched_.get(), run_one);
+  const std::function<void(size_t)> run_one = [&](size_t i) { run_node(i); };
+  while (next < last) next = run_next(next, launched_.get(), run_one);
 }
 
 // A launch that is under way keeps the functions that it began with.
@@ -293,13 +297,14 @@ void Graph::run_timed(std::vector<NodeTime>& times) {
   ReplayScope scope(replay_);
   run_on_host([&](size_t position) {
     const int64_t begin = since();
+    size_t next = position + 1;
     if (nodes_[position]->runs_on_device()) {
       device_graph_->run_alone(position);
     } else {
-      run_node(position, false);
+      next = run_next(position, nullptr, [this](size_t i) { run_node(i); });
     }
-    times.push_back({begin, since()});
-    return size_t{1};
+    times.push_back({position, begin, since()});
+    return next;
   });
 }
 
@@ -432,13 +437,12 @@ std::pair<int, std::string> Graph::level(size_t node) const {
   return {own.level(), std::move(reason)};
 }
 
-void Graph::run_node(size_t position, bool validating) {
+void Graph::run_node(size_t position) {
   Node& node = *nodes_[position];
-  if (C10_UNLIKELY(validating)) {
-    node.validate(replay_);
-  } else {
-    node.run(replay_);
-  }
+  if (C10_LIKELY(unvalidated_ == 0) || !is_unvalidated_[position]) return node.run(replay_);
+  node.validate(replay_);
+  is_unvalidated_[position] = false;
+  --unvalidated_;
 }
 
 void Graph::check_inputs() const {

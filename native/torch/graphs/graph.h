@@ -78,6 +78,7 @@ class Graph {
                               const std::function<void()>& before);
   // A replay that waits for each node before the next: when each began and ended.
   struct NodeTime {
+    size_t node;
     int64_t begin;  // nanoseconds since the replay began
     int64_t end;
   };
@@ -164,9 +165,10 @@ class Graph {
   void run_timed(std::vector<NodeTime>& times);
   void take_random_numbers();
   void restore_slots();
-  void run_node(size_t position, bool validating);
+  void run_node(size_t position);
+  // The position behind what it ran, or where that leads.
   size_t run_next(size_t position, FusedRuns* fused, const std::function<void(size_t)>& run_one);
-  void run_span(size_t& next, size_t last, bool validating);
+  void run_span(size_t& next, size_t last);
   void begin_on_device();
   void latch(uint64_t launch);
 
@@ -189,6 +191,9 @@ class Graph {
   // Of the device's launch that runs now; only its thread looks.
   std::shared_ptr<FusedRuns> launched_;
   bool has_new_values_ = false;
+  // Nodes on the host whose first run is to come; of these, which. Only replays look.
+  size_t unvalidated_ = 0;
+  std::vector<bool> is_unvalidated_;
   std::string why_not_fused_;
   mutable std::mutex fused_mutex_;
   bool shares_host_memory_ = false;            // a device graph: a replay waits

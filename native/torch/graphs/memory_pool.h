@@ -25,6 +25,7 @@ enum class Origin : uint8_t {
   kUninitialised,  // aten::empty and the like: undefined on purpose
   kHostData,       // data that came from Python: torch.tensor([...]), an index list
   kUnseen,         // code that the recorder cannot see: a generated kernel, a raw launch
+  kBranch,         // what only nodes write that may not run
 };
 
 // Memory that a storage has; goes with it.

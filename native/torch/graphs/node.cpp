@@ -17,6 +17,7 @@ namespace bringup::torch_ext::graphs {
 namespace {
 
 constexpr auto kSample = SavedContent::Part::kSample;
+const char* const kNotOptimized = "the graph was captured with optimize=0";
 
 bool is_laid_out_as(const at::Tensor& left, const at::Tensor& right) {
   return left.strides() == right.strides() && left.storage_offset() == right.storage_offset() &&
@@ -128,7 +129,8 @@ void KernelNode::take(runtime::LaunchBlock block) {
 OperatorNode::OperatorNode(std::string op, std::string scope, Call call)
     : Node(std::move(op), std::move(scope), call.schema), call_(std::move(call)) {
   choose_method();
-  if (!call_.random && !call_.learn) {
+  why_unprepared_ = call_.from_shapes ? "it has not run yet" : kNotOptimized;
+  if (!call_.random && !call_.learn && !call_.from_shapes) {
     captured_ = std::make_unique<SavedContent>(results(), kSample);
   }
 }
@@ -269,6 +271,7 @@ bool OperatorNode::run_functional(Replay& replay) const {
 
 void OperatorNode::validate(Replay& replay) {
   const auto captured = std::exchange(captured_, nullptr);
+  unprepare(kNotOptimized);
   if (replay.level > 0) prepare();
   if (prepared_ == nullptr) return settle(replay);
   std::vector<at::Tensor> in_place;

@@ -34,6 +34,7 @@ struct Replay {
   std::vector<c10::IValue> stack;
   std::shared_ptr<Pool> pool;  // for what a first run learns
   std::vector<ReplayGenerator> generators;
+  std::optional<size_t> jump;  // the node that comes next, when it is not the one behind
   // 0: every operator is called as torch's dispatcher calls it. 1: kernels of torch are called with
   // what was prepared once.
   int level = 0;
@@ -112,6 +113,8 @@ class Node {
   // Which level of Replay::level runs it, and why not a higher one.
   virtual int level() const { return 0; }
   virtual const char* why_no_higher() const { return "it is no call of torch's kernels"; }
+  // Where it may lead: of a node of control flow.
+  virtual std::optional<size_t> target() const { return std::nullopt; }
   // Whether `update` may write host arguments of it.
   virtual bool updatable() const { return false; }
   // The value of schema argument `index` now, or none when it is not a host value that can be
@@ -239,6 +242,8 @@ class OperatorNode final : public Node {
     std::optional<NodeRandom> random;  // none: it draws no numbers, or the CPU's own
     // Recorded on a device: what it allocates on the host is not known yet.
     bool learn = false;
+    // Of a branch that the run did not take: it has not run yet.
+    bool from_shapes = false;
   };
 
   // Right behind the call.
@@ -303,7 +308,7 @@ class OperatorNode final : public Node {
   std::unique_ptr<const SavedContent> captured_;  // of the results, until the first run
   std::unique_ptr<PreparedCall> prepared_;
   // Why it runs at level 0, else null. Read from any thread.
-  std::atomic<const char*> why_unprepared_ = "the graph was captured with optimize=0";
+  std::atomic<const char*> why_unprepared_;
   bool has_new_values_ = false;
   int64_t runs_ = 0;                      // where some are verified
   std::unique_ptr<UnboxedCall> unboxed_;  // of the out form, where it can be called so

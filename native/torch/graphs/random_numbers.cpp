@@ -101,6 +101,7 @@ class RandomRecorder::Watched {
   virtual void operator_begins() = 0;
   // Whether the operator that began, and is over, drew from it.
   virtual bool operator_drew() = 0;
+  virtual void repeated() {}
   // What that operator took.
   virtual Draws taken() const { return {}; }
   // Whether something else than operators moved it, so that a replay would find another state.
@@ -134,6 +135,7 @@ class RandomRecorder::WatchedHost final : public Watched {
     expected_ = now;
     return true;
   }
+  void repeated() override { expected_ = place(); }
   bool was_moved_elsewhere() const override {
     return was_moved_elsewhere_ || !(place() == expected_);
   }
@@ -258,6 +260,12 @@ void RandomRecorder::after(const std::string& op) {
                          "the capture" +
                          kReplayHelp);
   }
+}
+
+void RandomRecorder::may_draw(const std::string& op) { watched_.front()->read_by(op); }
+
+void RandomRecorder::repeated() {
+  for (const auto& watched : watched_) watched->repeated();
 }
 
 std::optional<NodeRandom> RandomRecorder::for_node(const std::string& op,

@@ -85,6 +85,10 @@ class RandomRecorder {
   // generator that something else than an operator had changed: a replay would not repeat that.
   void before(const std::vector<c10::IValue>& args);
   void after(const std::string& op);
+  // An operator that has not run may draw from the CPU's default generator.
+  void may_draw(const std::string& op);
+  // What ran since is recorded already: later trips of a loop.
+  void repeated();
   // Whether that operator drew from a generator that is watched.
   bool drew() const { return drew_; }
   // What that operator needs to draw on replay, on the host in place of `device`'s or on cpu.

@@ -169,7 +169,12 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
   if (on_device) streams_.ran(current_stream(), traits.name);
   const auto& foreign = traits.foreign ? traits.foreign : made_of;
   const bool draws = traits.may_draw_unseen || (traits.may_draw && random_.drew());
-  const bool is_captured = on_device && !draws && ForeignNode::is_possible();
+  const bool is_captured = on_device && !draws && controls_.empty() && ForeignNode::is_possible();
+  if (on_device && draws && !controls_.empty()) {
+    throw CaptureFailure(traits.name + " draws numbers of the device's generator inside of " +
+                         controls_.back().name +
+                         ": how many a replay takes would depend on data. Draw them before");
+  }
   if (foreign && !is_captured && (on_device || made_of)) refuse_foreign(traits.name, *foreign);
   auto outputs = outputs_of(traits, args, results, on_device);
   if (!outputs) return nullptr;
@@ -213,9 +218,11 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
                           traits.out,
                           traits.updatable || all_updatable_,
                           std::move(random)};
+  call.from_shapes = !computes();
   if (on_device) {
     call.allocations.clear();
     call = host_side_.translate(traits.name, std::move(call));
+    call.learn = !call.from_shapes;
   }
   return std::make_unique<OperatorNode>(traits.name, scope_, std::move(call));
 }
@@ -225,6 +232,7 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
 std::optional<NodeRandom> Recorder::random_of(const OperatorTraits& traits,
                                               std::vector<c10::IValue>& args, bool on_device) {
   if (!traits.may_draw) return std::nullopt;
+  if (!computes() && !on_device) random_.may_draw(traits.name);
   auto random =
       random_.for_node(traits.name, traits.numbers, args, on_device ? device_ : std::nullopt);
   for (c10::IValue& arg : args) {
@@ -238,7 +246,7 @@ std::optional<NodeRandom> Recorder::random_of(const OperatorTraits& traits,
 std::unique_ptr<Node> Recorder::make_copy_node(const OperatorTraits& traits,
                                                const std::vector<c10::IValue>& args,
                                                const std::vector<OperatorNode::Output>& outputs) {
-  if (!traits.is_copy() || traits.updatable || all_updatable_) return nullptr;
+  if (!traits.is_copy() || traits.updatable || all_updatable_ || !controls_.empty()) return nullptr;
   const at::Tensor& source = args[traits.mutates ? 1 : 0].toTensor();
   const at::Tensor& target = outputs.front().tensor;
   const bool within = source.is_privateuseone() && target.device() == source.device();
@@ -270,7 +278,7 @@ std::unique_ptr<Node> Recorder::make_fill_node(const OperatorTraits& traits,
   const bool zero = traits.name == "aten::zero_";
   const bool fills =
       zero || traits.name == "aten::fill_.Scalar" || traits.name == "aten::fill_.Tensor";
-  if (!fills || traits.updatable || all_updatable_) return nullptr;
+  if (!fills || traits.updatable || all_updatable_ || !controls_.empty()) return nullptr;
   const at::Tensor& target = outputs.front().tensor;
   if (!target.is_privateuseone() || target.numel() == 0) return nullptr;
   const c10::IValue value = zero ? c10::IValue(at::Scalar(0)) : args[1];

@@ -192,7 +192,11 @@ void Recorder::record_and_run(const OperatorTraits& traits, const c10::OperatorH
     const auto ended = c10::make_scope_exit([this] { interceptor_.end_operator(); });
     std::optional<ForeignCalls> calls;
     if (traits.made_of_others && becomes_node) calls.emplace();
-    op.redispatchBoxed(keys, stack);
+    if (computes() || !becomes_node || traits.host_data) {
+      op.redispatchBoxed(keys, stack);
+    } else {
+      infer(traits, op, stack);
+    }
     ran_ = true;
     if (calls) foreign = calls->found();
   }
@@ -212,6 +216,7 @@ void Recorder::record_and_run(const OperatorTraits& traits, const c10::OperatorH
   }
   auto node = make_node(traits, op, keys, args, results, std::move(allocations), foreign);
   if (node == nullptr) return;
+  check_in_control(*node);
   node->set_line(lines_.here());
   mark_written(traits, args, results);
   nodes_.push_back(std::move(node));
@@ -261,9 +266,14 @@ void Recorder::check_readable(const OperatorTraits& traits, const at::Tensor& te
   if (block->origin == Origin::kHostData) return add_constant(*block);
   // Operators that fill a tensor in place start from an empty one.
   if (block->origin == Origin::kUninitialised && traits.mutates) return;
-  throw CaptureFailure(
-      traits.name + " reads a tensor " + describe(tensor) + " that no captured operator wrote. " +
-      (block->origin == Origin::kUninitialised ? kUninitialisedHelp : kUnseenHelp));
+  throw CaptureFailure(traits.name + " reads a tensor " + describe(tensor) +
+                       (block->origin == Origin::kBranch
+                            ? " that only a branch or a loop wrote, which a replay may leave out: "
+                              "return it from there"
+                            : " that no captured operator wrote. ") +
+                       (block->origin == Origin::kBranch          ? ""
+                        : block->origin == Origin::kUninitialised ? kUninitialisedHelp
+                                                                  : kUnseenHelp));
 }
 
 // A replay would not move the content: fresh memory only.
@@ -330,14 +340,17 @@ void Recorder::about_to_write(const OperatorTraits& traits, const at::Tensor& te
 
 void Recorder::check_gradient(const OperatorTraits& traits,
                               const std::vector<c10::IValue>& stack) const {
-  if (accepts_gradients_ || !gradients_wanted_.value_or(c10::GradMode::is_enabled())) return;
+  const bool accepts = accepts_gradients_ && controls_.empty();
+  if (accepts || !gradients_wanted_.value_or(c10::GradMode::is_enabled())) return;
   const auto results = torch::jit::last(stack, traits.schema->returns().size());
   for_each_tensor(results, [&](const at::Tensor& tensor) {
     if (!tensor.requires_grad()) return;
     throw CaptureFailure(traits.name + " would record a gradient for its result " +
-                         describe(tensor) +
-                         ": run it under torch.no_grad(), or capture the backward too: "
-                         "graphs.capture(graph, gradients=True)");
+                         describe(tensor) + ": run it under torch.no_grad()" +
+                         (controls_.empty() ? ", or capture the backward too: "
+                                              "graphs.capture(graph, gradients=True)"
+                                            : "; no backward leads through " +
+                                                  controls_.back().name + " in a capture"));
   });
 }
 
@@ -365,6 +378,11 @@ void Recorder::mark_written(const OperatorTraits& traits, const std::vector<c10:
 }
 
 void Recorder::add_event(std::shared_ptr<NamedEvent> event, EventNode::Action action) {
+  if (!controls_.empty()) {
+    throw CaptureFailure("an external event inside of " + controls_.back().name +
+                         ": who records or waits could not know whether a replay comes there. "
+                         "Put it before or behind");
+  }
   if (action == EventNode::Action::kWait && !waited_for_.insert(event.get()).second) return;
   auto node = std::make_unique<EventNode>(scope_, std::move(event), action);
   node->set_line(lines_.here());

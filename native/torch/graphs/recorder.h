@@ -166,6 +166,23 @@ class Recorder {
   }
   const std::set<std::string>& handled_without_node() const { return without_node_; }
   size_t node_count() const { return nodes_.size(); }
+  // Control flow, see control_flow.cpp. What lies between begin and end may run or not: `name` is
+  // that of the construct, a branch is one of its stretches of nodes. Without `computes` the
+  // operators of a branch are not run, their results have shapes alone.
+  void begin_control(std::string name);
+  void begin_branch(bool computes);
+  void end_branch();
+  // `exclusive`: one of the branches runs, so what all of them write is written.
+  void end_control(bool exclusive);
+  // Whether operators run now.
+  bool computes() const;
+  // A node that leads elsewhere, see ControlNode; its number.
+  size_t add_control(const std::optional<at::Tensor>& predicate);
+  void go_to(size_t control, size_t target);
+  // Which node wrote the tensor's memory last.
+  std::optional<size_t> writer(const at::Tensor& tensor) const;
+  // Trips of a loop, behind the recorded one, have run.
+  void repeated() { random_.repeated(); }
   // A wait for an event, or a record of it. A second wait for one that was not reset in between
   // would find the record there.
   void add_event(std::shared_ptr<NamedEvent> event, EventNode::Action action);
@@ -218,6 +235,10 @@ class Recorder {
   // By the device's own kernel; null where it has none for this.
   std::unique_ptr<Node> make_copy_kernel(const OperatorTraits& traits, const at::Tensor& source,
                                          const at::Tensor& target);
+  // What one call gives, in place of its arguments on the stack, from their shapes.
+  void infer(const OperatorTraits& traits, const c10::OperatorHandle& op,
+             std::vector<c10::IValue>* stack) const;
+  void check_in_control(const Node& node) const;
   void check_contents();
   void check_seen() const;
   std::vector<WrittenMemory> written_memory() const;
@@ -252,6 +273,16 @@ class Recorder {
   Contents contents_;
   ForeignMemory foreign_;
   std::set<std::string> without_node_;
+  // Of control flow under way, outer ones first.
+  using Blocks = std::unordered_set<std::shared_ptr<Block>>;
+  struct Control {
+    std::string name;
+    std::vector<c10::intrusive_ptr<c10::StorageImpl>> held;  // what another branch or trip may read
+    bool computes = true;                                    // the branch that is recorded
+    Blocks written_before;                                   // that branch
+    std::vector<Blocks> written;                             // by each branch alone
+  };
+  std::vector<Control> controls_;
   std::shared_ptr<Watch> watch_ = std::make_shared<Watch>();
   WrittenVersions versions_;
   RandomRecorder random_;

@@ -10,6 +10,7 @@ arguments of any operator updatable; `CapturedGraph.to_dot` and `.diff` show wha
 from __future__ import annotations
 
 from bringup.graphs._capture import capture, constant, is_current_stream_capturing, scope
+from bringup.graphs._control_flow import record_control_flow
 from bringup.graphs._describe import Change, GraphDiff, GraphMemory
 from bringup.graphs._dispatch_records import DispatchRecord
 from bringup.graphs._events import ExternalEvent
@@ -84,6 +85,8 @@ __all__ = [
     "scope",
     "unregister_graph_handler",
 ]
+
+record_control_flow()
 
 # What torch_npu calls them.
 NpuGraphOpHandler = GraphOpHandler

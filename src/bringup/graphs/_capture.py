@@ -50,6 +50,7 @@ class _ThreadCapture(threading.local):
     graph: Callable[[], CapturedGraph | None] = staticmethod(lambda: None)
     kept: list[Any] | None = None  # for as long as the graph
     task_group: int | None = None  # number of its first node
+    rehearses = False  # it will have no graph
 
 
 _thread = _ThreadCapture()
@@ -158,7 +159,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             recorder.note_failures(self._note)
         handled.node_count = lambda: int(_thread.recorder.node_count)
         self._given = given = Given(recorder.predates)
-        handled.unrecorded = _unrecorded
+        handled.unrecorded = unrecorded
         found = list(reachable(frame_values(caller)))
         generators = _remember(recorder, given, found, REMEMBERED_BYTES)
         for _, value, _ in found:
@@ -171,6 +172,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             for generator in generators:
                 recorder.watch_generator(generator)
             cleanup.enter_context(_session_of(recorder, given, self._graph, self._kept))
+            _thread.rehearses = self._note is not None
             compiled = cleanup.enter_context(generated_code_refused(is_current_stream_capturing))
             cleanup.enter_context(_paused_while_compiling(recorder, compiled))
             cleanup.enter_context(_host_reads_refused())
@@ -304,7 +306,8 @@ def keep_in_graph(call: Any) -> None:
 
 
 @contextmanager
-def _unrecorded() -> Iterator[None]:
+def unrecorded() -> Iterator[None]:
+    """Run the block as if this thread's capture were not there."""
     recorder = _thread.recorder
     recorder.set_paused(True)
     try:
@@ -321,6 +324,11 @@ def _scopes() -> ScopeTracker:
 def current_recorder() -> Any:
     """Return the native recorder of this thread's capture, or None."""
     return _thread.recorder
+
+
+def rehearses() -> bool:
+    """Return whether this thread's capture only looks for what it refuses."""
+    return _thread.rehearses
 
 
 def begin_task_group(node: int) -> None:

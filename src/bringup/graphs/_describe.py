@@ -134,12 +134,15 @@ def shown(value: HostValue) -> object:
 
 def chrome_trace(
     nodes: Sequence[NodeInfo],
-    times: Sequence[tuple[int, int]],
+    times: Sequence[tuple[int, int, int]],
     slots: Mapping[int, Mapping[str, Slot]],
 ) -> str:
-    """Return the run of a graph in Chrome's trace format; `times` of nodes are in nanoseconds."""
+    """Return the run of a graph in Chrome's trace format; `times` are rows (node, begin, end) in
+    nanoseconds.
+    """
     events = [_event(scope, "scope", begin, end, {}) for scope, begin, end in _scopes(nodes, times)]
-    for number, (node, (begin, end)) in enumerate(zip(nodes, times, strict=True)):
+    for number, begin, end in times:
+        node = nodes[number]
         values = {name: shown(slot.value) for name, slot in slots.get(number, {}).items()}
         told = {"node": number, "scope": node.scope, "line": node.line, "method": node.method}
         events.append(_event(node.op, node.kind, begin, end, {**told, **values}))
@@ -152,14 +155,15 @@ def _event(name: str, kind: str, begin: int, end: int, args: Mapping[str, object
 
 
 def _scopes(
-    nodes: Sequence[NodeInfo], times: Sequence[tuple[int, int]]
+    nodes: Sequence[NodeInfo], times: Sequence[tuple[int, int, int]]
 ) -> Iterator[tuple[str, int, int]]:
     """Yield (scope, begin, end) of each stretch of nodes in one scope, outer ones first."""
     open_: list[tuple[str, int]] = []
     ended: list[tuple[str, int, int]] = []
     last = 0
-    for node, (begin, end) in zip(nodes, times, strict=True):
-        path = node.scope.split(".") if node.scope else []
+    for number, begin, end in times:
+        scope = nodes[number].scope
+        path = scope.split(".") if scope else []
         names = [".".join(path[: depth + 1]) for depth in range(len(path))]
         common = sum(1 for (name, _), now in zip(open_, names, strict=False) if name == now)
         ended += [(name, since, last) for name, since in open_[common:]]
@@ -231,7 +235,7 @@ def dot_text(
         label = _escaped([f"{number}: {node.op}", *filter(None, [node.scope]), *values])
         lines.append(f'  n{number} [label="{label}", tooltip="{_how(node)}"];')
     lines += _memory_lines(accesses)
-    lines += _edge_lines(accesses)
+    lines += _edge_lines(nodes, accesses)
     return "\n".join([*lines, "}"]) + "\n"
 
 
@@ -273,23 +277,57 @@ def _memory_lines(accesses: Sequence[Sequence[Access]]) -> list[str]:
     ]
 
 
-def _edge_lines(accesses: Sequence[Sequence[Access]]) -> list[str]:
-    """Return edges from the last writer of a memory to its readers."""
-    filled: dict[int, str] = {}
+_Filled = dict[int, tuple[str, ...]]
+"""Of each memory, by which nodes it may have been filled last."""
+
+
+def _edge_lines(nodes: Sequence[NodeInfo], accesses: Sequence[Sequence[Access]]) -> list[str]:
+    """Return edges from the last writers of a memory to its readers, and where control flow leads,
+    as long as trips of loops find further ones.
+    """
     lines: dict[str, None] = {}
-    for number, touched in enumerate(accesses):
-        for access in touched:
-            source = filled.get(access.memory, f"m{access.memory}" if access.predates else None)
-            if not access.writes and source is not None:
-                label = _escaped([access.what])
-                lines[f'  {source} -> n{number} [label="{label}"];'] = None
-        for access in touched:
-            if not access.writes:
-                continue
-            filled[access.memory] = f"n{number}"
-            if access.predates:
-                lines[f"  n{number} -> m{access.memory} [style=dashed];"] = None
+    led: dict[int, _Filled] = {}
+    known = -1
+    while known != len(lines):
+        known = len(lines)
+        filled: _Filled = {}
+        for number, (node, touched) in enumerate(zip(nodes, accesses, strict=True)):
+            filled = _merged(filled, led.get(number))
+            _add_edges(lines, filled, number, touched)
+            if node.target is not None:
+                label = "false" if touched else ""
+                if node.target < len(nodes):
+                    line = f'  n{number} -> n{node.target} [style=dotted, label="{label}"];'
+                    lines[line] = None
+                led[node.target] = _merged(filled, led.get(node.target))
+                filled = dict(filled) if touched else {}
+        if not led:
+            break
     return list(lines)
+
+
+def _merged(filled: _Filled, other: _Filled | None) -> _Filled:
+    if other is None:
+        return filled
+    both = {memory: (*filled.get(memory, ()), *other.get(memory, ())) for memory in filled | other}
+    return {memory: tuple(dict.fromkeys(writers)) for memory, writers in both.items()}
+
+
+def _add_edges(
+    lines: dict[str, None], filled: _Filled, number: int, touched: Sequence[Access]
+) -> None:
+    for access in touched:
+        sources = filled.get(access.memory, (f"m{access.memory}",) if access.predates else ())
+        if not access.writes:
+            label = _escaped([access.what])
+            for source in sources:
+                lines[f'  {source} -> n{number} [label="{label}"];'] = None
+    for access in touched:
+        if not access.writes:
+            continue
+        filled[access.memory] = (f"n{number}",)
+        if access.predates:
+            lines[f"  n{number} -> m{access.memory} [style=dashed];"] = None
 
 
 def _escaped(lines: Sequence[str]) -> str:

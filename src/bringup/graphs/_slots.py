@@ -61,7 +61,8 @@ class NodeInfo:
     """One node of a captured graph, in replay order.
 
     Attributes:
-        kind: `"kernel"` (a C call), `"operator"` or `"constant"` (data that came from Python).
+        kind: `"kernel"` (a C call), `"operator"`, `"constant"` (data that came from Python) or
+            `"control"` (of `torch.cond` and `torch.while_loop`).
         op: the operator with its namespace and overload, `"aten::add.Tensor"`.
         scope: module path or `graphs.scope` in which it was captured, or "".
         method: how its results stay at their addresses: `"launch block"`, `"out"`, `"allocations"`,
@@ -71,6 +72,8 @@ class NodeInfo:
             and this package, or "".
         level: which level of `CapturedGraph(optimize=...)` runs it: 0, 1 or 2.
         reason: why no higher level does; "" at the highest.
+        target: of a node of control flow, the number of the node with which a replay goes on where
+            its predicate is false, or always where it reads none.
     """
 
     kind: str
@@ -80,6 +83,7 @@ class NodeInfo:
     line: str
     level: int
     reason: str
+    target: int | None = None
 
 
 class NodeLevel(NamedTuple):

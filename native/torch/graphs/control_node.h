@@ -1,0 +1,38 @@
+// The nodes of control flow in a graph's list of nodes: torch.cond is two stretches of nodes of
+// which a replay runs one, torch.while_loop two that it repeats.
+#pragma once
+
+#include <string>
+#include <utility>
+
+#include "torch/graphs/node.h"
+
+namespace bringup::torch_ext::graphs {
+
+// Where it finds false, and without a predicate always, the replay goes on with its target.
+class ControlNode final : public Node {
+ public:
+  // `predicate`: one bool that the host can read, at a fixed address; undefined: none.
+  ControlNode(std::string op, std::string scope, at::Tensor predicate)
+      : Node(std::move(op), std::move(scope), nullptr), predicate_(std::move(predicate)) {}
+
+  void go_to(size_t target);
+
+  // A loop that does not end can be interrupted (Ctrl-C).
+  void run(Replay& replay) override;
+  std::optional<size_t> target() const override { return target_; }
+  const char* kind() const override { return "control"; }
+  const char* method() const override { return words_.c_str(); }
+  const char* why_no_higher() const override { return "it is control flow"; }
+  void visit_accesses(const AccessVisitor& visit) const override {
+    if (predicate_.defined()) visit(predicate_, false);
+  }
+
+ private:
+  at::Tensor predicate_;
+  size_t target_ = 0;
+  std::string words_;
+  uint32_t jumps_ = 0;
+};
+
+}  // namespace bringup::torch_ext::graphs
