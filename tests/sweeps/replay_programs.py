@@ -100,7 +100,7 @@ PRODUCTS: list[Callable[[Tensor, Tensor], Tensor]] = [
     lambda x, y: x @ y.t(),
     lambda x, y: torch.addmm(x[:, :1], x, y.t()),
     lambda x, y: torch.nn.functional.scaled_dot_product_attention(
-        x[None, None], y[None, None], x[None, None]
+        x[None, None], y[None, None], y[None, None]
     )[0, 0],
     lambda x, y: torch.bmm(x[None], y.t()[None])[0],
     lambda x, y: torch.baddbmm(x[:, :1], x[None], y.t()[None])[0],

@@ -228,7 +228,8 @@ void OperatorNode::run(Replay& replay) {
     if (replay.verify != 0 && ++runs_ % replay.verify == 0) return run_verified(replay);
     if (C10_LIKELY(prepared_->run())) return;
     run_unprepared(replay);  // raises where an index is out of range
-    return unprepare("its kernel was replaced, or cannot run again on what was prepared");
+    unprepare("its kernel was replaced, or cannot run again on what was prepared");
+    return choose_unboxed();
   }
   run_unprepared(replay);
 }
@@ -283,7 +284,7 @@ void OperatorNode::validate(Replay& replay) {
   (captured ? *captured : present).spoil();  // what it does not write
   before.put_back();
   const auto failure = failure_of([&] { TORCH_CHECK(prepared_->run()); });
-  if (!failure && captured && captured->is_there()) return choose_unboxed();
+  if (!failure && captured && captured->is_there()) return;
   const SavedContent prepared(results(), SavedContent::Part::kAll);
   before.put_back();
   const Method method = method_;

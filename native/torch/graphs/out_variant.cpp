@@ -2,9 +2,12 @@
 
 #include <c10/core/Scalar.h>
 
+#include <mutex>
 #include <string>
+#include <unordered_map>
 
 #include "torch/common/out_form.h"
+#include "torch/common/torch_private.h"
 
 namespace bringup::torch_ext::graphs {
 namespace {
@@ -26,9 +29,25 @@ std::optional<OutVariant> candidate(const c10::OperatorHandle& functional) {
 }  // namespace
 
 bool has_kernel_of_torch(const c10::OperatorHandle& op) {
-  return op.getComputedKernelForDispatchKey(c10::DispatchKey::CPU)
-             .debug()
-             .find("aten/src/ATen/Register") != std::string::npos;  // of its generated files
+  // What a kernel's registration says of it is a long text, made anew for each who asks.
+  struct Known {
+    c10::KernelFunction kernel;
+    bool of_torch;
+  };
+  static std::mutex mutex;
+  static std::unordered_map<const c10::impl::OperatorEntry*, Known> known;
+  const auto& entry = operator_entry(op);
+  const c10::KernelFunction& kernel = entry.lookup(c10::DispatchKeySet(c10::DispatchKey::CPU));
+  const std::lock_guard lock(mutex);
+  const auto found = known.find(&entry);
+  if (found != known.end() && found->second.kernel._equalsBoxedAndUnboxed(kernel)) {
+    return found->second.of_torch;
+  }
+  const bool of_torch = op.getComputedKernelForDispatchKey(c10::DispatchKey::CPU)
+                            .debug()
+                            .find("aten/src/ATen/Register") != std::string::npos;  // generated
+  known.insert_or_assign(&entry, Known{kernel, of_torch});
+  return of_torch;
 }
 
 std::optional<OutVariant> find_out_variant(const c10::OperatorHandle& functional) {

@@ -138,25 +138,32 @@ bool is_row_or_column_major(const at::Tensor& matrix) {
   return fits(0, 1) || fits(1, 0);
 }
 
-// torch's kernel clones tensors from the argument `first` on that do not lie as it reads them: here
-// they have a place, and a copy fills it.
-template <bool (*kIsRead)(const at::Tensor&)>
-Preparation prepare_with_copies(const c10::OperatorHandle& op, const char* name, size_t first,
-                                const Arguments& args, const Outputs& outputs) {
-  Arguments dense = args;
+// Which tensors the kernel reads where they lie: it clones others in every call.
+struct Operands {
+  size_t first;  // argument
+  bool (*are_read)(const at::Tensor&);
+};
+const std::unordered_map<std::string, Operands> kCloned{
+    {"aten::_softmax", {0, &is_dense}},
+    {"aten::_log_softmax", {0, &is_dense}},
+    {"aten::mm", {0, &is_row_or_column_major}},
+    {"aten::addmm", {1, &is_row_or_column_major}},
+};
+
+// Gives such arguments places of their own; calls that copy them there.
+std::vector<std::unique_ptr<PreparedCall>> prepare_clones(const std::string& name,
+                                                          Arguments& args) {
   std::vector<std::unique_ptr<PreparedCall>> calls;
-  for (size_t i = first; i < args.size(); ++i) {
-    if (!args[i].isTensor() || kIsRead(args[i].toTensor())) continue;
+  const auto found = kCloned.find(name);
+  if (found == kCloned.end()) return calls;
+  for (size_t i = found->second.first; i < args.size(); ++i) {
+    if (!args[i].isTensor() || found->second.are_read(args[i].toTensor())) continue;
     const at::Tensor self = args[i].toTensor();
-    const at::Tensor copy = at::empty(self.sizes(), self.options());
-    calls.push_back(
-        prepare_copy({called("aten::clone", ""), called("aten::copy_", "")}, self, copy).call);
-    dense[i] = copy;
+    args[i] = at::empty(self.sizes(), self.options());
+    const Operators copies{called("aten::clone", ""), called("aten::copy_", "")};
+    calls.push_back(prepare_copy(copies, self, args[i].toTensor()).call);
   }
-  Preparation made = prepare_structured(out_form(name), {op}, dense, outputs);
-  if (calls.empty() || made.call == nullptr) return made;
-  calls.push_back(std::move(made.call));
-  return {std::make_unique<CallsInOrder>(Operators{op}, std::move(calls))};
+  return calls;
 }
 
 // What an operator without tensors gives is the same in every run.
@@ -244,22 +251,6 @@ const std::unordered_map<std::string, Prepare> kPrepared{
                               args[3].toTensor(), false);
      }},
     {"aten::embedding", &prepare_embedding},
-    {"aten::_softmax",
-     [](const auto& op, const Arguments& args, const Outputs& outputs) {
-       return prepare_with_copies<is_dense>(op, "aten::_softmax", 0, args, outputs);
-     }},
-    {"aten::_log_softmax",
-     [](const auto& op, const Arguments& args, const Outputs& outputs) {
-       return prepare_with_copies<is_dense>(op, "aten::_log_softmax", 0, args, outputs);
-     }},
-    {"aten::mm",
-     [](const auto& op, const Arguments& args, const Outputs& outputs) {
-       return prepare_with_copies<is_row_or_column_major>(op, "aten::mm", 0, args, outputs);
-     }},
-    {"aten::addmm",
-     [](const auto& op, const Arguments& args, const Outputs& outputs) {
-       return prepare_with_copies<is_row_or_column_major>(op, "aten::addmm", 1, args, outputs);
-     }},
     {"aten::native_layer_norm",
      [](const auto& op, const Arguments& args, const Outputs& outputs) {
        return prepare_layer_norm({op}, args, outputs);
@@ -324,15 +315,21 @@ bool PreparedCall::is_current() const {
 Preparation prepare_call(const c10::OperatorHandle& op, const c10::OperatorHandle& runs,
                          const std::optional<OutVariant>& out, const std::vector<c10::IValue>& args,
                          const std::vector<at::Tensor>& outputs) {
-  const std::string name = c10::toString(op.operator_name());
+  const std::string name = full_name(op);
   if (const auto found = kPrepared.find(name); found != kPrepared.end()) {
     if (!has_kernel_of_torch(op)) return {nullptr, kNotPrepared};
     return found->second(runs, args, outputs);
   }
   if (out) {
-    std::vector<c10::IValue> all = args;
+    std::vector<c10::IValue> all;
+    all.reserve(args.size() + out->more.size());
+    all.insert(all.end(), args.begin(), args.end());
     all.insert(all.end(), out->more.begin(), out->more.end());
-    return prepare_structured(out->op, {runs}, all, outputs);
+    auto calls = prepare_clones(name, all);
+    Preparation made = prepare_structured(out->op, {runs}, all, outputs);
+    if (calls.empty() || made.call == nullptr) return made;
+    calls.push_back(std::move(made.call));
+    return {std::make_unique<CallsInOrder>(Operators{runs}, std::move(calls))};
   }
   if (!op.schema().is_mutable() || !has_kernel_of_torch(op)) return {nullptr, kNotPrepared};
   const auto in_place = find_out_form(op);

@@ -9,6 +9,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "torch/graphs/out_variant.h"
@@ -46,6 +47,12 @@ class PreparedCall {
 
   c10::SmallVector<Registered, 2> registered_;
 };
+
+// "aten::add.Tensor". torch's own text of it goes through a stream, at ten times the cost.
+inline std::string full_name(const c10::OperatorHandle& op) {
+  const auto& [name, overload] = op.operator_name();
+  return overload.empty() ? name : name + "." + overload;
+}
 
 // How to run a call, or why it cannot be prepared.
 struct Preparation {

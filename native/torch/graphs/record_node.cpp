@@ -106,6 +106,7 @@ std::vector<c10::IValue> Recorder::fixed_arguments(const OperatorTraits& traits,
     return !given_back && tensor.storage().nbytes() > 0 && predates(tensor);
   };
   std::vector<c10::IValue> held;
+  held.reserve(args.size());
   for (size_t i = 0; i < args.size(); ++i) {
     held.push_back(
         map_tensors(args[i], [&](const at::Tensor& tensor) { return fixed(traits, tensor); }));
@@ -138,9 +139,9 @@ bool Recorder::runs_on_device(const OperatorTraits& traits, const std::vector<c1
 std::optional<std::vector<OperatorNode::Output>> Recorder::outputs_of(
     const OperatorTraits& traits, const std::vector<c10::IValue>& args,
     c10::ArrayRef<c10::IValue> results, bool on_device) {
-  std::unordered_set<const c10::StorageImpl*> of_args;
+  c10::SmallVector<const c10::StorageImpl*, 8> of_args;
   for_each_tensor(args, [&](const at::Tensor& tensor) {
-    of_args.insert(tensor.storage().unsafeGetStorageImpl());
+    of_args.push_back(tensor.storage().unsafeGetStorageImpl());
   });
   std::vector<OperatorNode::Output> outputs;
   bool real = true;
@@ -150,7 +151,8 @@ std::optional<std::vector<OperatorNode::Output>> Recorder::outputs_of(
     check_device(traits, tensor);
     check_layout(traits, tensor, "gives");
     copies_to_host_ |= on_device && tensor.is_cpu();
-    const bool in_place = of_args.contains(tensor.storage().unsafeGetStorageImpl());
+    const bool in_place =
+        std::ranges::find(of_args, tensor.storage().unsafeGetStorageImpl()) != of_args.end();
     at::Tensor output = fixed(traits, tensor);
     void* address = output.storage().mutable_data();
     outputs.push_back({std::move(output), address, in_place});

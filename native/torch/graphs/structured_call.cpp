@@ -394,7 +394,7 @@ const std::unordered_map<std::string, PrepareOut> kStructured{
 Preparation prepare_structured(const c10::OperatorHandle& out, const Operators& operators,
                                const std::vector<c10::IValue>& args,
                                const std::vector<at::Tensor>& outputs) {
-  const auto found = kStructured.find(c10::toString(out.operator_name()));
+  const auto found = kStructured.find(full_name(out));
   if (found == kStructured.end()) return {nullptr, kNotPrepared};
   return found->second(out, operators, args, outputs);
 }
