@@ -112,7 +112,6 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
         self._reductions: list[Reduction] = []
         self._welford: dict[str, None] = {}
         self._numbers = itertools.count()
-        self._vectorizes = True
         self._outer = False
         self._places: list[Any] = []
         self._added_to: set[str] = set()  # parameters
@@ -203,7 +202,6 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
         c_type = TYPES[V.graph.get_dtype(name)]
         if mode != "atomic_add" or c_type not in self.language.atomics:
             raise NotImplementedError(f"store {mode} of {c_type} in {self.language.suffix}")
-        self._vectorizes = False
         place = self.index_to_str(self.prepare_indexing(index))
         pointer = self.args.output(name)
         self._added_to.add(pointer)
@@ -265,7 +263,6 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
         origins = self.current_node.node.get_origins() if self.current_node else ()
         targets = (origin.target for origin in origins)
         operators = sorted({str(t) for t in targets if isinstance(t, torch._ops.OpOverload)})
-        self._vectorizes = False
         self.faults.append(f"{', '.join(operators) or 'a compiled kernel'}: {words}")
         return len(self.faults)
 
@@ -348,7 +345,6 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
             indices=self._results,
             segments=self._segments,
             lanes=self.language.lanes,
-            vectorizes=self._vectorizes,
             row=self._row(),
         )
 

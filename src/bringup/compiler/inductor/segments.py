@@ -6,7 +6,6 @@ In the code of a segment an accumulator is spelled `acc0@`: each way says what s
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,13 +13,10 @@ from typing import Any
 import torch
 
 from bringup.compiler.inductor.functions import TYPES, literal
+from bringup.compiler.inductor.loop_code import added_apart, cut, hoisted, runs_at_once
 
 LANE = "_lanes[lane]"
-_SIMD = ["#pragma omp simd"]
-_ONE_BY_ONE = re.compile(r"\breport_fault\(|\batomic_add_")
-_NAME = re.compile(r"[A-Za-z_]\w*")
-_ASSIGNED = re.compile(r"(\w+)(?:\[[^]]*\])? [-+*/|^]?= ")
-_MOVABLE = re.compile(r"\w+ tmp\d+ = |if \(.*report_fault\(.*\}$")  # a value, a check of an index
+_MOST_ENDS = 8  # of parts of a row, in each of which no comparison of its index changes
 
 
 @dataclass(frozen=True)
@@ -202,7 +198,6 @@ class Nest:
         indices: lines that name parts of `xindex`.
         segments: in order.
         lanes: how many elements are computed side by side.
-        vectorizes: whether lanes may run at once.
         row: the innermost dimension, where no other index but that of all elements changes along
             it.
         across: for `tiles`.
@@ -213,16 +208,11 @@ class Nest:
     indices: dict[str, str]
     segments: list[Segment]
     lanes: int
-    vectorizes: bool
     row: Row | None = None
     across: Sequence[Across] = ()
 
     TILE = 128  # results side by side where what is reduced lies behind them: some lines of a cache
     SIDE = 16  # of a square: a line of 64 bytes, and few enough of them for a cache
-
-    @property
-    def _pragma(self) -> list[str]:
-        return _SIMD if self.vectorizes else []
 
     def plain(self) -> list[str]:
         """Return one result after the other, as the threads of a device take them."""
@@ -292,24 +282,36 @@ class Nest:
         row = self.row or Row(self.count, "", frozenset())
         length, name = row.length, row.name
         outer, along = self._split(row)
-        lines = [
+        body = ["const int64_t xindex = x_at + lane;", "(void)xindex;"]
+        body += [f"const int64_t {name} = x_begin + lane;"] if name else []
+        code = [line for segment in self.segments for line in _between(segment)]
+        ends, compared, others = cut(name, code)
+        if 0 < len(ends) <= _MOST_ENDS:
+            code, once = others, [f"const int64_t {name} = x_begin;", *compared]
+        else:
+            ends, once = [], []
+        before, code = hoisted([*body, *along], code)
+        end = "".join(f"x_begin < {place} ? {place} : " for place in ends) + f"({length})"
+        return [
             f"const int64_t x_last = BRINGUP_LAST({self.count});",
             f"for (int64_t x_at = BRINGUP_FIRST({self.count}); x_at < x_last;) {{",
             f"const int64_t x_begin = x_at % {length};",
-            f"const int64_t x_count = min_int64_t({length} - x_begin, x_last - x_at);",
+            f"const int64_t x_end = {end};",
+            "const int64_t x_count = min_int64_t(x_end - x_begin, x_last - x_at);",
             "const int64_t xindex = x_at;",
             "(void)xindex;",
             *outer,
-            *self._pragma,
+            *once,
+            *before,
+            *_simd(code),
             "for (int64_t lane = 0; lane < x_count; ++lane) {",
-            "const int64_t xindex = x_at + lane;",
-            "(void)xindex;",
+            *body,
+            *along,
+            *code,
+            "}",
+            "x_at += x_count;",
+            "}",
         ]
-        lines += [f"const int64_t {name} = x_begin + lane;"] if name else []
-        lines += along
-        for segment in self.segments:
-            lines += _between(segment)
-        return [*lines, "}", "x_at += x_count;", "}"]
 
     def tiles(self) -> list[str]:
         """Return elements in squares of rows, for what lies in memory along the other side: a line
@@ -344,20 +346,23 @@ class Nest:
             f"const int64_t xindex = row * {row.length};",
             "(void)xindex;",
             *outer,
-            *self._pragma,
+        ]
+        code = [line for segment in self.segments for line in _between(segment)]
+        for number, one in enumerate(self.across):
+            element = f"square{number}[line][lane]"
+            code = [line.replace(f" = {one.text};", f" = {element};") for line in code]
+        return [
+            *lines,
+            *_simd(code),
             f"for (int64_t lane = 0; lane < {size[1]}; ++lane) {{",
             f"const int64_t {row.name} = x_at + lane;",
             f"const int64_t xindex = row * {row.length} + {row.name};",
             "(void)xindex;",
             *along,
+            *code,
+            "}",
+            "}",
         ]
-        for segment in self.segments:
-            code = _between(segment)
-            for number, one in enumerate(self.across):
-                element = f"square{number}[line][lane]"
-                code = [line.replace(f" = {one.text};", f" = {element};") for line in code]
-            lines += code
-        return [*lines, "}", "}"]
 
     def _square(
         self, to: str, read: Across, indices: list[str], row: Row, size: tuple[str, str]
@@ -400,9 +405,9 @@ class Nest:
                 lines += _between(segment)
                 continue
             body = ["const int64_t r0_index = r0_at + lane;", *segment.indices]
-            once, code = _hoisted(body, _lines(segment.code, LANE))
-            body += [*code, "}"]
-            runs_at_once = not any(_ONE_BY_ONE.search(line) for line in code)
+            once, code = hoisted(body, _lines(segment.code, LANE))
+            arrays, first, then = added_apart(code, lanes) or ([], code, [])
+            loop = f"for (int lane = 0; lane < {lanes}; ++lane) {{"
             for part in _parts(segment):
                 lines += _started(part, lanes, str(lanes))
             inverses = _inverses(segment, f"r0_at / {lanes} + 1")
@@ -412,20 +417,18 @@ class Nest:
                 "int64_t r0_at = 0;",
                 f"for (; r0_at + {lanes} <= {self.reduced}; r0_at += {lanes}) {{",
                 *inverses,
-                *(_SIMD if runs_at_once else ()),
-                f"for (int lane = 0; lane < {lanes}; ++lane) {{",
-                *body,
+                *arrays,
+                *_simd(first),
+                *[loop, *body, *first, "}"],
+                *([loop, *body, *then, "}"] if then else ()),
                 "}",
                 *inverses,
                 f"for (int64_t lane = 0; r0_at + lane < {self.reduced}; ++lane) {{",
-                *body,
+                *[*body, *code, "}"],
                 "}",
+                *_halved(segment, lanes),
+                *_lines(segment.after, ""),
             ]
-            lines += [f"{p.c_type} {p.name} = {p.name}_lanes[0];" for p in _parts(segment)]
-            combine = [line for one in segment.reductions for line in one.combine]
-            if combine:
-                lines += [f"for (int lane = 1; lane < {lanes}; ++lane) {{", *combine, "}"]
-            lines += _lines(segment.after, "")
         return [*lines, "}"]
 
     def outer(self) -> list[str]:
@@ -461,7 +464,7 @@ class Nest:
         known = [f"const {p.c_type} {p.name} = {p.name}{LANE};" for p in done if p.name in text]
         head = ["for (int64_t lane = 0; lane < x_count; ++lane) {"]
         index = ["const int64_t xindex = x_at + lane;", "(void)xindex;", *self._named()]
-        return [*self._pragma, *head, *index, *known, *code, "}"]
+        return [*_simd(code), *head, *index, *known, *code, "}"]
 
     def _split(self, row: Row) -> tuple[list[str], list[str]]:
         """Return lines for indices that are the same in a row, and for those that are not."""
@@ -484,34 +487,35 @@ def _lines(code: Any, at: str) -> list[str]:
     return text.splitlines()
 
 
-def _hoisted(indices: list[str], code: list[str]) -> tuple[list[str], list[str]]:
-    """Return what of the code of a loop is the same for all lanes and turns, and what is not: what
-    depends on an index of the loop, on what it writes, or on a condition.
-    """
-    varying = {"lane", "r0_at"}.union(*map(_ASSIGNED.findall, indices))
-    while True:
-        once, rest, depth, moved = [], [], 0, set[str]()
-        for line in code:
-            names = set(_NAME.findall(line))
-            assigned = set(_ASSIGNED.findall(line))
-            is_written = any("out_ptr" in name or "_lanes" in name for name in names)
-            if depth == 0 and not is_written and not names & varying and _MOVABLE.match(line):
-                once.append(line)
-                moved |= assigned
-            else:
-                rest.append(line)
-                varying |= assigned
-            depth += line.count("{") - line.count("}")
-        if not moved & varying:
-            return once, rest
-
-
 def _between(segment: Segment) -> list[str]:
     return _lines(segment.code, "") + _lines(segment.after, "")
 
 
 def _inverses(segment: Segment, count: str) -> list[str]:
     return [f"const {one} inverse_{one} = 1 / ({one})({count});" for one in segment.welford]
+
+
+def _simd(code: Sequence[str]) -> list[str]:
+    return ["#pragma omp simd"] * runs_at_once(code)
+
+
+def _halved(segment: Segment, lanes: int) -> list[str]:
+    """Return lines that make one of what the lanes have, half of them at a time."""
+    parts = _parts(segment)
+    combine = [line for one in segment.reductions for line in one.combine]
+    lines = []
+    while lanes > 1 and combine:
+        lanes //= 2
+        lines += [
+            *_simd([]),
+            f"for (int other = 0; other < {lanes}; ++other) {{",
+            f"const int lane = other + {lanes};",
+            *(f"{p.c_type} {p.name} = {p.name}_lanes[other];" for p in parts),
+            *combine,
+            *(f"{p.name}_lanes[other] = {p.name};" for p in parts),
+            "}",
+        ]
+    return lines + [f"{p.c_type} {p.name} = {p.name}_lanes[0];" for p in parts]
 
 
 def _combined(segment: Segment, threads: int) -> list[str]:
