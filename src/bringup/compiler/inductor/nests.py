@@ -30,11 +30,13 @@ class Nests:
     Attributes:
         nodes: of Inductor, that they compute.
         faults: what a report of the function means.
+        last: the last of the scheduler's nodes.
     """
 
     def __init__(self) -> None:
         self.nodes: list[Any] = []
         self.faults: list[str] = []
+        self.last: Any = None
         self._nests: list[_Nest] = []
         self._passed: dict[tuple[str, str], Parameter] = {}  # by type and value
         self._operations: OrderedSet[str] = OrderedSet()
@@ -78,6 +80,7 @@ class Nests:
         self._operations |= node.get_operation_names()
         self.nodes += nodes
         self.faults += kernel.faults
+        self.last = node
 
     def work(self) -> str:
         """Return how many elements there are, of which a launch makes blocks, for the wrapper."""

@@ -74,13 +74,15 @@ class LoopScheduling(SIMDScheduling):  # type: ignore[misc]
 
     def define_kernel(self, src_code: str, node_schedule: Any, kernel: LoopKernel) -> str:
         """Keep the nest of a node for a launch with others, after those that it cannot share."""
-        node = self.scheduler.current_node
+        scheduler, node = self.scheduler, self.scheduler.current_node
         if not self._nests.takes(kernel, node):
+            scheduler.current_node = self._nests.last
             self.flush()
-            later = self.scheduler.buffer_names_to_free & node.last_usage
-            self.scheduler.buffer_names_to_free -= later
-            self.scheduler.free_buffers()
-            self.scheduler.buffer_names_to_free |= later
+            later = scheduler.buffer_names_to_free & node.last_usage
+            scheduler.buffer_names_to_free -= later
+            scheduler.free_buffers()  # as of the node before, whose memory this one may get
+            scheduler.buffer_names_to_free |= later
+            scheduler.current_node = node
         nodes = [one for one in node_schedule if getattr(one, "node", None) is not None]
         self._nests.add(kernel, src_code, nodes, node)
         return ""

@@ -94,6 +94,19 @@ def test_nests_share_a_launch_unless_one_needs_what_another_writes() -> None:
         torch.npu.synchronize()
 
 
+def test_memory_of_a_launch_is_the_next_ones() -> None:
+    def normed(y: torch.Tensor) -> torch.Tensor:
+        for _ in range(3):
+            y = (y - y.sum(0)).exp()
+            y = y / y.sum(0)
+        return y
+
+    y = torch.randn(40, 9, device="npu")
+    got, (code,) = run_and_get_code(torch.compile(normed), y)
+    torch.testing.assert_close(got, normed(y))
+    assert code.count("# reuse") >= 2
+
+
 def test_what_is_the_same_for_all_of_a_row_is_computed_once_before_it() -> None:
     def normed(table: torch.Tensor, ids: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         rows = table[ids]
