@@ -7,10 +7,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "torch/devices/driver.h"
 #include "torch/graphs/control_node.h"
 #include "torch/graphs/outside_capture.h"
 #include "torch/graphs/recorder.h"
 #include "torch/graphs/values.h"
+#include "torch/operators/operator_kernel.h"
 
 namespace bringup::torch_ext::graphs {
 namespace {
@@ -98,7 +100,8 @@ size_t Recorder::add_control(const std::optional<at::Tensor>& predicate) {
     check_device(traits, *predicate);
     check_readable(traits, *predicate);
     if (predicate->is_privateuseone()) use_device(traits, predicate->device());
-    read = host_side_.view(fixed(traits, *predicate));
+    read = fixed(traits, *predicate);
+    if (driver_facts().host_visible) read = host_side_.view(read);
   }
   auto node = std::make_unique<ControlNode>(traits.name, scope_, std::move(read));
   node->set_line(lines_.here());
@@ -115,11 +118,9 @@ std::optional<size_t> Recorder::writer(const at::Tensor& tensor) const {
   return block == nullptr || !block->written ? std::nullopt : std::optional(block->writer);
 }
 
-void Recorder::check_in_control(const Node& node) const {
-  if (controls_.empty() || !node.runs_on_device()) return;
-  throw CaptureFailure(node.op() + " runs on the device inside of " + controls_.back().name +
-                       ", where a captured graph has the host choose: only operators that run on "
-                       "the host can be there");
+// Where most others run on the host a launch need not wait for what it would choose.
+bool Recorder::copies_on_host() const {
+  return !controls_.empty() && driver_facts().host_visible && !has_native_kernels();
 }
 
 void Recorder::infer(const OperatorTraits& traits, const c10::OperatorHandle& op,
@@ -163,6 +164,10 @@ void Recorder::infer(const OperatorTraits& traits, const c10::OperatorHandle& op
   }
   for (const auto& [meta, tensor] : metas) {
     if (meta.sizes() == tensor.sizes()) continue;
+    if (tensor.numel() == 0) {
+      tensor.resize_(meta.sizes());
+      continue;
+    }
     throw CaptureFailure(traits.name + " gives " + describe(tensor) + " another shape, " + name +
                          " has to record it without running it: give it the right one before");
   }

@@ -3,6 +3,8 @@
 #include <nanobind/nanobind.h>
 #include <torch/csrc/Exceptions.h>
 
+#include "torch/graphs/outside_capture.h"
+
 namespace bringup::torch_ext::graphs {
 namespace {
 
@@ -21,11 +23,19 @@ void ControlNode::go_to(size_t target) {
   words_ = (predicate_.defined() ? "if false, node " : "node ") + std::to_string(target);
 }
 
-void ControlNode::run(Replay& replay) {
+std::optional<size_t> ControlNode::next() {
   constexpr uint32_t kLook = 1 << 16;
-  if (predicate_.defined() && *static_cast<const bool*>(predicate_.const_data_ptr())) return;
-  if (!predicate_.defined() && ++jumps_ % kLook == 0) raise_if_interrupted();
-  replay.jump = target_;
+  if (!predicate_.defined()) {
+    if (++jumps_ % kLook == 0) raise_if_interrupted();
+    return target_;
+  }
+  if (is_read_by_host()) {
+    if (*static_cast<const bool*>(predicate_.const_data_ptr())) return std::nullopt;
+  } else {
+    const OutsideCapture outside;
+    if (*static_cast<const bool*>(predicate_.cpu().const_data_ptr())) return std::nullopt;
+  }
+  return target_;
 }
 
 }  // namespace bringup::torch_ext::graphs

@@ -65,10 +65,14 @@ void DeviceGraph::destroy_parts() noexcept {
 }
 
 bringup_graph DeviceGraph::graph() {
-  if (parts_.empty() || parts_.back().graph == nullptr) {
+  const auto is_cut = [&] {
+    const auto cut = cuts_.upper_bound(adding_);
+    return cut != cuts_.begin() && *std::prev(cut) > parts_.back().first;
+  };
+  if (parts_.empty() || parts_.back().graph == nullptr || is_cut()) {
     bringup_graph made = nullptr;
     check_driver(active_driver()->graph_create(device(), &made), "creating a device graph");
-    parts_.push_back({made, nullptr});
+    parts_.push_back({adding_, made});
     kernel_count_ = 0;
   }
   return parts_.back().graph;
@@ -83,10 +87,21 @@ void DeviceGraph::add_kernel(size_t first, size_t last) {
 void DeviceGraph::build(const std::vector<std::unique_ptr<Node>>& nodes) {
   const bringup_driver& driver = *active_driver();
   check_driver(driver.graph_add_host_func(graph(), &begin, this), "building a device graph");
+  cuts_ = cuts(nodes);
   size_t first = 0;
   for (size_t i = 0; i < nodes.size(); ++i) {
+    if (cuts_.contains(i)) {
+      add_span(first, i);
+      first = i;
+      if (auto* const control = dynamic_cast<ControlNode*>(nodes[i].get())) {
+        parts_.push_back({i, nullptr, nullptr, control});
+        ++first;
+        continue;
+      }
+    }
     if (!nodes[i]->runs_on_device()) continue;
     add_span(first, i);
+    adding_ = i;
     first = end_of_list(i);
     if (first == i + 1) {
       add_to_driver(i);
@@ -98,6 +113,22 @@ void DeviceGraph::build(const std::vector<std::unique_ptr<Node>>& nodes) {
   add_span(first, nodes.size());
 }
 
+std::set<size_t> DeviceGraph::cuts(const std::vector<std::unique_ptr<Node>>& nodes) {
+  std::set<size_t> cuts;
+  bool any_on_device = false;
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const auto* const control = dynamic_cast<const ControlNode*>(nodes[i].get());
+    if (control == nullptr) continue;
+    const size_t target = *control->target();
+    cuts.insert({i, i + 1, target});
+    any_on_device |= !control->is_read_by_host();
+    for (size_t k = std::min(i, target); k < std::max(i, target); ++k) {
+      any_on_device |= nodes[k]->runs_on_device();
+    }
+  }
+  return any_on_device ? cuts : std::set<size_t>();
+}
+
 void DeviceGraph::add_to_driver(size_t number) {
   const bringup_driver& driver = *active_driver();
   const Node& node = *nodes_[number];
@@ -107,7 +138,7 @@ void DeviceGraph::add_to_driver(size_t number) {
                         node.op().c_str());
   }
   if (const ForeignNode* call = node.captured_call()) return call->add_to(graph(), device());
-  if (const KernelNode* call = node.host_entry()) return parts_.push_back({nullptr, call});
+  if (const KernelNode* call = node.host_entry()) return parts_.push_back({number, nullptr, call});
   if (const bringup_launch* launch = node.device_launch()) {
     check_driver(driver.graph_add_kernel(graph(), launch), launch->name);
   } else {
@@ -127,6 +158,7 @@ size_t DeviceGraph::end_of_list(size_t first) const {
   SeparateMemory memory;
   size_t i = first;
   for (; i < std::min(most, nodes_.size()) && nodes_[i]->runs_on_device(); ++i) {
+    if (i > first && cuts_.contains(i)) break;
     const PackedCall* const call = nodes_[i]->listed_call();
     if (call == nullptr || call->listed != &variant) break;
     if (!memory.add(call->block, variant.results.size())) break;
@@ -190,6 +222,7 @@ void DeviceGraph::update_list(List& list) {
 
 void DeviceGraph::add_span(size_t first, size_t last) {
   if (first == last) return;
+  adding_ = first;
   spans_.push_back(std::make_unique<Span>(Span{this, first, last}));
   check_driver(active_driver()->graph_add_host_func(graph(), &run_span, spans_.back().get()),
                "building a device graph");
@@ -301,13 +334,31 @@ void DeviceGraph::launch(std::optional<uint64_t> number) {
 
 void DeviceGraph::launch_parts() {
   const ProfiledWork work("captured graph", current_stream(device()));
-  for (const Part& part : parts_) {
-    if (part.host_entry != nullptr) {
+  for (size_t i = 0; i < parts_.size();) {
+    const Part& part = parts_[i++];
+    if (part.control != nullptr) {
+      follow(i);
+    } else if (part.host_entry != nullptr) {
       part.host_entry->call_host_entry();
     } else {
       check_driver(active_driver()->graph_launch(part.graph, current_driver_stream(device())),
                    "launching a captured graph");
     }
+  }
+}
+
+// `part`: the one behind a choice, then the one that comes next.
+void DeviceGraph::follow(size_t& part) {
+  const Part& choice = parts_[part - 1];
+  try {
+    synchronize_current_stream(device());
+    const auto next = choice.control->next();
+    if (!next) return;
+    part = static_cast<size_t>(std::ranges::lower_bound(parts_, *next, {}, &Part::first) -
+                               parts_.begin());
+  } catch (...) {
+    for (size_t i = choice.first; i < nodes_.size(); ++i) nodes_[i]->skip();
+    throw;
   }
 }
 

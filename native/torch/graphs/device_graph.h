@@ -6,11 +6,13 @@
 #include <array>
 #include <memory>
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <vector>
 
 #include "bringup/driver.h"
 #include "torch/devices/state.h"
+#include "torch/graphs/control_node.h"
 #include "torch/graphs/node.h"
 #include "torch/graphs/staged_changes.h"
 #include "torch/operators/lists.h"
@@ -95,13 +97,19 @@ class DeviceGraph {
   void add_to_driver(size_t number);
   // The driver's graph that nodes are added to now, the last part.
   bringup_graph graph();
+  // Where parts begin because of control flow, which the host follows then; none where all of it
+  // runs on the host.
+  static std::set<size_t> cuts(const std::vector<std::unique_ptr<Node>>& nodes);
+  void follow(size_t& part);
   void add_kernel(size_t first, size_t last);
   void launch_parts();
   void destroy_parts() noexcept;
-  // The driver's graph, or a host entry between two of them.
+  // The driver's graph, or a host entry or a choice between two of them.
   struct Part {
+    size_t first;  // node
     bringup_graph graph = nullptr;
     const KernelNode* host_entry = nullptr;
+    ControlNode* control = nullptr;
   };
   // A kernel, by the number that it has in a graph.
   struct Place {
@@ -135,7 +143,9 @@ class DeviceGraph {
   std::array<Numbered, StagedChanges::kMostAhead> numbered_{};  // of launches, in turn
   const std::vector<std::unique_ptr<Node>>& nodes_;
   std::vector<std::unique_ptr<Span>> spans_;
-  std::vector<Part> parts_;                    // in the order of a launch
+  std::vector<Part> parts_;  // in the order of nodes
+  size_t adding_ = 0;        // the node that is added now
+  std::set<size_t> cuts_;
   std::unordered_map<size_t, Place> kernels_;  // of nodes
   int32_t kernel_count_ = 0;                   // of the last part
   std::vector<std::unique_ptr<List>> lists_;

@@ -248,7 +248,7 @@ std::optional<NodeRandom> Recorder::random_of(const OperatorTraits& traits,
 std::unique_ptr<Node> Recorder::make_copy_node(const OperatorTraits& traits,
                                                const std::vector<c10::IValue>& args,
                                                const std::vector<OperatorNode::Output>& outputs) {
-  if (!traits.is_copy() || traits.updatable || all_updatable_ || !controls_.empty()) return nullptr;
+  if (!traits.is_copy() || traits.updatable || all_updatable_ || copies_on_host()) return nullptr;
   const at::Tensor& source = args[traits.mutates ? 1 : 0].toTensor();
   const at::Tensor& target = outputs.front().tensor;
   const bool within = source.is_privateuseone() && target.device() == source.device();
@@ -280,7 +280,7 @@ std::unique_ptr<Node> Recorder::make_fill_node(const OperatorTraits& traits,
   const bool zero = traits.name == "aten::zero_";
   const bool fills =
       zero || traits.name == "aten::fill_.Scalar" || traits.name == "aten::fill_.Tensor";
-  if (!fills || traits.updatable || all_updatable_ || !controls_.empty()) return nullptr;
+  if (!fills || traits.updatable || all_updatable_ || copies_on_host()) return nullptr;
   const at::Tensor& target = outputs.front().tensor;
   if (!target.is_privateuseone() || target.numel() == 0) return nullptr;
   const c10::IValue value = zero ? c10::IValue(at::Scalar(0)) : args[1];

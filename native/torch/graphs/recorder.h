@@ -238,7 +238,7 @@ class Recorder {
   // What one call gives, in place of its arguments on the stack, from their shapes.
   void infer(const OperatorTraits& traits, const c10::OperatorHandle& op,
              std::vector<c10::IValue>* stack) const;
-  void check_in_control(const Node& node) const;
+  bool copies_on_host() const;
   void check_contents();
   void check_seen() const;
   std::vector<WrittenMemory> written_memory() const;

@@ -12,9 +12,10 @@ import pytest
 import torch
 from tests.unit.graphs.conftest import Affine
 from tests.unit.graphs.support import captured
+from tests.unit.graphs.test_npu import SHIFT
 from torch import Tensor
 
-from bringup import devices, graphs
+from bringup import devices, graphs, jit, ops
 from bringup.errors import CaptureError
 
 # What torch.cond and torch.while_loop call behind Dynamo, which takes a second.
@@ -112,7 +113,7 @@ def _program(choose: torch.Generator, depth: int) -> Callable[[Tensor, Tensor], 
             elif kind == 2:
                 a, b = b, a.cumsum(0)
             elif kind == 3:
-                a = a.clone().add_(torch.tensor([1.0, -1.0, 0.5]))
+                a = a.clone().add_(torch.tensor([1.0, -1.0, 0.5]).to(a.device))
             elif kind == 4:
                 b = torch.cat([b[1:], a[:1]])
             elif kind == 5:
@@ -122,7 +123,7 @@ def _program(choose: torch.Generator, depth: int) -> Callable[[Tensor, Tensor], 
                 _, a, b = while_loop(
                     lambda i, _a, _b, count=count: i < count,
                     lambda i, a, b: (i + 1, *inner[1](a, b)),
-                    torch.zeros((), dtype=torch.long),
+                    torch.zeros((), dtype=torch.long, device=a.device),
                     a,
                     b,
                 )
@@ -167,12 +168,13 @@ def test_a_branch_that_is_not_taken_is_not_computed() -> None:
     assert reasons[never_ran[0]] == "it has not run yet"
 
 
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 def test_what_needs_values_for_its_shape_is_refused_by_its_branch() -> None:
     x = torch.ones(3)
     for function, named in (
         (lambda x: (x.nonzero().sum(),), "aten::nonzero gives a result whose shape depends"),
         (lambda x: (x.sum() + x.max().item(),), "reads the value of a tensor"),
-        (lambda x: (torch.add(x, x, out=torch.empty(0)),), "gives float32[0] another shape"),
+        (lambda x: (torch.add(x, x, out=x.new_empty(1)),), "gives float32[1] another shape"),
     ):
         with pytest.raises(CaptureError, match=r"in `cond.true`") as error:
             captured(cond, x.sum() < 0, function, lambda x: (x.sum(),), (x,))
@@ -192,6 +194,49 @@ def test_an_operator_without_shapes_is_refused_in_a_branch_that_is_not_taken() -
             CaptureError, match=r"in `cond.true`: graphs_test_flow::unknown gives no results from"
         ):
             captured(cond, x[0] < 0, lambda x: (unknown(x),), lambda x: (x,), (x,))
+
+
+@pytest.fixture
+def shift(kernel_cache: object) -> Iterator[ops.KernelOperator]:
+    """`shift(x, n)`: x + n, device code; fails for n = 99."""
+    operator = ops.kernel_op(
+        "graphs_flow_test::shift(Tensor x, int n) -> Tensor",
+        source=jit.Source(text=SHIFT, name="shift.cpp"),
+        outputs=ops.empty_like("x"),
+        kind="device",
+        grid=2,
+    )
+    yield operator
+    operator.undefine()
+
+
+def test_device_code_runs_where_the_host_goes(shift: ops.KernelOperator) -> None:
+    x, n = torch.ones(2, device="npu"), torch.tensor(2, device="npu")
+
+    def inner(y: Tensor) -> Tensor:
+        (y,) = cond(y[0] > 8, lambda y: (shift(y, 0) - 7,), lambda y: (shift(-y, 9),), (y,))
+        return y
+
+    def run() -> Tensor:
+        (y,) = cond(x[0] > 0, lambda x: (shift(x, 1) * 2,), lambda x: (shift(x, 5),), (x,))
+        _, y = while_loop(
+            lambda i, _: i < n, lambda i, y: (i + 1, inner(shift(y, 3))), torch.zeros_like(n), y
+        )
+        return shift(torch.abs(y), 1)
+
+    graph, y = captured(run)
+    assert _same(y, run())
+    for value, trips in ((1.0, 3), (-2.0, 1), (3.0, 0), (-5.0, 6)):
+        x.fill_(value)
+        n.fill_(trips)
+        graph.replay()
+        assert _same(y, run())
+    graph.update({"cond.false.shift.0.n": 99})
+    with pytest.raises(RuntimeError, match="99 is too far"):
+        graph.replay()
+    graph.update({"cond.false.shift.0.n": 5})
+    graph.replay()
+    assert _same(y, run())
 
 
 def test_slots_of_both_branches_are_updated(affine: Affine) -> None:
