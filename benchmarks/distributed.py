@@ -23,6 +23,7 @@ from benchmarks._harness import Row
 BESIDE_NS = 15_000
 SIZES = (16, 64 << 10, 1 << 20, 16 << 20)
 QUEUED_US = 30_000
+SLOW_LAYERS, SLOW_COPY_US = 8, 10_000
 Clock = Callable[[], int]
 
 
@@ -117,6 +118,14 @@ def _measure(folder: str, quick: bool, rank: int) -> None:
             spent.append(time.perf_counter_ns() - begin)
             work.wait()
     add("call of an asynchronous one behind 30 ms", statistics.median(spent), 1e6, 1.0, "1 ms")
+    for way, group in groups.items():
+        step, backward, communication = _overlapped(group)
+        mine, alone, moved = (
+            statistics.median(_sample(call, time.perf_counter_ns, 1) for _ in range(5))
+            for call in (step, backward, communication)
+        )
+        name = f"DDP backward with slow copies by {way}"
+        add(name, mine, max(alone, moved), 1.2, "the longer of backward and communication")
     if not hidden:
         step, other_step = _step("npu"), _step("cpu")
         mine, other = _compared(step, other_step, time.process_time_ns, 5 if quick else 30, 1)
@@ -126,6 +135,64 @@ def _measure(folder: str, quick: bool, rank: int) -> None:
     if rank == 0:
         Path(folder, "rows.json").write_text(json.dumps(rows))
     dist.destroy_process_group()
+
+
+def _overlapped(group: Any) -> tuple[Callable[[], object], ...]:
+    """Return a step of DDP whose backward copies for long, as long as its collectives copy what
+    gloo is to see; the same without collectives; and these alone.
+    """
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    from bringup.devices import sim
+    from bringup_sim_ops import load
+
+    load()
+
+    class SlowBackward(torch.autograd.Function):
+        @staticmethod
+        def forward(_: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(_: Any, grad: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+            return torch.empty_like(grad).copy_(grad, non_blocking=True)
+
+    class Layer(nn.Linear):
+        def forward(self, x: torch.Tensor) -> Any:
+            return SlowBackward.apply(super().forward(x))
+
+    model = DistributedDataParallel(
+        nn.Sequential(*(Layer(64, 64) for _ in range(SLOW_LAYERS))).to("npu"),
+        process_group=group,
+        bucket_cap_mb=0.01,
+        gradient_as_bucket_view=True,
+    )
+    batch = torch.ones(2, 64, device="npu")
+    parts = [torch.ones(64 * 65, device="npu") for _ in range(SLOW_LAYERS)]
+
+    def backward() -> None:
+        loss = model(batch).sum()
+        torch.accelerator.synchronize()
+        with sim.faults(copy_latency_us=SLOW_COPY_US):
+            loss.backward()
+            torch.accelerator.synchronize()
+
+    def alone() -> None:
+        with model.no_sync():
+            backward()
+
+    def communication() -> None:
+        with sim.faults(copy_latency_us=SLOW_COPY_US):
+            for work in [dist.all_reduce(part, group=group, async_op=True) for part in parts]:
+                work.wait()
+            torch.accelerator.synchronize()
+
+    for _ in range(3):  # DDP makes its buckets anew
+        backward()
+    return backward, alone, communication
 
 
 def _step(device: str) -> Callable[[], object]:

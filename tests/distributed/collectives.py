@@ -310,6 +310,11 @@ def coalesced_in_several_dtypes(me: Rank) -> None:
     for i, part in enumerate(scattered):
         assert part.dtype == dtypes[i]
         assert _is(part, me.size * (i + 1)), part
+    parts = [_there(me, me.rank + i, i + 1, dtype=dtype) for i, dtype in enumerate(dtypes)]
+    lists = [[torch.full_like(part, 0) for part in parts] for _ in range(me.size)]
+    dist.group.WORLD.allgather_coalesced(lists, parts).wait()
+    for rank, found in enumerate(lists):
+        assert all(_is(one, rank + i) for i, one in enumerate(found)), lists
 
 
 def futures(me: Rank) -> None:

@@ -1,4 +1,4 @@
-"""Steps of DDP: with each call of the driver refused in turn, and many under random delays."""
+"""Steps of DDP and FSDP2: with each call of the driver refused in turn, and DDP's under delays."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import faulthandler
 import random
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +15,9 @@ import torch.distributed as dist
 from tests.distributed.ranks import SECONDS, Check, Rank, main, refused_call
 from tests.sweeps.support import FULL, PARTS, seed
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from bringup.devices import sim
@@ -38,39 +42,72 @@ def _backward(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return loss
 
 
-def _gradients(model: nn.Module) -> torch.Tensor:
-    return torch.cat([p.grad.flatten().cpu() for p in model.parameters() if p.grad is not None])
+def _replicated(me: Rank, group: Any) -> nn.Module:
+    model = _net().to(me.device)
+    return DistributedDataParallel(model, process_group=group, bucket_cap_mb=0.0005)
+
+
+def _sharded(me: Rank, group: Any) -> nn.Module:
+    model, mesh = _net().to(me.device), DeviceMesh.from_group(group, me.device)
+    for layer in (model[0], model[2], model):
+        fully_shard(layer, mesh=mesh)
+    return model
+
+
+def _step(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor) -> None:
+    _backward(model, x)
+    optimizer.step()
+
+
+def _optimizer(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+
+
+def _compare(me: Rank, found: list[torch.Tensor], want: nn.Module) -> None:
+    """Compare a rank's parameters, or its part of them, with those of one process."""
+    for part, whole in zip(found, want.parameters(), strict=True):
+        is_part = part.shape != whole.shape
+        torch.testing.assert_close(part, whole.chunk(me.size)[me.rank] if is_part else whole.data)
 
 
 def _go_on() -> None:
     faulthandler.dump_traceback_later(SECONDS, exit=True)
 
 
-def a_refused_call_during_a_step_is_an_error_or_does_no_harm(me: Rank) -> None:
+def _refuse_calls(me: Rank, make: Callable[[Rank, Any], nn.Module]) -> None:
     want = _net()
-    _backward(want, torch.cat(_batch(me, 0)))
+    _step(want, _optimizer(want), torch.cat(_batch(me, 0)))
     told = 0
     for number in range(0 if FULL else seed() % PARTS, CALLS, 1 if FULL else PARTS):
         _go_on()
         group = dist.new_group(timeout=timedelta(seconds=5))
-        model = DistributedDataParallel(
-            _net().to(me.device), process_group=group, bucket_cap_mb=0.0005
-        )
+        model = make(me, group)
+        optimizer = _optimizer(model)
         x = _batch(me, 0)[me.rank].to(me.device)
         torch.accelerator.synchronize()
         dist.barrier()
-        found = torch.zeros(1)
         with refused_call(number) as refusal:
-            _backward(model, x)
-            found = _gradients(model)
+            _step(model, optimizer, x)
+            found = [
+                (p.to_local() if isinstance(p, DTensor) else p).detach().cpu()
+                for p in model.parameters()
+            ]
         told += refusal.told
         if not refusal.told:
-            torch.testing.assert_close(found, _gradients(want))
-        del model
+            _compare(me, found, want)
+        del model, optimizer
         if not refusal.was_anywhere():
             break
     assert number < CALLS - PARTS
     assert told >= 3
+
+
+def a_refused_call_during_a_step_is_an_error_or_does_no_harm(me: Rank) -> None:
+    _refuse_calls(me, _replicated)
+
+
+def a_refused_call_during_a_sharded_step_is_an_error_or_does_no_harm(me: Rank) -> None:
+    _refuse_calls(me, _sharded)
 
 
 def losses_under_random_delays_are_those_of_one_process(me: Rank) -> None:
@@ -106,6 +143,7 @@ def losses_under_random_delays_are_those_of_one_process(me: Rank) -> None:
 CHECKS: tuple[Check, ...] = (
     losses_under_random_delays_are_those_of_one_process,
     a_refused_call_during_a_step_is_an_error_or_does_no_harm,
+    a_refused_call_during_a_sharded_step_is_an_error_or_does_no_harm,
 )
 
 if __name__ == "__main__":

@@ -31,7 +31,6 @@ from torch.distributed.pipelining import (
     ScheduleGPipe,
     ScheduleInterleaved1F1B,
 )
-from torch.distributed.tensor import Shard, distribute_tensor
 from torch.distributed.tensor.experimental import context_parallel
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -246,17 +245,6 @@ def the_first_form_of_full_sharding(me: Rank) -> None:
         _compare(me, model.state_dict())
 
 
-def distributed_tensors(me: Rank) -> None:
-    mesh = init_device_mesh(me.device, (me.size,))
-    generator = torch.Generator().manual_seed(0)
-    a, b = torch.randn(6, 8, generator=generator), torch.randn(8, 4, generator=generator)
-    rows, columns = distribute_tensor(a, mesh, [Shard(0)]), distribute_tensor(b, mesh, [Shard(1)])
-    torch.testing.assert_close((rows @ columns).full_tensor().cpu(), a @ b)
-    torch.testing.assert_close(rows.sum().full_tensor().cpu(), a.sum())
-    torch.testing.assert_close(rows.softmax(0).full_tensor().cpu(), a.softmax(0))
-    assert torch.equal(rows.redistribute(placements=[Shard(1)]).full_tensor().cpu(), a)
-
-
 def tensor_parallel(me: Rank) -> None:
     model = _net().to(me.device)
     mesh = init_device_mesh(me.device, (me.size,))
@@ -376,7 +364,6 @@ CHECKS: tuple[Check, ...] = (
     clipped_gradients,
     hybrid_sharding,
     the_first_form_of_full_sharding,
-    distributed_tensors,
     tensor_parallel,
     checkpoints,
     checkpoints_beside_training,
