@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <ranges>
 #include <unordered_map>
 #include <unordered_set>
@@ -454,15 +455,17 @@ void Graph::check_inputs() const {
 
 void Graph::check(const Changes& changes, const std::vector<HostValue>& as_read) const {
   const ReplayDispatch dispatch;
-  for (const Change& first : changes) {
-    const auto same_node = [&](const Change& change) { return change.node == first.node; };
-    if (&*std::ranges::find_if(changes, same_node) != &first) continue;
-    const std::vector<c10::IValue> former = values_.next_arguments(first.node);
+  std::vector<size_t> order(changes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, {}, [&](size_t i) { return changes[i].node; });
+  for (auto next = order.begin(); next != order.end();) {
+    const size_t node = changes[*next].node;
+    const std::vector<c10::IValue> former = values_.next_arguments(node);
     std::vector<c10::IValue> arguments = former;
-    for (size_t i = 0; i < changes.size(); ++i) {
-      if (same_node(changes[i])) arguments[changes[i].argument] = as_read[i];
+    for (; next != order.end() && changes[*next].node == node; ++next) {
+      arguments[changes[*next].argument] = as_read[*next];
     }
-    nodes_[first.node]->check_arguments(arguments, former);
+    nodes_[node]->check_arguments(arguments, former);
   }
 }
 

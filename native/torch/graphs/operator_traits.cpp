@@ -90,6 +90,7 @@ OperatorTraits look_up(const c10::OperatorHandle& op,
                                                op.hasTag(at::Tag::nondeterministic_seeded));
   traits.dynamic_shape = op.hasTag(at::Tag::dynamic_output_shape);
   traits.device = schema.argumentIndexWithName("device").value_or(-1);
+  traits.beta = schema.argumentIndexWithName("beta").value_or(-1);
   traits.read_argument = argument_read_by_address(traits.name);
   traits.asserts = reads_tensors && returns.empty();
   const std::string bare = base.substr(base.find("::") + 2);

@@ -29,6 +29,7 @@ struct OperatorTraits {
   bool of_allocator = false;     // tells an allocator about memory, which is the graph's own
   bool asserts = false;          // reads tensors and gives nothing back
   int device = -1;               // an argument: on which a result is to be
+  int beta = -1;                 // an argument of the addmm family
   int read_argument = -1;        // a tensor that it reads by address, where no operator is seen
   bool mutates = false;          // writes to an argument
   bool may_draw = false;         // random numbers; an operator with a kernel of ours never does

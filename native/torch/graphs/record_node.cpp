@@ -277,12 +277,13 @@ std::unique_ptr<Node> Recorder::make_copy_kernel(const OperatorTraits& traits,
 std::unique_ptr<Node> Recorder::make_fill_node(const OperatorTraits& traits,
                                                const std::vector<c10::IValue>& args,
                                                const std::vector<OperatorNode::Output>& outputs) {
+  if (outputs.empty() || !outputs.front().tensor.is_privateuseone()) return nullptr;
   const bool zero = traits.name == "aten::zero_";
   const bool fills =
       zero || traits.name == "aten::fill_.Scalar" || traits.name == "aten::fill_.Tensor";
   if (!fills || traits.updatable || all_updatable_ || copies_on_host()) return nullptr;
   const at::Tensor& target = outputs.front().tensor;
-  if (!target.is_privateuseone() || target.numel() == 0) return nullptr;
+  if (target.numel() == 0) return nullptr;
   const c10::IValue value = zero ? c10::IValue(at::Scalar(0)) : args[1];
   if (value.isTensor() && !value.toTensor().unsafeGetTensorImpl()->is_wrapped_number()) {
     return make_copy_kernel(traits, value.toTensor(), target);

@@ -49,10 +49,10 @@ bool only_passed_on(const OperatorTraits& traits, const std::vector<c10::IValue>
 }
 
 // With beta = 0 the operators of the addmm family do not read their first argument.
-bool ignores_first(const c10::FunctionSchema& schema, const std::vector<c10::IValue>& args) {
-  const auto index = schema.argumentIndexWithName("beta");
-  return index && args[static_cast<size_t>(*index)].isScalar() &&
-         args[static_cast<size_t>(*index)].toScalar().equal(0);
+bool ignores_first(const OperatorTraits& traits, const std::vector<c10::IValue>& args) {
+  if (traits.beta < 0) return false;
+  const c10::IValue& beta = args[static_cast<size_t>(traits.beta)];
+  return beta.isScalar() && beta.toScalar().equal(0);
 }
 
 bool shape_depends_on_data(const c10::FunctionSchema& schema,
@@ -232,7 +232,7 @@ void Recorder::check_arguments(const OperatorTraits& traits, const std::vector<c
         " gives a result whose shape depends on data: a captured graph has fixed shapes. "
         "Use an operator with a fixed shape (torch.where, a mask) or run it before the capture");
   }
-  const size_t first_read = ignores_first(schema, args) ? 1 : 0;
+  const size_t first_read = ignores_first(traits, args) ? 1 : 0;
   for (size_t i = 0; i < args.size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
     for_each_tensor(args[i], [&](const at::Tensor& tensor) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <unordered_map>
 
 #include "torch/common/errors.h"
 #include "torch/common/tensor_caster.h"
@@ -44,7 +45,21 @@ std::optional<size_t> length(const HostValue& value) {
 
 struct SlotTable::Staged {
   Changes values;
-  c10::SmallVector<size_t, 8> slots;  // of the values
+  c10::SmallVector<size_t, 8> slots;               // of the values
+  std::unordered_map<size_t, size_t> places = {};  // of many slots, once asked
+
+  // Which of the values is the slot's.
+  std::optional<size_t> place_of(size_t slot) {
+    constexpr size_t kFew = 16;
+    if (slots.size() <= kFew) {
+      const auto* const found = std::ranges::find(slots, slot);
+      if (found == slots.end()) return std::nullopt;
+      return static_cast<size_t>(found - slots.begin());
+    }
+    while (places.size() < slots.size()) places.emplace(slots[places.size()], places.size());
+    const auto found = places.find(slot);
+    return found == places.end() ? std::nullopt : std::optional(found->second);
+  }
 };
 
 nb::object SlotTable::update(const nb::dict& values) {
@@ -126,9 +141,8 @@ void SlotTable::stage(Staged& staged, size_t index, nb::handle value) const {
            ". Nothing was changed");
   }
   check_layouts(slot, *wanted);
-  for (const Change& earlier : staged.values) {
-    if (earlier.node != slot.node || earlier.argument != slot.argument) continue;
-    if (same(earlier.value, *wanted)) return;
+  if (const auto earlier = staged.place_of(index)) {
+    if (same(staged.values[*earlier].value, *wanted)) return;
     refuse("slot '" + name_of(slot) + "' is given two values by one update. Nothing was changed");
   }
   staged.slots.push_back(index);

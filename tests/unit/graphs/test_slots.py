@@ -146,6 +146,21 @@ def test_refused_update_says_why_and_changes_nothing(model_graph: ModelGraph, na
     assert graph.slots == before
 
 
+def test_two_values_of_one_of_many_slots_are_refused(affine: Operator) -> None:
+    def chain() -> torch.Tensor:
+        x = torch.ones(2)
+        for _ in range(40):
+            x = affine(x)
+        return x
+
+    graph, _ = captured(chain)
+    for last in (3, 39):
+        with pytest.raises(UpdateError, match=rf"'affine.{last}.shift' is given two values"):
+            graph.update({"affine.*.shift": 5, f"affine.{last}.shift": 6})
+        report = graph.update({"affine.*.shift": last, f"affine.{last}.shift": last})
+        assert len(report.changed) == 40
+
+
 def test_several_slots_without_a_wildcard_are_ambiguous(affine: Operator) -> None:
     x = torch.ones(2)
     graph, _ = captured(lambda: affine(affine(x)))
