@@ -240,7 +240,7 @@ void Recorder::check_arguments(const OperatorTraits& traits, const std::vector<c
       check_layout(traits, tensor, "takes", " (argument '" + argument.name() + "')");
       if (writes_undeclared(schema, argument)) about_to_write(traits, tensor);
       if (writes(argument)) {
-        const bool whole = traits.overwrites && tensor.is_contiguous() &&
+        const bool whole = traits.overwrites && tensor.is_non_overlapping_and_dense() &&
                            tensor.nbytes() == tensor.storage().nbytes();
         const bool fresh = whole && pool_->find(tensor.storage()) != nullptr;
         if (!argument.is_out() && !fresh) check_readable(traits, tensor);

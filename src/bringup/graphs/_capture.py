@@ -316,7 +316,8 @@ def unrecorded() -> Iterator[None]:
         recorder.set_paused(False)
 
 
-def _scopes() -> ScopeTracker:
+def current_scopes() -> ScopeTracker:
+    """Return what follows the modules of this thread's capture."""
     assert _thread.scopes is not None
     return _thread.scopes
 
@@ -422,12 +423,12 @@ def _paused_while_compiling(recorder: Any, compiled: Callable[[], None]) -> Iter
     def pause(_args: object) -> None:
         if _thread.recorder is recorder:
             recorder.set_paused(True)
-            _scopes().pause(True)
+            current_scopes().pause(True)
 
     def resume(_args: object) -> None:
         if _thread.recorder is recorder:
             compiled()
-            _scopes().pause(False)
+            current_scopes().pause(False)
             recorder.set_paused(False)
 
     with ExitStack() as registered:

@@ -17,7 +17,13 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from bringup._after_import import after_import
 from bringup.errors import CaptureError
-from bringup.graphs._capture import current_recorder, rehearses, scope, unrecorded
+from bringup.graphs._capture import (
+    current_recorder,
+    current_scopes,
+    rehearses,
+    scope,
+    unrecorded,
+)
 from bringup.graphs._describe import value_words
 
 _RECORDER_KEY = torch._C._parse_dispatch_key("DeferredInit")  # recorder_key.h
@@ -135,6 +141,7 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def _branch(recorder: Any, name: str, computes: bool) -> Iterator[None]:
     recorder.begin_branch(computes)
+    current_scopes().enter_branch()
     try:
         with scope(name):
             yield

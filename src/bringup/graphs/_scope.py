@@ -162,6 +162,11 @@ class ScopeTracker:
         finally:
             self._pop_to(depth)
 
+    def enter_branch(self) -> None:
+        """Keep no result of a module that is called where a replay may not come."""
+        if all(entered is None for entered, _ in self._stack):
+            self.calls.begin(())
+
     def pause(self, paused: bool) -> None:
         """Follow nothing while a compiler works, which calls much and slowly then."""
         (self._watch.stop if paused else self._watch.start)()

@@ -399,6 +399,17 @@ def test_what_a_loop_carries_may_change_places_and_is_not_written_in_place() -> 
         assert why in str(error.value)
 
 
+def test_a_module_of_a_branch_gives_what_it_gives() -> None:
+    layer, x, on = torch.nn.Linear(2, 2), torch.ones(2, 2), torch.tensor(False)
+    for first in (False, True):
+        on.fill_(first)
+        graph, (y,) = captured(cond, on, lambda x: (layer(x).t(),), lambda x: (x * 2,), (x,))
+        for taken in (True, False):
+            on.fill_(taken)
+            graph.replay()
+            assert _same(y.contiguous(), layer(x).t().contiguous() if taken else x * 2)
+
+
 def test_branches_give_results_of_one_form() -> None:
     x = torch.ones(2)
     for false_fn, why in (
