@@ -44,12 +44,18 @@ DeviceGraph::DeviceGraph(c10::DeviceIndex device, const std::vector<std::unique_
                          "' has no device graphs (host_func and the graph_* functions of "
                          "bringup/driver.h)");
   }
-  try {
-    build(nodes);
-  } catch (...) {
-    destroy_parts();
-    throw;
-  }
+  build();
+}
+
+DeviceGraph::DeviceGraph(const DeviceGraph& other, std::shared_ptr<DeviceRuns> runs)
+    : work_(other.work_),
+      steps_(other.steps_),
+      begin_(other.begin_),
+      latch_(other.latch_),
+      nodes_(other.nodes_),
+      runs_(std::move(runs)) {
+  runs_->take_values();
+  build();
 }
 
 DeviceGraph::~DeviceGraph() {
@@ -84,33 +90,52 @@ void DeviceGraph::add_kernel(size_t first, size_t last) {
   for (size_t i = first; i < last; ++i) kernels_.emplace(i, place);
 }
 
-void DeviceGraph::build(const std::vector<std::unique_ptr<Node>>& nodes) {
+void DeviceGraph::build() {
   const bringup_driver& driver = *active_driver();
-  check_driver(driver.graph_add_host_func(graph(), &begin, this), "building a device graph");
-  cuts_ = cuts(nodes);
-  size_t first = 0;
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    if (cuts_.contains(i)) {
-      add_span(first, i);
-      first = i;
-      if (auto* const control = dynamic_cast<ControlNode*>(nodes[i].get())) {
-        parts_.push_back({i, nullptr, nullptr, control});
-        ++first;
+  try {
+    check_driver(driver.graph_add_host_func(graph(), &begin, this), "building a device graph");
+    cuts_ = cuts(nodes_);
+    size_t first = 0;
+    for (size_t i = 0; i < nodes_.size();) {
+      if (cuts_.contains(i)) {
+        add_span(first, i);
+        first = i;
+        if (auto* const control = dynamic_cast<ControlNode*>(nodes_[i].get())) {
+          parts_.push_back({i, nullptr, nullptr, control});
+          first = ++i;
+          continue;
+        }
+      }
+      if (!nodes_[i]->runs_on_device()) {
+        ++i;
         continue;
       }
+      add_span(first, i);
+      adding_ = i;
+      first = i = add_from(i);
     }
-    if (!nodes[i]->runs_on_device()) continue;
-    add_span(first, i);
-    adding_ = i;
-    first = end_of_list(i);
-    if (first == i + 1) {
-      add_to_driver(i);
-    } else {
-      add_list(i, first);
-    }
-    i = first - 1;
+    add_span(first, nodes_.size());
+  } catch (...) {
+    destroy_parts();
+    throw;
   }
-  add_span(first, nodes.size());
+}
+
+size_t DeviceGraph::add_from(size_t node) {
+  if (is_fused(node)) {
+    const auto [first, count] = *runs_->nodes_of(node);
+    const bringup_launch_values_args* const launch = runs_->launch(node);
+    check_driver(active_driver()->graph_add_values(graph(), launch), launch->name);
+    add_kernel(first, first + count);
+    return first + count;
+  }
+  const size_t last = end_of_list(node);
+  if (last == node + 1) {
+    add_to_driver(node);
+  } else {
+    add_list(node, last);
+  }
+  return last;
 }
 
 std::set<size_t> DeviceGraph::cuts(const std::vector<std::unique_ptr<Node>>& nodes) {
@@ -160,7 +185,7 @@ size_t DeviceGraph::end_of_list(size_t first) const {
   for (; i < std::min(most, nodes_.size()) && nodes_[i]->runs_on_device(); ++i) {
     if (i > first && cuts_.contains(i)) break;
     const PackedCall* const call = nodes_[i]->listed_call();
-    if (call == nullptr || call->listed != &variant) break;
+    if (call == nullptr || call->listed != &variant || is_fused(i)) break;
     if (!memory.add(call->block, variant.results.size())) break;
   }
   return i;
@@ -242,6 +267,11 @@ void DeviceGraph::update(size_t node) {
   if (nodes_[node]->host_entry() != nullptr) return;  // it has them
   const bringup_driver& driver = *active_driver();
   const auto [graph, number] = kernels_.at(node);
+  if (is_fused(node)) {
+    runs_->take_values(node);
+    const bringup_launch_values_args* const launch = runs_->launch(node);
+    return check_driver(driver.graph_update_values(graph, number, launch), launch->name);
+  }
   if (const bringup_launch_values_args* values = nodes_[node]->device_values()) {
     return check_driver(driver.graph_update_values(graph, number, values), values->name);
   }

@@ -13,6 +13,7 @@
 #include "bringup/driver.h"
 #include "torch/devices/state.h"
 #include "torch/graphs/control_node.h"
+#include "torch/graphs/device_runs.h"
 #include "torch/graphs/node.h"
 #include "torch/graphs/staged_changes.h"
 #include "torch/operators/lists.h"
@@ -54,6 +55,9 @@ class DeviceGraph {
   // CaptureFailure when the driver cannot hold such a graph. `nodes` must outlive this object.
   DeviceGraph(c10::DeviceIndex device, const std::vector<std::unique_ptr<Node>>& nodes, Steps steps,
               Begin begin, Latch latch);
+  // The same nodes, of which `runs` does the work of some. Launches of both come one after the
+  // other.
+  DeviceGraph(const DeviceGraph& other, std::shared_ptr<DeviceRuns> runs);
   // Waits for the last launch.
   ~DeviceGraph();
   DeviceGraph(const DeviceGraph&) = delete;
@@ -68,6 +72,10 @@ class DeviceGraph {
   void launch(std::optional<uint64_t> number);
   // Runs one node of the device now and waits for it. Nothing of the graph is under way.
   void run_alone(size_t node);
+  // Whether a launch does what the nodes do, with what they are given now.
+  bool fits() const { return runs_ == nullptr || runs_->fit(); }
+  // Whether a generated kernel does the node's work.
+  bool is_fused(size_t node) const { return runs_ != nullptr && runs_->nodes_of(node).has_value(); }
   // Later launches come after the current stream's work until here.
   void order_after() noexcept;
   // Until the last launch is over. Raises what the driver says of it.
@@ -89,7 +97,9 @@ class DeviceGraph {
 
   // Where the event of its launches cannot tell: what runs must not lose the graph under it.
   void wait_for_everything() noexcept;
-  void build(const std::vector<std::unique_ptr<Node>>& nodes);
+  void build();
+  // Adds the node, and others after it that one launch does the work of: the one behind them.
+  size_t add_from(size_t node);
   void add_span(size_t first, size_t last);
   // Of nodes from `first` the one behind those that one launch can make; before `last`.
   size_t end_of_list(size_t first) const;
@@ -142,6 +152,7 @@ class DeviceGraph {
   const Latch latch_;
   std::array<Numbered, StagedChanges::kMostAhead> numbered_{};  // of launches, in turn
   const std::vector<std::unique_ptr<Node>>& nodes_;
+  const std::shared_ptr<DeviceRuns> runs_;  // or null
   std::vector<std::unique_ptr<Span>> spans_;
   std::vector<Part> parts_;  // in the order of nodes
   size_t adding_ = 0;        // the node that is added now

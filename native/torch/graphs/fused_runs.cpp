@@ -221,7 +221,7 @@ bool FusedRuns::runs(size_t node) const {
 std::string FusedRuns::why_not(size_t node) const {
   if (of_node_.at(node) == nullptr) return reasons_.at(node);
   if (gave_up_) return "a kernel was replaced, or the function gave other bits";
-  return "an update gave arguments that the function was not written for";
+  return kOtherArguments;
 }
 
 }  // namespace bringup::torch_ext::graphs

@@ -14,6 +14,10 @@
 
 namespace bringup::torch_ext::graphs {
 
+// Why a function does not do a node's work that was written.
+constexpr const char* kOtherArguments =
+    "an update gave arguments that the function was not written for";
+
 class FusedRuns {
  public:
   // Makes turns `first` to `last` of the outermost loop, any parts of which may run at once. Gives

@@ -247,7 +247,9 @@ void Graph::run_all(bool validating) {
   if (device_graph_ != nullptr) {
     update_device();
     note_stream();
-    device_graph_->launch(launch);
+    DeviceGraph& now =
+        fused_graph_ != nullptr && fused_graph_->fits() ? *fused_graph_ : *device_graph_;
+    now.launch(launch);
     pool_->memory().set_work(device_graph_->work());
     pool_->wrote();
     // As after the operators themselves: the host may write what they read, and read the results.
@@ -275,20 +277,6 @@ void Graph::run_span(size_t& next, size_t last) {
   ReplayScope scope(replay_);
   const std::function<void(size_t)> run_one = [&](size_t i) { run_node(i); };
   while (next < last) next = run_next(next, launched_.get(), run_one);
-}
-
-// A launch that is under way keeps the functions that it began with.
-void Graph::begin_on_device() {
-  std::shared_ptr<FusedRuns> now;
-  {
-    const std::lock_guard lock(fused_mutex_);
-    now = fused_;
-  }
-  if (now != nullptr && !now->begin()) now = nullptr;
-  const bool is_other = now != launched_;
-  launched_ = std::move(now);
-  const bool has_values = std::exchange(has_new_values_, false);
-  if (launched_ != nullptr && (is_other || has_values)) launched_->take_values();
 }
 
 void Graph::run_timed(std::vector<NodeTime>& times) {
@@ -363,12 +351,17 @@ std::optional<uint64_t> Graph::stage_for_launch() {
 // What the driver refuses is handed to it again before the next launch.
 void Graph::update_device() {
   while (const auto node = values_.stale()) {
-    device_graph_->update(*node);
+    update_device(*node);
     values_.forget_stale(*node);
   }
   for (size_t i = 0; i < nodes_.size(); ++i) {
-    if (nodes_[i]->draws() && device_graph_->copies_arguments(i)) device_graph_->update(i);
+    if (nodes_[i]->draws() && device_graph_->copies_arguments(i)) update_device(i);
   }
+}
+
+void Graph::update_device(size_t node) {
+  device_graph_->update(node);
+  if (fused_graph_ != nullptr) fused_graph_->update(node);
 }
 
 // With mutex_. Launches that read a tensor may still be under way: its memory waits for their
@@ -409,33 +402,6 @@ void Graph::latch(uint64_t launch) {
   values_.latch(launch);
   has_new_values_ = true;
   if (device_graph_ == nullptr && fused_ != nullptr) fused_->take_values();
-}
-
-FusedRuns::Arguments Graph::arguments() {
-  const std::lock_guard boundary(mutex_);
-  FusedRuns::Arguments all;
-  const auto lock = values_.lock();  // a launch of a device takes new ones
-  for (const auto& node : nodes_) all.push_back(node->arguments().vec());
-  return all;
-}
-
-void Graph::fuse(std::shared_ptr<FusedRuns> fused, std::string why_not) {
-  const std::lock_guard boundary(mutex_);
-  if (fused != nullptr && device_graph_ == nullptr) fused->take_values();
-  const std::lock_guard lock(fused_mutex_);
-  fused_ = std::move(fused);
-  why_not_fused_ = std::move(why_not);
-}
-
-std::pair<int, std::string> Graph::level(size_t node) const {
-  const std::lock_guard lock(fused_mutex_);
-  if (fused_ != nullptr && fused_->runs(node)) return {2, ""};
-  const Node& own = *nodes_.at(node);
-  std::string reason = own.why_no_higher();
-  if (own.level() == 1 && replay_.level == 2) {
-    reason = fused_ == nullptr ? why_not_fused_ : fused_->why_not(node);
-  }
-  return {own.level(), std::move(reason)};
 }
 
 void Graph::run_node(size_t position) {

@@ -123,6 +123,8 @@ class Graph {
   // From the next replay on these do the work of their nodes; null: why none does, for people.
   // Without the GIL: it waits for a replay.
   void fuse(std::shared_ptr<FusedRuns> fused, std::string why_not);
+  // The same with kernels of the device, which do the work of what it runs itself.
+  void fuse(std::shared_ptr<FusedRuns> fused, std::vector<DeviceRuns::Run> runs);
   // Which level runs a node now, and why no higher one.
   std::pair<int, std::string> level(size_t node) const;
 
@@ -158,6 +160,7 @@ class Graph {
   void wait_for_room();
   std::optional<uint64_t> stage_for_launch();
   void update_device();
+  void update_device(size_t node);
   std::optional<uint64_t> prepare_launch(bool validating);
   void run_all(bool validating);
   template <class Run>
@@ -198,6 +201,7 @@ class Graph {
   mutable std::mutex fused_mutex_;
   bool shares_host_memory_ = false;            // a device graph: a replay waits
   std::unique_ptr<DeviceGraph> device_graph_;  // goes first: it waits for what uses the rest
+  std::unique_ptr<DeviceGraph> fused_graph_;   // that of level 2; changes with both mutexes
 };
 
 }  // namespace bringup::torch_ext::graphs

@@ -189,6 +189,10 @@ class KernelNode final : public Node {
     return device_ >= 0 && !launched_by_driver(*packed_.kernel) ? this : nullptr;
   }
   bool updatable() const override { return true; }
+  const KernelRecord& record() const { return call_.record; }
+  const std::vector<at::Tensor>& outputs() const { return call_.outputs; }
+  // What its kernel gets now.
+  const runtime::LaunchBlock& block() const { return packed_.block; }
   std::optional<Draws> draws() const override { return call_.draws; }
   void draw_from(RandomPoint point) override;
   const char* kind() const override { return "kernel"; }

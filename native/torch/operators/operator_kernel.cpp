@@ -281,12 +281,7 @@ bool leaves_to_cpu(const OperatorKernel& kernel) {
          kernel.handle.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
 }
 
-namespace {
-
-// Asks Python for the variant, which also sees sizes. Null for a call that torch refuses and the
-// CPU is to answer; raises torch's error where that may not be.
-std::unique_ptr<Variant> ask(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments) {
-  const nb::gil_scoped_acquire gil;
+nb::list values_for_python(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments) {
   nb::list values;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const c10::IValue& value = arguments[i];
@@ -297,6 +292,16 @@ std::unique_ptr<Variant> ask(const OperatorKernel& kernel, c10::ArrayRef<c10::IV
       values.append(nb::steal(torch::jit::toPyObject(value).release().ptr()));
     }
   }
+  return values;
+}
+
+namespace {
+
+// Asks Python for the variant, which also sees sizes. Null for a call that torch refuses and the
+// CPU is to answer; raises torch's error where that may not be.
+std::unique_ptr<Variant> ask(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments) {
+  const nb::gil_scoped_acquire gil;
+  const nb::list values = values_for_python(kernel, arguments);
   const nb::object answer = nb::steal(PyObject_CallOneArg(kernel.compile, values.ptr()));
   if (!answer.is_valid()) raise_current_python_error();
   if (PyExceptionInstance_Check(answer.ptr())) {

@@ -6,6 +6,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
 #include <c10/util/SmallVector.h>
+#include <nanobind/nanobind.h>
 
 #include <map>
 #include <memory>
@@ -106,6 +107,10 @@ struct OperatorKernel final : KernelRecord {
 // Whether a call that torch's Meta kernel refuses falls back, so that the CPU refuses it in its own
 // way, or answers: another library's operators keep what their own Meta kernel says.
 bool leaves_to_cpu(const OperatorKernel& kernel);
+
+// The arguments of a call for the kernel's `compile`, in Python. With the GIL.
+nanobind::list values_for_python(const OperatorKernel& kernel,
+                                 c10::ArrayRef<c10::IValue> arguments);
 
 // The launch for a call, its results allocated or resized; none where the kernel does not take it.
 // The steps of a call in their order: the variant, made now if it is the first with its key; then,

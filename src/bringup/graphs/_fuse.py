@@ -9,7 +9,7 @@ puts back what it has overwritten and says so; then torch's kernels run.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -149,6 +149,10 @@ class Call:
     result: Tensor
     name: str
 
+    def group(self) -> Group:
+        """Return a new group for such calls."""
+        return Group(self.sizes)
+
 
 _NO_FASTER = "of so many elements a function is no faster"
 
@@ -165,7 +169,7 @@ def _as_number(value: Any, node: int, argument: int, *, updatable: bool) -> Numb
     return Number(float(value), node, argument, updatable)
 
 
-def _as_tensor(value: Any, sizes: Sequence[int]) -> Tensor:
+def as_tensor(value: Any, sizes: Sequence[int]) -> Tensor:
     """Return a tensor as the result's dimensions see it."""
     address, dtype, own, strides, _ = value
     if dtype not in _STORED:
@@ -177,7 +181,7 @@ def _as_tensor(value: Any, sizes: Sequence[int]) -> Tensor:
     return Tensor(address, dtype, (0,) * missing + seen)
 
 
-def _may_share_memory(sizes: Sequence[int], strides: Sequence[int]) -> bool:
+def may_share_memory(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     """Return whether two elements may be one; torch lets `as_strided` views be written."""
     behind = 1  # what dimensions of smaller strides span
     for stride, n in sorted(zip(strides, sizes, strict=True)):
@@ -201,8 +205,8 @@ def as_call(node: int, row: tuple[str, Any, Any, bool]) -> Call:
     if rule is None or namespace != "aten" or len(results) != 1:
         raise Refused("the operator is not among those that are written")
     sizes = tuple(results[0][2])
-    result = _as_tensor(results[0], sizes)
-    if _may_share_memory(sizes, result.strides):
+    result = as_tensor(results[0], sizes)
+    if may_share_memory(sizes, result.strides):
         raise Refused("elements of the result share memory")
     tensors: list[Tensor | Number] = []
     for position, index in enumerate(rule.tensors):
@@ -210,7 +214,7 @@ def as_call(node: int, row: tuple[str, Any, Any, bool]) -> Call:
         if not isinstance(value, tuple):
             raise Refused("an argument is no tensor")
         if value[4] is None:
-            tensors.append(_as_tensor(value, sizes))
+            tensors.append(as_tensor(value, sizes))
         elif position == 0 or rule.result == "moved":
             raise Refused("an argument is a number in the place of a tensor")
         else:
@@ -284,16 +288,20 @@ class Group:
         self.writes.add(call.result)
         self.calls.append(call)
 
-    def is_worth_it(self) -> bool:
-        """Return whether a function is faster: with many elements one that walks through memory
-        less often, and needs no copy of what it overwrites.
+    def why_not(self) -> str:
+        """Return why it is no function, or nothing: with many elements one is faster that walks
+        through memory less often, and needs no copy of what it overwrites.
         """
         saves = len(self.calls) >= _MANY_CALLS and not self.reads & self.writes
-        return saves or math.prod(self.sizes) <= _FEW_ELEMENTS
+        return "" if saves or math.prod(self.sizes) <= _FEW_ELEMENTS else _NO_FASTER
 
 
-def groups_of(rows: Sequence[Any]) -> tuple[list[Group], list[str]]:
-    """Return the groups of what `Graph.fusable` gives, and for each node why it is in none."""
+def groups_of(
+    rows: Sequence[Any], read: Callable[[int, Any], Any] = as_call
+) -> tuple[list[Group], list[str]]:
+    """Return the groups of what `Graph.fusable` gives, which `read` makes calls of, and for each
+    node why it is in none.
+    """
     groups: list[Group] = []
     reasons: list[str] = []
     current: Group | None = None
@@ -301,9 +309,10 @@ def groups_of(rows: Sequence[Any]) -> tuple[list[Group], list[str]]:
         reason = row if isinstance(row, str) else ""
         if not reason:
             try:
-                call = as_call(node, row)
-                if current is None or not current.takes(call):
-                    current = Group(call.sizes)
+                call = read(node, row)
+                new = call.group()
+                if current is None or type(current) is not type(new) or not current.takes(call):
+                    current = new
                     if not current.takes(call):
                         raise Refused("its result lies over an argument")
                     groups.append(current)
@@ -314,10 +323,9 @@ def groups_of(rows: Sequence[Any]) -> tuple[list[Group], list[str]]:
             current = None
         reasons.append(reason)
     for group in groups:
-        if not group.is_worth_it():
-            for call in group.calls:
-                reasons[call.node] = _NO_FASTER
-    return [group for group in groups if group.is_worth_it()], reasons
+        for call in group.calls:
+            reasons[call.node] = group.why_not()
+    return [group for group in groups if not group.why_not()], reasons
 
 
 @dataclass(frozen=True)
@@ -506,7 +514,7 @@ class Writer:
 
     def _nest(self) -> list[str]:
         """Return the loops, over as few dimensions as there are in memory."""
-        sizes, strides = _collapsed(self.group.sizes, self.tensors)
+        sizes, strides = collapsed(self.group.sizes, self.tensors)
         self.turns = sizes[0] if sizes else 1
         lines = [] if sizes else ["(void)first, (void)last;"]
         for d, size in enumerate(sizes):
@@ -543,9 +551,7 @@ def _narrowed(text: str, dtype: str) -> str:
     return f"(half_t)({text})" if dtype == "float16" else text
 
 
-def _collapsed(
-    sizes: Sequence[int], tensors: Sequence[Tensor]
-) -> tuple[list[int], list[list[int]]]:
+def collapsed(sizes: Sequence[int], tensors: Sequence[Tensor]) -> tuple[list[int], list[list[int]]]:
     """Return sizes and the strides of each tensor without dimensions that are not needed."""
     order = [d for d in range(len(sizes)) if sizes[d] > 1]
     order.sort(key=lambda d: [-t.strides[d] for t in tensors])

@@ -13,7 +13,17 @@ from typing import Any
 
 from bringup import jit, settings
 from bringup.errors import BringupError
-from bringup.graphs._fuse import PRELUDE, Group, Uses, Writer, Written, dead_in, groups_of
+from bringup.graphs._fuse import (
+    PRELUDE,
+    Group,
+    Uses,
+    Writer,
+    Written,
+    as_call,
+    dead_in,
+    groups_of,
+)
+from bringup.graphs._fuse_device import DeviceGroup, DeviceWriter, DeviceWritten, as_device_call
 
 _log = settings.logger("graphs")
 _PENDING = "its function is not compiled yet"
@@ -31,37 +41,57 @@ class Fusing:
         try:
             native = self._native()
             if native is None:
-                return
+                return None
             rows, arguments, uses = native.fusable()
-            groups, reasons = groups_of(rows)
+            groups, reasons = groups_of(rows, _read)
+            del rows  # with tensors
             used = Uses(*uses)
+            kernels = [
+                DeviceWriter(group, dead_in(group, used)).write()
+                for group in groups
+                if isinstance(group, DeviceGroup)
+            ]
+            groups = [group for group in groups if not isinstance(group, DeviceGroup)]
             written = [Writer(group, dead_in(group, used)).write() for group in groups]
-            if not written:
-                native.do_not_fuse("no node is among those that are written")
-                return
+            if not written and not kernels:
+                native.fuse([], [], reasons, arguments)
+                return None
             del native  # while it compiles, nothing keeps the graph
             try:
-                functions = compile_bodies([one.body for one in written])
+                functions = compile_bodies([one.body for one in written]) if written else []
+                numbers = [one.kernel_id() for one in kernels]
             except (BringupError, OSError) as error:
-                _warn(error)
-                if (native := self._native()) is not None:
-                    native.do_not_fuse(f"its function was not compiled: {error}")
-                return
+                return self._give_up(error)
             if (native := self._native()) is not None:
-                _hand_over(native, groups, written, functions, reasons, arguments)
+                runs = _host_runs(groups, written, functions)
+                try:
+                    native.fuse(runs, _device_runs(kernels, numbers), reasons, arguments)
+                except RuntimeError as error:  # the driver's
+                    self._give_up(error)
         finally:
             self.done.set()
 
+    def _give_up(self, error: Exception) -> None:
+        _warn(error)
+        if (native := self._native()) is not None:
+            native.do_not_fuse(f"its function was not compiled: {error}")
 
-def _hand_over(
-    native: Any,
-    groups: Sequence[Group],
-    written: Sequence[Written],
-    functions: Sequence[int],
-    reasons: list[str],
-    arguments: Any,
-) -> None:
-    runs = [
+
+def _read(node: int, row: Any) -> Any:
+    return as_device_call(node, row) if len(row) == 5 else as_call(node, row)
+
+
+def _device_runs(kernels: Sequence[DeviceWritten], numbers: Sequence[int]) -> list[Any]:
+    return [
+        (*one.nodes, one.name, number, list(map(tuple, one.given)), list(one.reads))
+        for one, number in zip(kernels, numbers, strict=True)
+    ]
+
+
+def _host_runs(
+    groups: Sequence[Group], written: Sequence[Written], functions: Sequence[int]
+) -> list[Any]:
+    return [
         (
             function,
             group.calls[0].node,
@@ -79,7 +109,6 @@ def _hand_over(
         )
         for group, one, function in zip(groups, written, functions, strict=True)
     ]
-    native.fuse(runs, reasons, arguments)
 
 
 def source_of(bodies: Sequence[str]) -> tuple[str, list[int]]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bringup.jit.source.c_loops import C_LOOPS, KEEPS_VECTORS
-from bringup.jit.source.element import ElementExpression
+from bringup.jit.source.element import FUNCTIONS, ElementExpression
 from bringup.jit.source.generated import ENTRY, c_text, included
 from bringup.jit.source.loop_language import LoopLanguage
 from bringup.jit.source.source import Source
@@ -19,6 +19,8 @@ _MOST_CALLS = 64  # of a list in kernel.h's form
 
 class CppWriter(Writer):
     """Writes entries in C++, for targets whose code is built like the host's."""
+
+    repeated = frozenset(FUNCTIONS)  # calls of libm, or arithmetic without branches
 
     @property
     def loops(self) -> LoopLanguage:
@@ -33,7 +35,8 @@ class CppWriter(Writer):
         body = expression.code(computed, known, "std::")
         gives = "T" if expression.results == 1 else "void"
         signature = f"static {gives} {name}({', '.join(given)})"
-        text = f"{_PRELUDE}template <class T>\n{signature} {{\n{body}}}\n"
+        rounding = _ROUNDING if expression.calls & {"float16", "bfloat16"} else ""
+        text = f"{_PRELUDE}{rounding}template <class T>\n{signature} {{\n{body}}}\n"
         return Source(text=text, name=f"{name}.cpp", kind="device")
 
     def pointwise(self, element: Element, *, values: bool) -> Written:
@@ -344,6 +347,10 @@ static T bringup_max(T a, T b) {
   const T most = b > a ? b : a;
   return b != b ? b : most;
 }
+"""
+_ROUNDING = """\
+static float bringup_round_half(float v) { return static_cast<float>(bringup::half(v)); }
+static float bringup_round_bfloat16(float v) { return static_cast<float>(bringup::bfloat16(v)); }
 """
 _VALUES_ENTRY = """
 BRINGUP_EXPORT void {name}(const bringup_position* at, {parameters}) {{

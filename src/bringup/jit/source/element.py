@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from keyword import iskeyword
 from math import inf
@@ -24,9 +25,10 @@ _UNARY = (
     "acosh atanh erf erfc floor ceil trunc rint"
 )
 _BINARY = "pow atan2 fmod copysign"
-_FUNCTIONS = {**dict.fromkeys(_UNARY.split(), 1), **dict.fromkeys(_BINARY.split(), 2)}
+FUNCTIONS = {**dict.fromkeys(_UNARY.split(), 1), **dict.fromkeys(_BINARY.split(), 2)}
 _BRANCH_FREE = ("erf", "tanh")  # of float, in bringup/functions.h: a library's are calls
 _OWN = {"abs": 1, "min": 2, "max": 2, "isnan": 1}
+_ROUNDED = {"float16": "half", "bfloat16": "bfloat16"}  # to what a float is rounded
 _DRAWS = {"uniform": 0}
 _MOST_DRAWS = 2  # that are independent: an element has bits for two numbers of 64
 _OPERATORS: Mapping[type[ast.operator], str] = {
@@ -104,7 +106,7 @@ class ElementExpression:
         return tuple(parts)
 
     def _check_names(self, parts: Sequence[tuple[str, ast.expr]]) -> None:
-        known = {*self._known(), *_CONSTANTS, *_FUNCTIONS, *_OWN, *_DRAWS}
+        known = {*self._known(), *_CONSTANTS, *FUNCTIONS, *_OWN, *_ROUNDED, *_DRAWS}
         for name, part in parts:
             for node in ast.walk(part):
                 if isinstance(node, ast.Name) and node.id not in known:
@@ -129,6 +131,35 @@ class ElementExpression:
     def floating_only(self) -> bool:
         """Return whether it divides, has a fraction or a function that whole numbers lack."""
         return any(_needs_floating(node) for _, part in self._parts for node in ast.walk(part))
+
+    @property
+    def calls(self) -> frozenset[str]:
+        """Return the functions that it calls, `pow` also for `**`."""
+        nodes = [node for _, part in self._parts for node in ast.walk(part)]
+        named = {
+            node.func.id
+            for node in nodes
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        }
+        return frozenset(named | {"pow" for node in nodes if isinstance(node, ast.Pow)})
+
+    def renamed(self, names: Mapping[str, str], prefix: str) -> tuple[list[str], list[str]]:
+        """Return its lines and its results as texts, to be part of another expression.
+
+        Args:
+            names: for each argument what it is called there.
+            prefix: what stands before the names of its own lines.
+        """
+        known = {name: names[meant] for name, meant in self._known().items()}
+        lines, results = [], []
+        for name, part in self._parts:
+            text = ast.unparse(_Renaming(known).visit(deepcopy(part)))
+            if name:
+                known[name] = prefix + name
+                lines.append(f"{known[name]} = {text}")
+            else:
+                results.append(text)
+        return lines, results
 
     def code(self, computed: str, given: Mapping[str, str | None], prefix: str = "") -> str:
         """Return the body of a C function that computes it and returns it; several results are
@@ -170,6 +201,20 @@ def _needs_floating(node: ast.AST) -> bool:
     return isinstance(node, (ast.Div, ast.Pow)) or (
         isinstance(node, ast.Name) and node.id in _CONSTANTS
     )
+
+
+class _Renaming(ast.NodeTransformer):
+    """Gives names of values others, and leaves functions theirs."""
+
+    def __init__(self, names: Mapping[str, str]) -> None:
+        self._names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        return ast.Name(self._names.get(node.id, node.id))
+
+    def visit_Call(self, node: ast.Call) -> ast.Call:
+        node.args = [self.visit(one) for one in node.args]
+        return node
 
 
 class _Writer:
@@ -270,7 +315,7 @@ class _Writer:
 
     def _called(self, node: ast.Call) -> str:
         name = node.func.id if isinstance(node.func, ast.Name) else ""
-        known = {**_FUNCTIONS, **_OWN, **_DRAWS}
+        known = {**FUNCTIONS, **_OWN, **_DRAWS, **dict.fromkeys(_ROUNDED, 1)}
         count = known.get(name)
         if count is None or node.keywords:
             raise self._error(
@@ -292,6 +337,8 @@ class _Writer:
             if self._computed in _FLOATING:
                 return f"{self._prefix}fabs({value})"
             return f"({value} < 0 ? ({self._computed})(-{value}) : {value})"
+        if name in _ROUNDED:
+            return f"bringup_round_{_ROUNDED[name]}({given[0]})"
         if name in _OWN:  # NaN wins
             return f"bringup_{name}({', '.join(given)})"
         if name in _BRANCH_FREE and self._computed == "float":

@@ -176,6 +176,9 @@ class Writer(abc.ABC):
         elements: of a block, likewise.
         lanes: the threads of a block of a reduction with plain values.
         number: what the language calls a double, or what takes its place on the device.
+        repeated: the functions of expressions that give the same bits in whatever kernel they are,
+            besides those that round, choose or copy a sign: captured graphs make one kernel of
+            operators that have no other ones.
 
     Examples:
         >>> from bringup import jit
@@ -189,6 +192,7 @@ class Writer(abc.ABC):
     elements: int = 1 << 14
     lanes: int = 1
     number: str = "double"
+    repeated: frozenset[str] = frozenset()
 
     def calls(self, dense: Binding) -> int:
         """Return how many calls of a `dense` entry one launch can make; fewer than 2: no list."""

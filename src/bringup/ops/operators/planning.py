@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from keyword import iskeyword
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND, elementwise_dtypes
@@ -79,6 +79,20 @@ class Declaration:
     def takes_views(self) -> bool:
         """Return whether a pointwise kernel loops over the views itself."""
         return self.kind == "pointwise" and self.entry == "run"
+
+
+class Expressed(NamedTuple):
+    """What a call computes where an expression says it, for one that has been planned."""
+
+    expression: jit.ElementExpression
+    operands: tuple[jit.Operand, ...]
+    computed: str  # the C type
+    results: tuple[str, ...]  # theirs
+    target: str
+    float64: bool
+    flags: tuple[str, ...]
+    given: tuple[int, ...]  # arguments that are operands, in order
+    written: tuple[int, ...]
 
 
 class Planner:
@@ -374,6 +388,31 @@ class Planner:
         )
         write = writer.pointwise if declared.kind == "pointwise" else writer.reduction
         return write(element, values=self._plain_values)
+
+    def expressed(self, values: Sequence[Any]) -> Expressed | None:
+        """Return what a planned call computes; None where no expression says it."""
+        declared, overload = self._declaration, self._overload
+        if declared.expression is None or declared.random:
+            return None
+        inputs = [values[i] for i in overload.operands]
+        with _disable_current_modes():
+            results = self._made(inputs, self._given_dtype(values))[1]
+            written = self._written(values, results)
+        decided, properties = (
+            self._decided(inputs, results[0], written[0]),
+            self._properties(values),
+        )
+        return Expressed(
+            declared.expression,
+            tuple(self._operands(inputs, decided)),
+            _c_type(_WIDENED.get(decided, decided)),
+            tuple(map(_c_type, written)),
+            jit.target_of_arch(properties.arch),
+            properties.supports_float64,
+            declared.flags,
+            overload.operands,
+            tuple(i for i, p in enumerate(overload.parameters) if p.written),
+        )
 
     def _error(self, reason: str) -> SchemaError:
         return SchemaError(f"{self._overload.qualified_name}: {reason}")
