@@ -29,8 +29,8 @@ class AcceleratorGraph:
             self._graph.capture_end()
 
     def instantiate(self) -> None:
-        """Nothing: a capture ends with a graph that can be replayed. CaptureError without one."""
-        self._graph._captured("instantiate")
+        """As `CapturedGraph.instantiate`."""
+        self._graph.instantiate()
 
     def replay(self) -> None:
         """As `CapturedGraph.replay`."""

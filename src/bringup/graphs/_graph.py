@@ -48,6 +48,8 @@ class CapturedGraph:
             elementwise operators are one function each, compiled in the background; until it is
             there, and where there is no compiler, level 1 runs them. `levels` says which node does.
 
+        keep_graph: changes nothing, as `instantiate`; for programs written for CUDA graphs.
+
     Raises:
         ValueError: `optimize` is neither.
         SettingError: `BRINGUP_GRAPH_OPTIMIZE` is neither.
@@ -55,7 +57,8 @@ class CapturedGraph:
 
     _capture: ClassVar[Callable[..., Any]]  # graphs.capture, which knows this class
 
-    def __init__(self, optimize: int | None = None) -> None:
+    def __init__(self, optimize: int | None = None, *, keep_graph: bool = False) -> None:
+        del keep_graph  # every capture is kept as its nodes
         if optimize not in (None, 0, 1, 2):
             raise ValueError(f"optimize is 0, 1 or 2, got {optimize!r}")
         self._level = settings.graph_optimize() if optimize is None else int(optimize)
@@ -223,6 +226,31 @@ class CapturedGraph:
         with content.updating:
             pairs = _by_record(content.records, cpu_update_input)
             return content.table.update_slots(pairs)  # type: ignore[no-any-return]
+
+    def instantiate(self) -> None:
+        """Do nothing: a capture ends with a graph that can be replayed. For programs written for
+        CUDA graphs, as are `enable_debug_mode` and `register_generator_state`.
+
+        Raises:
+            CaptureError: nothing is captured.
+        """
+        self._captured("instantiate")
+
+    def enable_debug_mode(self) -> None:
+        """Do nothing: `debug_dump` needs nothing that is not kept anyhow."""
+
+    def register_generator_state(self, generator: torch.Generator) -> None:
+        """Do nothing: replays draw from the generators that captured operators drew from, as these
+        are then.
+
+        Args:
+            generator: that the captured code draws from.
+
+        Raises:
+            TypeError: it is no `torch.Generator`.
+        """
+        if not isinstance(generator, torch.Generator):
+            raise TypeError(f"a torch.Generator is registered, got {type(generator).__name__}")
 
     def refresh(self) -> None:
         """Read again what the graph took as given, and take it as it is for given.

@@ -124,3 +124,20 @@ def test_a_graph_that_another_thread_loses_ends_its_capture_on_its_own() -> None
     thread.join()
     assert not graphs.is_current_stream_capturing()
     captured(lambda x: x * 2, torch.ones(3))
+
+
+def test_what_programs_for_cuda_graphs_call_besides() -> None:
+    graph, generator = graphs.CapturedGraph(keep_graph=True), torch.Generator()
+    x = torch.zeros(3)
+    graph.enable_debug_mode()
+    graph.register_generator_state(generator)
+    with pytest.raises(TypeError, match=r"a torch\.Generator is registered, got int"):
+        graph.register_generator_state(3)
+    with pytest.raises(CaptureError, match="nothing is captured"):
+        graph.instantiate()
+    with graphs.capture(graph):
+        y = x + torch.rand(3, generator=generator)
+    graph.instantiate()
+    generator.manual_seed(4)
+    graph.replay()
+    assert torch.equal(y, torch.rand(3, generator=generator.manual_seed(4)))
