@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import asdict
+from itertools import repeat
 from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar
@@ -498,7 +499,7 @@ def _by_record(
 ) -> list[tuple[int, Any]]:
     """Return torch_npu's list of dicts as (slot, value) pairs."""
     if not isinstance(inputs, (list, tuple)) or not all(
-        isinstance(entry, Mapping) for entry in inputs
+        type(entry) is dict or isinstance(entry, Mapping) for entry in inputs
     ):
         raise UpdateError(
             f"cpu_update_input is a list of dicts, got {inputs!r}. Nothing was changed"
@@ -516,24 +517,28 @@ def _by_record(
             f"{_listed(records)}. Give one dict for all or one for each. Nothing was changed"
         )
     pairs: list[tuple[int, Any]] = []
-    taken: set[str] = set()
-    for number, record in enumerate(records):
-        entry = inputs[0 if shared else number]
+    left = set(inputs[0]) if shared else set()
+    entries = repeat(inputs[0]) if shared else inputs
+    keys: Set[str]
+    for number, (record, entry) in enumerate(zip(records, entries, strict=False)):
         if isinstance(record, HandledRecord):
             found, keys = record.stage(entry)
+            is_known = entry.keys() <= keys
         else:
-            keys = entry.keys() & record.slots.keys()
-            found = [(record.slots[key], entry[key]) for key in entry if key in keys]
+            slots = record.slots
+            found = [(slots[key], value) for key, value in entry.items() if key in slots]
+            keys, is_known = slots.keys(), len(found) == len(entry)
         pairs += found
-        taken |= keys
-        unknown = [key for key in entry if key not in keys]
-        if unknown and not shared:
+        if left:
+            left.difference_update(keys)
+        if not is_known and not shared:
+            unknown = next(key for key in entry if key not in keys)
             raise UpdateError(
-                f"record {number}, {record.op}, takes {_keys_of(record)}, not '{unknown[0]}'. "
+                f"record {number}, {record.op}, takes {_keys_of(record)}, not '{unknown}'. "
                 "Nothing was changed"
             )
-    for key in inputs[0] if shared else ():
-        if key not in taken:
+    for key in inputs[0] if left else ():
+        if key in left:
             raise UpdateError(
                 f"no record takes '{key}'; records: {_listed(records)}. Nothing was changed"
             )

@@ -62,6 +62,22 @@ def test_functions_give_the_bits_of_torch_also_where_it_gives_two(name: str) -> 
         assert same_bits(result, PROGRAMS[name](x)), special
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("extreme", [torch.maximum, torch.minimum])
+def test_an_extreme_of_a_number_and_nan_is_torchs(
+    extreme: Callable[..., Tensor], dtype: torch.dtype
+) -> None:
+    x, y = torch.randn(33, dtype=dtype), torch.randn(33, dtype=dtype)
+    graph, result = fused(lambda: extreme(x, y))
+    graph.replay()  # the first one is compared with torch's
+    assert levels(graph) == [2]
+    for special in (NAN, -NAN):
+        for one, other in ((x, y), (y, x)):
+            one[5], other[5] = special, 1.0
+            graph.replay()
+            assert same_bits(result, extreme(x, y))
+
+
 def test_what_a_function_overwrites_is_there_again_where_torch_has_to_compute() -> None:
     x, y = torch.zeros(33), torch.ones(33)
     graph, _ = fused(lambda: x.add_(y).mul_(y).add_(1))
@@ -73,8 +89,18 @@ def test_what_a_function_overwrites_is_there_again_where_torch_has_to_compute() 
         assert same_bits(x, expected)
 
 
+def test_a_bool_of_another_byte_is_one() -> None:
+    x = torch.ones(33, dtype=torch.uint8)
+    graph, result = fused(lambda: x.view(torch.bool).float() * 2)
+    graph.replay()
+    assert levels(graph)[-2:] == [2, 2]
+    x[3] = 2
+    graph.replay()
+    assert result[3] == 2
+
+
 def test_memory_that_overlaps_is_not_put_into_one_loop() -> None:
-    x = torch.arange(8.0)
+    x = torch.zeros(8)  # of which no order shows
 
     def program() -> Tensor:
         y = x[1:] * 2
@@ -82,6 +108,9 @@ def test_memory_that_overlaps_is_not_put_into_one_loop() -> None:
         return x[1:] + y
 
     graph, result = fused(program)
+    graph.replay()  # the first one is compared with torch's
+    assert levels(graph) == [2, 2, 2]
+    x.copy_(torch.arange(8.0))
     expected_x = x.clone()
     for _ in range(3):
         graph.replay()
