@@ -309,6 +309,21 @@ print("done")
     assert output_of(CALLS + program, str(library), **variables) == "done"
 
 
+def test_a_process_that_has_pytorch_dlprims_device_is_told_so(library: Path) -> None:
+    program = """
+import sys
+import torch
+from bringup import devices
+torch.utils.rename_privateuse1_backend("ocl")  # as that package does
+try:
+    devices.load_driver(sys.argv[1])
+except Exception as error:
+    print(error)
+"""
+    said = output_of(program, str(library))
+    assert "device is already 'ocl', registered by another package, as pytorch_dlprim does" in said
+
+
 @pytest.mark.slow
 def test_the_package_is_found_by_its_name(tmp_path: Path) -> None:
     assert shutil.which("cmake") is not None, "the tests need cmake: pip install cmake"

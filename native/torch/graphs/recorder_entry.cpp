@@ -124,7 +124,9 @@ void on_operator(const c10::OperatorHandle& op, DispatchKeySet keys,
     const OperatorTraits& traits = recorder->traits_of(op);
     if (traits.of_allocator) return torch::jit::drop(*stack, traits.schema->arguments().size());
     if (recorder->handled(traits, op, stack)) return;
-    const bool below_autograd = is_made_of_native(traits, below, *stack);
+    const bool below_autograd =
+        is_made_of_native(traits, below, *stack) ||
+        is_made_in_parts(op, torch::jit::last(*stack, traits.schema->arguments().size()));
     if (below_autograd || is_composite_here(traits, op, below)) {
       recorder->check_read_by_address(traits, *stack);
       recorder->note_without_node(traits);

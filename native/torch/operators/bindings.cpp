@@ -21,11 +21,13 @@ struct OperatorKernelHandle {
 OperatorKernelHandle register_operator(const std::string& name, const std::string& overload,
                                        OperatorKernelKind kind, const std::vector<int>& strided,
                                        bool takes_views, bool random, nb::object plan,
-                                       std::optional<OperatorKernelHandle> behind) {
+                                       std::optional<OperatorKernelHandle> behind,
+                                       size_t most_listed) {
   const auto handle =
       c10::Dispatcher::singleton().findSchemaOrThrow(name.c_str(), overload.c_str());
   auto made = std::make_unique<OperatorKernel>(handle, kind, strided, random);
   made->takes_views = takes_views;
+  made->most_listed = most_listed;
   made->compile = plan.release().ptr();
   return {behind ? &put_in_front(*behind->kernel, std::move(made))
                  : &register_operator_kernel(std::move(made))};
@@ -48,7 +50,7 @@ void bind_operators(nanobind::module_& module) {
            [](const OperatorKernelHandle& self) { remove_operator_kernel(*self.kernel); });
   module.def("register", &register_operator, nb::kw_only(), nb::arg("name"), nb::arg("overload"),
              nb::arg("kind"), nb::arg("strided"), nb::arg("takes_views"), nb::arg("random"),
-             nb::arg("plan"), nb::arg("behind"));
+             nb::arg("plan"), nb::arg("behind"), nb::arg("most_listed"));
 }
 
 }  // namespace bringup::torch_ext

@@ -170,6 +170,7 @@ std::optional<c10::SmallVector<at::Tensor, 2>> results_of(const OperatorKernel& 
 
 void run_operator(const OperatorKernel& kernel, const c10::OperatorHandle& op,
                   c10::DispatchKeySet keys, c10::Stack* stack) {
+  if (call_in_parts(kernel, op, stack)) return;
   const size_t count = kernel.arguments.size();
   auto results = results_of(kernel, torch::jit::last(*stack, count));
   if (!results) return fall_back(op, keys, stack);

@@ -93,6 +93,10 @@ struct OperatorKernel final : KernelRecord {
   int32_t generator = -1;     // an argument, or -1
   int32_t training = -1;      // likewise: it draws only where this one is not false
   bool draws;                 // gets seed and offset, in the generator's place or behind all others
+  // Of an operator that writes lists of tensors and gives nothing (torch.optim's fused steps), and
+  // of cat, how many a call takes: with more it is made in parts. 0: of another one.
+  size_t most_listed = 0;
+  bool writes_lists() const { return most_listed > 0 && out >= 0; }
   // A host entry that has the calls which it takes, and lives as long; null: none.
   std::atomic<OperatorKernel*> front{nullptr};
   bool is_front = false;
@@ -103,6 +107,12 @@ struct OperatorKernel final : KernelRecord {
   mutable std::map<std::vector<int64_t>, std::vector<ResultShape>> shapes;
   mutable std::set<std::vector<int64_t>> numbers;  // that the CPU takes
 };
+
+// Makes a call with longer lists than the kernel takes by calling the operator with parts of them.
+// False, and nothing is done, for another one.
+bool call_in_parts(const OperatorKernel& kernel, const c10::OperatorHandle& op, c10::Stack* stack);
+// Whether it would.
+bool is_made_in_parts(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> arguments);
 
 // Whether a call that torch's Meta kernel refuses falls back, so that the CPU refuses it in its own
 // way, or answers: another library's operators keep what their own Meta kernel says.

@@ -60,11 +60,12 @@ Grid grid_of(int64_t elements) {
   return {std::clamp<int64_t>(elements / kBlockElements, 1, kMostBlocks), elements};
 }
 
-// Whether every operand of the device has its elements one behind another.
+// Whether every operand of the device has its elements one behind another, or no dimensions: then
+// the dense entry has its one element for all (jit.Operand.single).
 bool is_dense(const at::TensorIterator& iterator) {
   if (iterator.ndim() > 1) return false;
   for (int i = 0; iterator.ndim() == 1 && i < iterator.ntensors(); ++i) {
-    if (iterator.device(i).is_cpu()) continue;
+    if (iterator.device(i).is_cpu() || iterator.tensor(i).dim() == 0) continue;
     if (iterator.strides(i)[0] != static_cast<int64_t>(iterator.element_size(i))) return false;
   }
   return true;

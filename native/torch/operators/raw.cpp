@@ -7,6 +7,7 @@
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/DefaultDtype.h>
 
+#include <algorithm>
 #include <bit>
 
 #include "runtime/context.h"
@@ -155,6 +156,45 @@ bool lies_on_another(c10::ArrayRef<c10::IValue> arguments, size_t w) {
   return found;
 }
 
+// What a list's element has in memory.
+struct Extent {
+  const char* begin;
+  const char* end;
+  bool written;
+};
+
+// Whether the elements of all lists that belong together, which a kernel takes as rows of numbers,
+// lie alike and without holes, or are single numbers, and nothing that is written lies on another.
+bool lie_alike(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments) {
+  const auto first = arguments[static_cast<size_t>(kernel.out)].toListRef();
+  std::vector<Extent> extents;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!arguments[i].isTensorList()) continue;
+    const auto list = arguments[i].toListRef();
+    for (size_t k = 0; k < list.size(); ++k) {
+      if (list.size() != first.size()) return false;
+      const at::Tensor& tensor = list[k].toTensor();
+      const at::Tensor& like = first[k].toTensor();
+      const bool alike = tensor.sizes() == like.sizes() && tensor.strides() == like.strides() &&
+                         tensor.is_non_overlapping_and_dense();
+      if (!alike && (tensor.numel() != 1 || kernel.arguments[i].mutated)) return false;
+      const auto* begin = static_cast<const char*>(tensor.const_data_ptr());
+      if (tensor.numel() != 0) {
+        extents.push_back({begin, begin + tensor.nbytes(), kernel.arguments[i].mutated});
+      }
+    }
+  }
+  std::ranges::sort(extents, {}, &Extent::begin);
+  for (size_t i = 1; i < extents.size(); ++i) {
+    Extent& former = extents[i - 1];
+    Extent& next = extents[i];
+    if (next.begin >= former.end) continue;
+    if (former.written || next.written) return false;
+    next.end = std::max(former.end, next.end);
+  }
+  return true;
+}
+
 // The arguments of one call and then its results, into its launch block.
 class Packer {
  public:
@@ -171,7 +211,7 @@ class Packer {
   // False where a written argument lies on top of another one.
   bool take_written(c10::ArrayRef<c10::IValue> arguments) {
     for (size_t i = 0; i < arguments.size(); ++i) {
-      if (!kernel_.arguments[i].mutated) continue;
+      if (!kernel_.arguments[i].mutated || kernel_.writes_lists()) continue;
       const at::Tensor& tensor = arguments[i].toTensor();
       if (kernel_.arguments[i].is_out && !launch_.fixed) {
         at::native::resize_output(tensor, shapes_[written_.size()].sizes);
@@ -290,7 +330,9 @@ bool is_taken(OperatorLaunch& launch) {
 
 bool prepare_raw(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
                  c10::ArrayRef<at::Tensor> given, OperatorLaunch& launch) {
-  const auto shapes = shapes_of(kernel, arguments);
+  if (kernel.writes_lists() && !lie_alike(kernel, arguments)) return false;
+  const auto shapes = kernel.writes_lists() ? std::optional(std::vector<ResultShape>())
+                                            : shapes_of(kernel, arguments);
   if (!shapes) return false;
   Packer packer(kernel, *shapes, launch);
   if (!packer.take_written(arguments)) return false;

@@ -113,6 +113,12 @@ std::pair<Group, Group> groups_of(const at::Tensor& input, const Mask& reduced, 
   return groups;
 }
 
+// Whether one result is made of elements that lie one behind another.
+bool is_dense(const Group& kept, const Group& inner) {
+  return kept.sizes.empty() && inner.sizes.size() <= 1 &&
+         (inner.sizes.empty() || inner.input[0] == 1);
+}
+
 // With as many dimensions as plain values have, the first ones of size 1. False for too many.
 bool pad(Group& group, size_t results) {
   if (group.sizes.size() > kPlainKept) return false;
@@ -164,6 +170,7 @@ bool prepare_reduction(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> 
   if (launch.empty) return true;
   auto [kept, inner] = groups_of(input, reduced, keeps, launch.results);
   const bool plain = launch.variant->kernel->values != nullptr;
+  launch.dense = launch.variant->dense != nullptr && is_dense(kept, inner);
   if (plain && !(pad(kept, launch.results.size()) && pad(inner, 0))) return false;
   pack(kernel, arguments, kept, inner, launch);
   launch.grid = {

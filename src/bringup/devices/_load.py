@@ -29,6 +29,7 @@ Float64Policy = Literal["error", "warn", "cpu"]
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _AUTOGRAD_OBJECT = "context"  # what torch.autograd.graph calls the object it keeps for a backward
 _RELEASE_SECONDS = 5.0
+_OWNERS = {"npu": "torch_npu", "ocl": "pytorch_dlprim"}  # of names that drivers have, too
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,8 @@ def _require_free_backend() -> None:
     owner = torch._C._get_privateuse1_backend_name()
     if owner != "privateuseone":
         raise DriverError(
-            f"torch's PrivateUse1 device is already {owner!r}, registered by another package:"
+            f"torch's PrivateUse1 device is already {owner!r}, registered by another package"
+            f"{f', as {_OWNERS[owner]} does' if owner in _OWNERS else ''}:"
             " only one can own it. jit, ops, passes and graphs on cpu work all the same; to load a"
             " driver, start a process without that package (TORCH_DEVICE_BACKEND_AUTOLOAD=0 keeps"
             " backends from loading themselves)"

@@ -4,34 +4,45 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
+from bringup import devices
 from bringup.devices import OperatorKernel, OperatorTable
 from bringup_opencl import _clblast
 from bringup_opencl import _target as _target  # .cl is a language from here on
 from bringup_opencl._operators import OPERATORS
+from bringup_opencl._optimizers import optimizers
 
 __all__ = ["load", "unload"]
 
 _KERNELS = Path(__file__).parent / "kernels"
-_TABLE = OperatorTable(OPERATORS, _KERNELS)
-_libraries: list[OperatorTable] = []  # what is in front of them
+_tables: list[OperatorTable] = []  # that are loaded, and what is in front of the first
 
 
 def load() -> dict[str, OperatorKernel]:
     """Give the device its kernels, and the library's where the setting wants them."""
-    in_front = OperatorTable(_clblast.operators(), _KERNELS)
-    loaded: dict[str, OperatorKernel] = _TABLE.load()
-    if not _libraries:
-        try:
-            in_front.load()
-        except BaseException:
-            _TABLE.unload()
-            raise
-        _libraries.append(in_front)
+    if not _tables:
+        rows = (*OPERATORS, *optimizers(_has_float64()))
+        for each in (rows, _clblast.operators()):
+            _tables.append(OperatorTable(each, _KERNELS))
+            try:
+                _tables[-1].load()
+            except BaseException:
+                unload()
+                raise
+    loaded: dict[str, OperatorKernel] = _tables[0].load()
     return loaded
+
+
+def _has_float64() -> bool:
+    info = devices.loaded()
+    if info is None:
+        return True  # which the declarations refuse
+    properties = torch.get_device_module(info.device_name).get_device_properties(0)
+    return bool(properties.supports_float64)
 
 
 def unload() -> None:
     """Take all of them out again."""
-    while _libraries:
-        _libraries.pop().unload()
-    _TABLE.unload()
+    while _tables:
+        _tables.pop().unload()

@@ -114,7 +114,8 @@ class OpenCLTarget(jit.Target):
         text = (job.folder / job.file).read_bytes()
         defined = "".join(f"#define {macro.replace('=', ' ', 1)}\n" for macro in job.macros)
         name = job.source.file_name
-        given = [flag for flag in command[1:-1] if not flag.startswith("-D")]
+        macros = {f"-D{macro}" for macro in job.macros}  # they stand in the text
+        given = [flag for flag in command[1:-1] if flag not in macros]
         folder = job.source.directory or str(job.folder)
         options = shlex.join([*given, f"-I{folder}", *jit.include_flags()])
         try:

@@ -91,7 +91,7 @@ class OpenCLWriter(jit.Writer):
             sizes=" * ".join(f"z{d}" for d in range(_RANK)),
             constants=body,
             strided_loops=_strided_loops(self, element, [*tensors, *element.outs]),
-            dense_stored=_stored(element, lambda name: "index"),
+            dense_stored=_stored(element, _dense_place(element)),
             quotient=_QUOTIENT,
             elements=self.elements,
             threads=self.threads,
@@ -106,20 +106,15 @@ class OpenCLWriter(jit.Writer):
         return jit.Written(source, folder, strided, ("bringup_dense", flat), several)
 
     def _list(self, given: Sequence[str], calls: int, element: jit.Element, constants: str) -> str:
-        names = [one.rpartition(" ")[2] for one in given]
+        blocks = f"(n + {self.elements - 1}) / {self.elements}"
+        parameters, chosen = _chosen(given, calls, blocks)
         return _LIST.format(
-            parameters=", ".join(f"{one}_{call}" for call in range(calls) for one in given),
-            first=" ".join(f"{one} = {name}_0;" for one, name in zip(given, names, strict=True)),
-            others="".join(
-                f"  blocks = (n + {self.elements - 1}) / {self.elements};\n"
-                "  behind = block >= blocks; block -= behind ? blocks : 0;\n"
-                f"  {' '.join(f'{one} = behind ? {one}_{call} : {one};' for one in names)}\n"
-                for call in range(1, calls)
-            ),
+            parameters=parameters,
+            chosen=chosen,
             constants=constants,
             elements=self.elements,
             threads=self.threads,
-            stored=_stored(element, lambda name: "index"),
+            stored=_stored(element, _dense_place(element)),
         )
 
     def reduction(self, element: jit.Element, *, values: bool) -> jit.Written:
@@ -134,31 +129,58 @@ class OpenCLWriter(jit.Writer):
         for out, c_type in zip(outs, results, strict=True):
             parameters.tensor(out, c_type, _KEPT)
         given = [_value(i, one) for i, one in enumerate(operands) if i and one.given]
-        values_of = "".join(f", &value_{r}" for r in range(len(results)))
+        told = {
+            "name": element.function,
+            "lanes": self.lanes,
+            "constants": _constants(self, element),
+            "given": "".join(f", {one}" for one in given),
+            "declared": "".join(
+                f"      {'T' if r == 0 else self.c_type(c)} value_{r};\n"
+                for r, c in enumerate(results)
+            ),
+            "values": "".join(f", &value_{r}" for r in range(len(results))),
+        }
+
+        def stores(place: str) -> str:
+            return "".join(
+                f"      {_store(f'out{r}', c, place.format(r), f'value_{r}')}\n"
+                for r, c in enumerate(results)
+            )
+
         text = _REDUCTION.format(
-            name=element.function,
             parameters=", ".join([*parameters.texts, *(f"long z{d}" for d in range(2 * _KEPT))]),
-            lanes=self.lanes,
             kept=" * ".join(f"z{d}" for d in range(_KEPT)),
             count=" * ".join(f"z{d}" for d in range(_KEPT, 2 * _KEPT)),
-            constants=_constants(self, element),
-            given="".join(f", {one}" for one in given),
             offsets=_offsets("ulong", ["a0", *outs], _KEPT),
             inner=_offsets("ulong", ["a0"], _KEPT, first=_KEPT, prefix="in", declared=""),
             last=2 * _KEPT - 1,
             element=_loaded("a0", operands[0], "at_a0 + in_a0", element.computed),
-            declared="".join(
-                f"      {'T' if r == 0 else self.c_type(c)} value_{r};\n"
-                for r, c in enumerate(results)
-            ),
-            values=values_of,
-            stores="".join(
-                f"      {_store(f'out{r}', c, f'at_out{r}', f'value_{r}')}\n"
-                for r, c in enumerate(results)
-            ),
+            stores=stores("at_out{}"),
+            **told,
         )
-        source = self._source(element, text)
-        return jit.Written(source, _folder_of(element), element.reduction_values(self))
+        dense = _Parameters(self, element)
+        dense.tensor("a0", operands[0].c_type, 0, constant=True)
+        for i in range(1, len(operands)):
+            dense.operand(i, 0)
+        for out, c_type in zip(outs, results, strict=True):
+            dense.tensor(out, c_type, 0)
+        of_one = [*dense.texts, "long count"]
+        told |= {
+            "element": _loaded("a0", operands[0], "i", element.computed),
+            "stores": stores("0"),
+        }
+        text += _WHOLE.format(entry="dense", parameters=", ".join(of_one), chosen="", **told)
+        binding = element.reduction_values(self, dense=True)
+        if (calls := self.calls(binding)) > 1:
+            listed, chosen = _chosen(of_one, calls, "1")
+            text += _WHOLE.format(entry="calls", parameters=listed, chosen=chosen, **told)
+        return jit.Written(
+            self._source(element, text),
+            _folder_of(element),
+            element.reduction_values(self),
+            ("bringup_dense", binding),
+            ("bringup_calls", calls) if calls > 1 else None,
+        )
 
     def _need_values(self, values: bool) -> None:
         if not values:
@@ -181,6 +203,21 @@ class OpenCLWriter(jit.Writer):
         )
         name = f"{source.file_name.rpartition('.')[0]}.entry.cl"
         return jit.Source(text=text, name=name, entry="bringup_run", abi="values", kind="device")
+
+
+def _chosen(given: Sequence[str], calls: int, blocks: str) -> tuple[str, str]:
+    """Return the parameters of several calls, and lines by which a block has those of its own, of
+    which each has a number of `blocks`.
+    """
+    names = [one.rpartition(" ")[2] for one in given]
+    lines = "  long block = get_group_id(0), blocks;\n  int behind;\n  "
+    lines += " ".join(f"{one} = {name}_0;" for one, name in zip(given, names, strict=True))
+    for call in range(1, calls):
+        lines += f"\n  blocks = {blocks};\n  behind = block >= blocks; "
+        lines += "block -= behind ? blocks : 0;\n  "
+        lines += " ".join(f"{one} = behind ? {one}_{call} : {one};" for one in names)
+    parameters = ", ".join(f"{one}_{call}" for call in range(calls) for one in given)
+    return parameters, f"{lines}\n"
 
 
 def _folder_of(element: jit.Element) -> tuple[str, ...]:
@@ -313,6 +350,11 @@ def _value(i: int, operand: jit.Operand) -> str:
     return f"&value_{i}" if operand.optional else f"value_{i}"
 
 
+def _dense_place(element: jit.Element) -> Callable[[str], str]:
+    single = {f"a{i}" for i, one in enumerate(element.operands) if one.single}
+    return lambda name: "0" if name in single else "index"
+
+
 def _stored(element: jit.Element, place: Callable[[str], str]) -> str:
     """Return lines that load the operands of one element, call the function and store."""
     lines = ""
@@ -385,10 +427,7 @@ kernel void bringup_dense({dense}) {{
 # that this is no part of the loops over threads.
 _LIST = """\
 kernel void bringup_calls({parameters}) {{
-  long block = get_group_id(0), blocks;
-  int behind;
-  {first}
-{others}{constants}  const long first = block * {elements} + get_local_id(0);
+{chosen}{constants}  const long first = block * {elements} + get_local_id(0);
 #pragma unroll
   for (int k = 0; k < {elements}; k += {threads}) {{
     const long index = first + k;
@@ -428,5 +467,28 @@ kernel void bringup_run({parameters}, long shared) {{
 {stores}    }}
     barrier(CLK_LOCAL_MEM_FENCE);
   }}
+}}
+"""
+# One block, one result.
+_WHOLE = """\
+kernel void bringup_{entry}({parameters}) {{
+{chosen}  local {name}_state states[{lanes}];
+  const int lane = get_local_id(0);
+{constants}  {name}_state state;
+  {name}_start(&state{given});
+  for (long i = lane; i < count; i += {lanes}) {name}_add(&state, {element}, i);
+  states[lane] = state;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  for (int step = {lanes} / 2; step > 0; step /= 2) {{
+    if (lane < step) {{
+      const {name}_state other = states[lane + step];
+      {name}_merge(&state, &other);
+      states[lane] = state;
+    }}
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }}
+  if (lane == 0) {{
+{declared}      {name}_result(&state, count{values});
+{stores}  }}
 }}
 """

@@ -182,12 +182,12 @@ class _Values:
         self._lines: list[str] = []
         self._args: list[str] = []
 
-    def tensor(self, name: str, strides: int, rank: int, shape: str) -> None:
-        """Add a tensor; one without strides of its own is dense."""
+    def tensor(self, name: str, strides: int, rank: int, shape: str, step: str = "1") -> None:
+        """Add a tensor; one without strides of its own is dense, or has one element for all."""
         own = [f"{name}_{d}" for d in range(strides)]
         self._parameters += [f"void* {name}", *(f"int64_t {one}" for one in own)]
         self._lines += [
-            f"int64_t strides_{name}[] = {{{', '.join(own) or '1'}}};",
+            f"int64_t strides_{name}[] = {{{', '.join(own) or step}}};",
             f"DLTensor tensor_{name} = {{{name}, {{12, 0}}, {rank}, {{0, 0, 1}}, {shape}, "
             f"strides_{name}, 0}};",
         ]
@@ -196,7 +196,8 @@ class _Values:
     def operand(self, i: int, strides: int, rank: int) -> None:
         operand = self._element.operands[i]
         if operand.form == "tensor":
-            return self.tensor(f"a{i}", strides, rank, "shape")
+            step = "0" if operand.single else "1"
+            return self.tensor(f"a{i}", strides, rank, "shape", step)
         if operand.form in ("none", "string"):
             return self._args.append("nullptr")
         if operand.form == "random":

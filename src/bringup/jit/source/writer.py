@@ -44,6 +44,8 @@ class Operand:
         given: whether the function has a parameter for it.
         exact: of a number, whether that is a double, where the device has them, and not of the type
             computed in.
+        single: of a tensor, whether it has no dimensions and others have: its one element is that
+            of all.
 
     Examples:
         >>> from bringup import jit
@@ -58,6 +60,7 @@ class Operand:
     rounded: str = ""
     given: bool = True
     exact: bool = False
+    single: bool = False
 
 
 @dataclass(frozen=True)
@@ -112,17 +115,21 @@ class Element:
         blocks = f"(({count} + {writer.elements - 1}) // {writer.elements})"
         return _binding(signature, [*items, *sizes], blocks, writer.threads)
 
-    def reduction_values(self, writer: Writer) -> Binding:
+    def reduction_values(self, writer: Writer, *, dense: bool = False) -> Binding:
         """Return what a reduction of `writer` gets: of its input the address and 2 * `KEPT`
         strides, those of the reduced dimensions last; of the other operands numbers; of each result
         the address and `KEPT` strides; then the sizes of the input, and how many threads share one
-        result.
+        result. With `dense` one block makes one result of elements that lie one behind another:
+        there are no strides, and their number alone.
         """
         operands, count = self.operands, len(self.results)
         results = [Argument(f"out{r}", "Tensor") for r in range(count)]
         signature = [*_arguments(operands), Argument("kept", "int"), *results]
-        items = ["ptr(a0)", *(f"stride(a0, {d})" for d in range(2 * KEPT))]
-        items += [one for i in range(1, len(operands)) for one in _number(self, i)]
+        numbers = [one for i in range(1, len(operands)) for one in _number(self, i)]
+        if dense:
+            items = ["ptr(a0)", *numbers, *(f"ptr(out{r})" for r in range(count)), "numel(a0)"]
+            return _binding(signature, items, "1", writer.lanes)
+        items = ["ptr(a0)", *(f"stride(a0, {d})" for d in range(2 * KEPT)), *numbers]
         for r in range(count):
             items += [f"ptr(out{r})", *(f"stride(out{r}, {d})" for d in range(KEPT))]
         items += [f"size(a0, {d})" for d in range(2 * KEPT)]
@@ -146,10 +153,10 @@ class Written:
         source: what is compiled; its entry takes tensors of any layout.
         flags: what the compiler needs besides.
         binding: how the entry is called; None in kernel.h's form.
-        dense: of a pointwise kernel with plain values, the entry for tensors whose elements lie
-            one behind another, and how that one is called.
-        several: of a pointwise kernel, the entry for several calls at once, one behind another, and
-            how many there are at most. With plain values these are calls of `dense`, which each
+        dense: of a kernel with plain values, the entry for tensors whose elements lie one behind
+            another (of a reduction to one result), and how that one is called.
+        several: the entry for several calls at once, one behind another, and how many there are at
+            most. With plain values these are calls of `dense`, which each
             have their own blocks, and null and 0 for those that are missing.
 
     Examples:

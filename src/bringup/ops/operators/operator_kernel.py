@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 import warnings
@@ -266,6 +267,7 @@ def _register(
                     behind=known._handles[one.qualified_name]
                     if (known := _registered.get(one.qualified_name))
                     else None,
+                    most_listed=_most_listed(one, declaration),
                 )
         except RuntimeError as error:
             for handle in handles.values():
@@ -275,6 +277,19 @@ def _register(
         for name in handles:
             (_in_front if name in _registered else _registered)[name] = made
     return made
+
+
+def _most_listed(overload: Overload, declaration: Declaration) -> int:
+    """Return how many tensors a call takes of cat, and of an operator that writes lists, the first
+    arguments, and gives nothing; 0 for another operator.
+    """
+    first = overload.parameters[0]
+    writes_lists = first.written and first.role == "tensor_list" and overload.results == 0
+    joins = overload.qualified_name == "aten::cat"
+    if declaration.launch is None or not (writes_lists or joins):
+        return 0
+    numbers = re.findall(rf"\b{first.name}\[(\d+)\]", declaration.launch.args)
+    return 1 + max(map(int, numbers), default=-1)
 
 
 def _replace(

@@ -133,8 +133,7 @@ class Planner:
         with _disable_current_modes():
             try:
                 inputs = [values[i] for i in self._overload.operands]
-                shapes, results = self._made(inputs, self._given_dtype(values))
-                written = self._written(values, results)
+                shapes, results, written = self._described(inputs, values)
             except NotImplementedError:
                 return None
             except Exception as error:
@@ -157,17 +156,18 @@ class Planner:
             return None  # before it adds, which the kernel does not
         if any(m in _WIDENED and w is not m for m, w in zip(results, written, strict=True)):
             return None  # torch rounds to half precision, and converts that
-        with _disable_current_modes():
-            refused = refusal(
-                self._overload,
-                self._declaration.kind,
-                self._declaration.supports,
-                values,
-                shapes,
-                written,
-            )
-        if refused is not None:
-            return refused
+        if shapes:
+            with _disable_current_modes():
+                refused = refusal(
+                    self._overload,
+                    self._declaration.kind,
+                    self._declaration.supports,
+                    values,
+                    shapes,
+                    written,
+                )
+            if refused is not None:
+                return refused
         kernels = self._compile(values, inputs, decided, written)
         return None if kernels is None else (written, kernels[0], decided, *kernels[1:])
 
@@ -225,6 +225,16 @@ class Planner:
         """Return the dtype of the first given result."""
         paired = zip(values, self._overload.parameters, strict=True)
         return next((value.dtype for value, p in paired if p.role == "out"), None)
+
+    def _described(
+        self, inputs: Sequence[Any], values: Sequence[Any]
+    ) -> tuple[list[torch.Size], tuple[torch.dtype, ...], tuple[torch.dtype, ...]]:
+        """Return shapes and dtypes of the results, and the dtypes of what is written."""
+        if self._overload.results == 0:  # it writes lists, and the first says the dtype
+            dtype = _dtype_of(values[0])
+            return [], (dtype,) * (dtype is not None), (dtype,) * (dtype is not None)
+        shapes, results = self._made(inputs, self._given_dtype(values))
+        return shapes, results, self._written(values, results)
 
     def _made(
         self, inputs: Sequence[Any], dtype: torch.dtype | None = None
@@ -438,6 +448,7 @@ class Planner:
     def _operands(self, inputs: Sequence[Any], decided: torch.dtype) -> list[jit.Operand]:
         operands = []
         compares = self._overload.qualified_name.partition(".")[0].rstrip("_") in _COMPARISONS
+        all_single = not any(isinstance(v, torch.Tensor) and v.dim() > 0 for v in inputs)
         for value, i in zip(inputs, self._overload.operands, strict=True):
             parameter = self._overload.parameters[i]
             if self._declaration.kind == "reduction" and parameter.role in _NOT_GIVEN:
@@ -449,8 +460,11 @@ class Planner:
                 operands.append(jit.Operand("random"))
             elif isinstance(value, torch.Tensor) and not is_number(value):
                 rounded = _c_type(decided) if _rounds(value.dtype, decided) else ""
+                single = value.dim() == 0 and not all_single
                 operands.append(
-                    jit.Operand("tensor", _c_type(value.dtype), optional, rounded=rounded)
+                    jit.Operand(
+                        "tensor", _c_type(value.dtype), optional, rounded=rounded, single=single
+                    )
                 )
             elif value is None:
                 c_type = _NUMBERS.get(parameter.type, "")
