@@ -93,7 +93,13 @@ def _is_eager(operation: Any) -> bool:
 
 
 def failures(
-    op: Any, dtype: torch.dtype, device: str, samples: int, form: int, counts: Counter[str]
+    op: Any,
+    dtype: torch.dtype,
+    device: str,
+    samples: int,
+    form: int,
+    counts: Counter[str],
+    turn: int,
 ) -> Iterator[str]:
     """Yield how the samples of an operator differ when they are compiled, in words.
 
@@ -103,7 +109,8 @@ def failures(
         device: for which they are compiled.
         samples: how many, from all of the operator's.
         form: the place among `FORMS` of the first one's; the others have those that follow.
-        counts: gets "samples" and "backwards".
+        counts: gets "samples", "backwards" and "dynamic".
+        turn: where odd, the first sample is compiled for all shapes, and then every other one.
     """
     backward = dtype in (torch.float32, torch.complex64) and op.supports_autograd
     backward = backward and dtype in op.supported_backward_dtypes("cpu")
@@ -114,8 +121,10 @@ def failures(
     for number, (index, sample) in enumerate(chosen, form):
         name = FORMS[number % len(FORMS)]
         if is_strided((sample.input, sample.args, sample.kwargs)):
-            for words in _sample(op, _formed(sample, name), device, backward, counts):
-                yield f"sample {index}, {name}, {words}"
+            dynamic = (number - form + turn) % 2 == 1
+            counts["dynamic"] += dynamic
+            for words in _sample(op, _formed(sample, name), device, backward, counts, dynamic):
+                yield f"sample {index}, {name}, {'dynamic, ' * dynamic}{words}"
 
 
 def _formed(sample: Any, form: str) -> Any:
@@ -139,7 +148,7 @@ def _formed(sample: Any, form: str) -> Any:
 
 
 def _sample(
-    op: Any, sample: Any, device: str, backward: bool, counts: Counter[str]
+    op: Any, sample: Any, device: str, backward: bool, counts: Counter[str], dynamic: bool
 ) -> Iterator[str]:
     arguments = (sample.input, sample.args, sample.kwargs)
     move = Mover(device)
@@ -149,7 +158,7 @@ def _sample(
     if their_error is not None or not is_strided(expected) or not move.moved:
         return
     torch._dynamo.reset()
-    got, our_error = outcome(lambda: _compiled(op.op, there))
+    got, our_error = outcome(lambda: _compiled(op.op, there, dynamic))
     counts["samples"] += 1
     if words := _difference(got, our_error, expected, repeats):
         yield f"forward: {words}"
@@ -172,8 +181,8 @@ def _call(function: Any, arguments: tuple[Any, Any, Any]) -> Any:
     return function(first, *others, **named)
 
 
-def _compiled(function: Any, arguments: tuple[Any, Any, Any]) -> Any:
-    compiled = torch.compile(lambda *given: _call(function, given), dynamic=False)
+def _compiled(function: Any, arguments: tuple[Any, Any, Any], dynamic: bool) -> Any:
+    compiled = torch.compile(lambda *given: _call(function, given), dynamic=dynamic)
     return _synchronized(compiled(*arguments))
 
 

@@ -6,6 +6,7 @@
 - `indices`: index expressions as text
 - `functions`: what is computed for one element
 - `segments`: the loops of a kernel and what they accumulate
+- `loop_code`: what of a loop's code may stand before or behind it
 - `kernel`: what Inductor fused as a loop nest
 - `nests`: nests that one launch computes, as a function
 - `scheduling`: which nodes become a kernel, and the lines of the wrapper that define and call it
