@@ -185,6 +185,18 @@ def test_a_second_process_compiles_nothing(library: Path) -> None:
     run(library, program, BRINGUP_OPENCL_MEMORY="coarse")
 
 
+def test_options_that_define_macros_reach_the_compiler(
+    library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(SOURCES))
+    importlib.import_module("bringup_opencl._target")
+    text = "#if FIRST != 3 || SECOND != 4\n#error not defined\n#endif\nkernel void k() {}\n"
+    source = jit.Source(text=text, name="defined.cl", entry="k", kind="device", abi="values")
+    flags = ["-DFIRST=3"]
+    binary = jit.compile(source, macros={"SECOND": "4"}, target="opencl", flags=flags)
+    assert binary.path.is_file()
+
+
 def test_a_header_beside_the_source_is_part_of_the_key(library: Path, tmp_path: Path) -> None:
     said = run(
         library,
