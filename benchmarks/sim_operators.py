@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 import bringup_sim_ops
+from benchmarks._device_replay import replay_rows
 from benchmarks._harness import Row, paired
 from bringup import devices
 
@@ -33,7 +34,11 @@ def run(*, quick: bool = False) -> list[Row]:
     bringup_sim_ops.load()
     rounds = 3 if quick else 31
     try:
-        return [*_products(device, rounds), *_attention(device, rounds)]
+        return [
+            *_products(device, rounds),
+            *_attention(device, rounds),
+            *replay_rows(device, rounds),
+        ]
     finally:
         bringup_sim_ops.unload()
         torch.set_num_threads(threads)

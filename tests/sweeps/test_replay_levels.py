@@ -20,6 +20,7 @@ from bringup import devices
 
 PROGRAMS = sized(50, 1000)
 PARTS = 2
+MODULE = "tests.sweeps.replay_programs"
 
 
 @pytest.mark.parametrize("device", ["cpu", "npu"])
@@ -40,5 +41,14 @@ def test_replays_are_the_same_on_an_opencl_device(
         pytest.skip(f"OpenCL is missing: apt-get install {' '.join(packages)}")
     library = str(build(tmp_path / "libocl.so"))
     numbers = (str(first), str(sized(60, 1000)), "20")
-    module, fine = "tests.sweeps.replay_programs", {"BRINGUP_OPENCL_MEMORY": "fine"}
-    sweep_counts.update(json.loads(output_of_module(module, library, "ocl", *numbers, **fine)))
+    fine = {"BRINGUP_OPENCL_MEMORY": "fine"}
+    sweep_counts.update(json.loads(output_of_module(MODULE, library, "ocl", *numbers, **fine)))
+
+
+@pytest.mark.parametrize("first", part(range(20)))
+def test_replays_are_the_same_in_isolated_memory(first: int, sweep_counts: Counter[str]) -> None:
+    """Nothing runs on the host there, and the simulator's own operators are what is fused."""
+    given = ("sim", "npu", str(first), str(sized(40, 1000)), "20", "bringup_sim_ops")
+    counts = json.loads(output_of_module(MODULE, *given, BRINGUP_SIM_ISOLATED="1"))
+    assert counts["npu, level 2"]
+    sweep_counts.update(counts)

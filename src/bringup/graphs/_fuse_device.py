@@ -131,7 +131,7 @@ def as_device_call(node: int, row: tuple[Any, ...]) -> DeviceCall:
         raise Refused("its kernel is no expression")
     kind = Kind(expressed.computed, expressed.target, expressed.float64, expressed.flags)
     if unknown := expressed.expression.calls - _EXACT - kind.writer.repeated:
-        raise Refused(f"{min(unknown)} may give other bits in another kernel")
+        raise Refused(f"{min(unknown)} may give something else in another kernel")
     if len(expressed.results) != 1:
         raise Refused("it has several results")
     stored, computed = expressed.results[0], expressed.computed
