@@ -573,3 +573,14 @@ def test_lint_goes_where_the_run_goes() -> None:
 
     (found,) = graphs.lint(run, x)
     assert "aten::nonzero" in found.message
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.uint8])
+def test_predicates_are_true_where_they_are_not_zero(dtype: torch.dtype) -> None:
+    pred, x = torch.zeros(1, dtype=dtype), torch.ones(2)
+    graph, (y,) = captured(cond, pred, lambda x: (x + 1,), lambda x: (x - 1,), (x,))
+    values = [256, 0, 1] if dtype == torch.int64 else [1, 0, 128]
+    for value in [*values, *([float("nan"), 0.25, -0.0] if dtype.is_floating_point else [])]:
+        pred.fill_(value)
+        graph.replay()
+        assert y.tolist() == [2 if bool(pred) else 0] * 2
