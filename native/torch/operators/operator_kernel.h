@@ -118,6 +118,11 @@ bool is_made_in_parts(const c10::OperatorHandle& op, c10::ArrayRef<c10::IValue> 
 // way, or answers: another library's operators keep what their own Meta kernel says.
 bool leaves_to_cpu(const OperatorKernel& kernel);
 
+// The key of a call's variant, and its bits. A string that is new is made known.
+runtime::Key128 variant_key(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue> arguments,
+                            c10::DeviceIndex device);
+int key_bits(const OperatorKernel& kernel);
+
 // The arguments of a call for the kernel's `compile`, in Python. With the GIL.
 nanobind::list values_for_python(const OperatorKernel& kernel,
                                  c10::ArrayRef<c10::IValue> arguments);

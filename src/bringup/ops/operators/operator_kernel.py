@@ -48,7 +48,10 @@ class OperatorKernel:
     """
 
     def __init__(self, where: str, handles: Mapping[str, Any], host: bool = False) -> None:
-        """Keep what `devices.kernel` declared at `where`; `handles`: registrations by overload."""
+        """Keep what `devices.kernel` declared at `where`.
+
+        `handles`: registrations by overload; `host`: whether its code runs on the host.
+        """
         self.operators: tuple[str, ...] = tuple(handles)
         self._where = where
         self._handles = dict(handles)
