@@ -291,7 +291,10 @@ class Nest:
         else:
             ends, once = [], []
         before, code = hoisted([*body, *along], code)
-        end = "".join(f"x_begin < {place} ? {place} : " for place in ends) + f"({length})"
+        end = f"({length})"
+        if ends:  # some may be beyond the row
+            parts = "".join(f"x_begin < {place} ? {place} : " for place in ends)
+            end = f"min_int64_t({parts}{end}, {length})"
         return [
             f"const int64_t x_last = BRINGUP_LAST({self.count});",
             f"for (int64_t x_at = BRINGUP_FIRST({self.count}); x_at < x_last;) {{",

@@ -127,6 +127,24 @@ def test_what_is_the_same_for_all_of_a_row_is_computed_once_before_it() -> None:
         torch.npu.synchronize()
 
 
+@pytest.mark.parametrize("widths", [(8, 5), (5, 8), (21, 9)])
+def test_comparisons_of_an_index_beyond_a_row_leave_the_row_as_long_as_it_is(
+    widths: tuple[int, int],
+) -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        missing = y.shape[1] - x.shape[1] - 1
+        return torch.ops.aten.constant_pad_nd(x, [1, missing]) + y * 3
+
+    def g(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        missing = y.shape[1] - x.shape[1] + 1
+        return torch.ops.aten.constant_pad_nd(x, [-1, missing]) + y * 3
+
+    x, y = (torch.randn(6, width) for width in widths)
+    for one in (f, g):
+        made = torch.compile(one)(x.to("npu"), y.to("npu"))
+        torch.testing.assert_close(made.cpu(), one(x, y))
+
+
 def test_a_graph_runs_on_its_own_device() -> None:
     x = torch.arange(6.0, device="npu:1")
     got = torch.compile(lambda x: x.exp().sum())(x)
