@@ -175,13 +175,13 @@ JIT := $(shell find src/bringup/jit include -name '*.py' -o -name '*.h' | LC_ALL
 	cksum | tr ' ' -)
 TEST_KERNELS := build/test-kernels/$(JIT)
 
-# A file's tests stay together, and the files that took longest the last time come first. There is a
-# worker for each core, so threads that wait for others of their team shall not spin.
+# A file's tests stay together, and the files that took longest the last time come first. A third of
+# their time is waiting, so there is one worker more than cores; threads that wait shall not spin.
 pytest: build compilers
 	@mkdir -p $(TEST_KERNELS) && find build/test-kernels -mindepth 1 -maxdepth 1 ! -name $(JIT) \
 	-exec rm -rf {} +
 	TEST_KERNEL_CACHE=$(CURDIR)/$(TEST_KERNELS) OMP_WAIT_POLICY=passive $(BIN)/python -m pytest -q \
-	-n $(JOBS) --dist loadfile --no-loadscope-reorder --slow-first --durations=50 --durations-min=2
+	-n $$(($(JOBS) + 1)) --dist loadfile --no-loadscope-reorder --slow-first --durations=50 --durations-min=2
 
 # Prebuilt drivers of older headers, on the kit as it is. `make pytest` has them too.
 driver-abi: build

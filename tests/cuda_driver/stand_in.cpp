@@ -246,9 +246,7 @@ API cuStreamSynchronize(CUstream stream) {
 }
 API cuStreamQuery(CUstream stream) {
   NEED_CONTEXT(stream->device);
-  const auto mark = stream->mark();
-  for (int i = 0; i < 20 && !mark->reached(); ++i) std::this_thread::yield();
-  return mark->reached() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  return stream->pending == 0 ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 API cuCtxSynchronize() {
   NEED(current != nullptr, CUDA_ERROR_INVALID_CONTEXT);

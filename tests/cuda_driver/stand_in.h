@@ -149,6 +149,7 @@ struct CUstream_st {
   std::mutex lock;
   std::condition_variable changed;
   std::deque<Work> work;
+  std::atomic<int> pending{0};  // of `work`, but for marks
   bool stopping = false;
   CUgraph captured = nullptr;
   bool broken = false;
@@ -166,10 +167,17 @@ struct CUstream_st {
       next();
     }
   }
-  void push(Work added) {
+  void append(Work added) {
     const Lock held(lock);
     work.push_back(std::move(added));
     changed.notify_all();
+  }
+  void push(Work added) {
+    ++pending;
+    append([this, added = std::move(added)] {
+      added();
+      --pending;
+    });
   }
   // Runs it in order, or puts it into the graph that is captured.
   void give(Work added, std::shared_ptr<Kernel> kernel = nullptr) {
@@ -181,7 +189,7 @@ struct CUstream_st {
   }
   std::shared_ptr<Mark> mark() {
     auto made = std::make_shared<Mark>();
-    push([made] { made->reach(); });
+    append([made] { made->reach(); });
     return made;
   }
 };

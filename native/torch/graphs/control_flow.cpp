@@ -101,7 +101,7 @@ size_t Recorder::add_control(const std::optional<at::Tensor>& predicate) {
     check_readable(traits, *predicate);
     if (predicate->is_privateuseone()) use_device(traits, predicate->device());
     read = fixed(traits, *predicate);
-    if (driver_facts().host_visible) read = host_side_.view(read);
+    if (read.is_privateuseone() && driver_facts().host_visible) read = host_side_.view(read);
   }
   auto node = std::make_unique<ControlNode>(traits.name, scope_, std::move(read));
   node->set_line(lines_.here());
@@ -120,7 +120,8 @@ std::optional<size_t> Recorder::writer(const at::Tensor& tensor) const {
 
 // Where most others run on the host a launch need not wait for what it would choose.
 bool Recorder::copies_on_host() const {
-  return !controls_.empty() && driver_facts().host_visible && !has_native_kernels();
+  return !controls_.empty() && active_driver() != nullptr && driver_facts().host_visible &&
+         !has_native_kernels();
 }
 
 void Recorder::infer(const OperatorTraits& traits, const c10::OperatorHandle& op,
