@@ -33,10 +33,10 @@ def shares_memory(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     return bool(native.graphs.share_memory(tensor, other))
 
 
-def overlaps_itself(tensor: torch.Tensor) -> bool:
+def overlaps_itself(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     """Return whether elements may share memory beside `repeated_dims`, as in `unfold`."""
     reach = 0
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+    for stride, size in sorted(zip(strides, sizes, strict=True)):
         if size > 1 and stride != 0:
             if stride <= reach:
                 return True

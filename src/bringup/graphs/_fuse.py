@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from bringup.graphs._copies import overlaps_itself
+
 # More elements are no faster in a function: conversions are no vectors in every compiler.
 MOST_ELEMENTS = {"float16": 64}
 _FEW_ELEMENTS, _MANY_CALLS = 4096, 3
@@ -183,13 +185,8 @@ def as_tensor(value: Any, sizes: Sequence[int]) -> Tensor:
 
 def may_share_memory(sizes: Sequence[int], strides: Sequence[int]) -> bool:
     """Return whether two elements may be one; torch lets `as_strided` views be written."""
-    behind = 1  # what dimensions of smaller strides span
-    for stride, n in sorted(zip(strides, sizes, strict=True)):
-        if n > 1:
-            if stride < behind:
-                return True
-            behind += (n - 1) * stride
-    return False
+    is_repeated = any(n > 1 and stride == 0 for n, stride in zip(sizes, strides, strict=True))
+    return is_repeated or overlaps_itself(sizes, strides)
 
 
 def as_call(node: int, row: tuple[str, Any, Any, bool]) -> Call:
@@ -322,10 +319,14 @@ def groups_of(
         if reason:
             current = None
         reasons.append(reason)
+    taken = []
     for group in groups:
+        reason = group.why_not()
         for call in group.calls:
-            reasons[call.node] = group.why_not()
-    return [group for group in groups if not group.why_not()], reasons
+            reasons[call.node] = reason
+        if not reason:
+            taken.append(group)
+    return taken, reasons
 
 
 @dataclass(frozen=True)

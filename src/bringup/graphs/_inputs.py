@@ -125,7 +125,7 @@ class Inputs:
         captured = self._captured[name]
         if name not in self.tensors or name in self._kept:
             return _Place(captured)
-        if repeated_dims(captured) or overlaps_itself(captured):
+        if repeated_dims(captured) or overlaps_itself(captured.shape, captured.stride()):
             return _Place(captured)
         return _Place(captured, captured.shape, captured.dtype, captured.device)
 
@@ -169,7 +169,7 @@ class Inputs:
                 " tensor only, not another one. Change its content in place"
             )
         repeats = any(value.stride(dim) != 0 for dim in repeated_dims(expected))
-        if repeats or overlaps_itself(expected):
+        if repeats or overlaps_itself(expected.shape, expected.stride()):
             raise ContractError(
                 f"CapturedGraph.run: the captured input '{name}' cannot be written: it has one"
                 " element in memory for many. Capture with a contiguous one"
