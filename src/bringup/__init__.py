@@ -32,21 +32,9 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "__version__",
-    "cli",
-    "compiler",
-    "conformance",
-    "devices",
-    "errors",
-    "graphs",
-    "ir",
-    "jit",
-    "kernels",
-    "ops",
-    "passes",
-    "plugins",
-    "settings",
-]
+    "__version__", "cli", "compiler", "conformance", "devices", "errors", "graphs", "ir", "jit",
+    "kernels", "ops", "passes", "plugins", "settings",
+]  # fmt: skip
 
 
 def _imported(name: str) -> ModuleType:

@@ -10,29 +10,12 @@ from collections.abc import Iterable
 from typing import Any
 
 __all__ = [
-    "BringupError",
-    "BundleError",
-    "CaptureError",
-    "CompileError",
-    "ContractError",
-    "DeviceError",
-    "DriverError",
-    "ExpiredHandleError",
-    "KernelError",
-    "MissingCompilerError",
-    "MissingKernelError",
-    "ModelError",
-    "NativeLibraryError",
-    "PassError",
-    "PassFatalError",
-    "PassSkipException",
-    "PluginError",
-    "SchemaError",
-    "SettingError",
-    "TargetError",
-    "UpdateError",
+    "BringupError", "BundleError", "CaptureError", "CompileError", "ContractError", "DeviceError",
+    "DriverError", "ExpiredHandleError", "KernelError", "MissingCompilerError",
+    "MissingKernelError", "ModelError", "NativeLibraryError", "PassError", "PassFatalError",
+    "PassSkipException", "PluginError", "SchemaError", "SettingError", "TargetError", "UpdateError",
     "WrongRewriteError",
-]
+]  # fmt: skip
 
 
 class BringupError(Exception):

@@ -27,17 +27,9 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 __all__ = [
-    "PluginFile",
-    "PluginLoader",
-    "PluginReport",
-    "entry_object",
-    "entry_points",
-    "load_entry_point",
-    "load_file",
-    "plugin_files",
-    "unload_file",
-    "with_traceback",
-]
+    "PluginFile", "PluginLoader", "PluginReport", "entry_object", "entry_points",
+    "load_entry_point", "load_file", "plugin_files", "unload_file", "with_traceback",
+]  # fmt: skip
 
 _PACKAGE = __name__.partition(".")[0]
 _PREFIX = f"{_PACKAGE}_plugin_"

@@ -19,22 +19,10 @@ from bringup.errors import SettingError
 
 # The settings themselves are in ALL.
 __all__ = [
-    "ALL",
-    "DriverTrace",
-    "Setting",
-    "check",
-    "driver_trace",
-    "driver_trace_environment",
-    "inherited",
-    "logger",
-    "named_driver",
-    "ops_path",
-    "pass_path",
-    "prepend_pass_path",
-    "size",
-    "table",
-    "without",
-]
+    "ALL", "DriverTrace", "Setting", "check", "driver_trace", "driver_trace_environment",
+    "inherited", "logger", "named_driver", "ops_path", "pass_path", "prepend_pass_path", "size",
+    "table", "without",
+]  # fmt: skip
 
 cache_dir = Setting(
     "BRINGUP_CACHE_DIR",

@@ -26,17 +26,9 @@ if TYPE_CHECKING:
     from bringup._native import _build
 
 __all__ = [
-    "TorchLibrary",
-    "core",
-    "core_damage",
-    "forget_torch_library",
-    "has_torch_library",
-    "include_dir",
-    "library_dir",
-    "sim_driver_path",
-    "torch_library",
-    "torch_library_status",
-]
+    "TorchLibrary", "core", "core_damage", "forget_torch_library", "has_torch_library",
+    "include_dir", "library_dir", "sim_driver_path", "torch_library", "torch_library_status",
+]  # fmt: skip
 
 _ASKED_FOR = "BRINGUP_NATIVE=0 asks for that"
 _OF_CORE = ("_core", "libbringup_engine", "libbringup_runtime")

@@ -12,20 +12,11 @@ import typer
 from bringup.cli._requirements import require_torch
 
 _TYPES = {
-    "Tensor": "Tensor",
-    "int": "int",
-    "SymInt": "int",
-    "float": "float",
-    "bool": "bool",
-    "str": "str",
-    "number": "float | complex",
-    "Scalar": "float | complex",
-    "ScalarType": "torch.dtype",
-    "Layout": "torch.layout",
-    "MemoryFormat": "torch.memory_format",
-    "Device": "torch.device | str",
-    "Generator": "torch.Generator",
-}
+    "Tensor": "Tensor", "int": "int", "SymInt": "int", "float": "float", "bool": "bool",
+    "str": "str", "number": "float | complex", "Scalar": "float | complex",
+    "ScalarType": "torch.dtype", "Layout": "torch.layout", "MemoryFormat": "torch.memory_format",
+    "Device": "torch.device | str", "Generator": "torch.Generator",
+}  # fmt: skip
 _BUILTINS = {"int", "float", "bool", "str", "complex", "tuple"}
 _HEADER = '''\
 """Operators of torch.ops.{namespace}. Written by `bringup stubs {namespace}`: not to be edited."""

@@ -36,27 +36,11 @@ if TYPE_CHECKING:
 announce()
 
 __all__ = [
-    "AtenDialect",
-    "Bisection",
-    "CaptureReport",
-    "CompileOptions",
-    "Culprit",
-    "FrozenReport",
-    "InductorPass",
-    "apply_passes",
-    "bisect",
-    "bucket_for",
-    "bucket_ladder",
-    "captures",
-    "compile_file",
-    "dynamo_backend",
-    "frozen_models",
-    "inductor_hooks",
-    "last_report",
-    "mine",
-    "register_replacement",
-    "trace_pattern",
-]
+    "AtenDialect", "Bisection", "CaptureReport", "CompileOptions", "Culprit", "FrozenReport",
+    "InductorPass", "apply_passes", "bisect", "bucket_for", "bucket_ladder", "captures",
+    "compile_file", "dynamo_backend", "frozen_models", "inductor_hooks", "last_report", "mine",
+    "register_replacement", "trace_pattern",
+]  # fmt: skip
 
 _names = lazily(
     __name__,

@@ -17,24 +17,10 @@ from bringup.conformance._operators import OperatorDifference, Watched
 from bringup.conformance._suite import Conformance, Score, families, read_baseline, run_conformance
 
 __all__ = [
-    "CaseResult",
-    "Comparison",
-    "Conformance",
-    "Coverage",
-    "Deviation",
-    "Need",
-    "OperatorDifference",
-    "Place",
-    "ResultDifference",
-    "Score",
-    "Support",
-    "Watched",
-    "compare",
-    "coverage",
-    "families",
-    "read_baseline",
-    "run_conformance",
-]
+    "CaseResult", "Comparison", "Conformance", "Coverage", "Deviation", "Need",
+    "OperatorDifference", "Place", "ResultDifference", "Score", "Support", "Watched", "compare",
+    "coverage", "families", "read_baseline", "run_conformance",
+]  # fmt: skip
 
 # A notebook shows what came out as the commands' pages.
 for _kind, _page in (

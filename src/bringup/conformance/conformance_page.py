@@ -13,18 +13,11 @@ from bringup.report._columns import numbers, texts
 _SHOWN = 20
 _OUTCOMES = ("pass", "refused", "failed", "crashed", "timeout", "skipped")
 _KINDS = {
-    "driver": "driver functions",
-    "runtime": "runtime points",
-    "op": "operators (OpInfo)",
-    "module": "modules (ModuleInfo)",
-    "optimizer": "optimizers (OptimizerInfo)",
-    "compile": "torch.compile",
-    "amp": "mixed precision",
-    "graph": "captured graphs",
-    "ddp": "DDP, two ranks",
-    "fsdp2": "FSDP2, two ranks",
-    "train": "models that train",
-}
+    "driver": "driver functions", "runtime": "runtime points", "op": "operators (OpInfo)",
+    "module": "modules (ModuleInfo)", "optimizer": "optimizers (OptimizerInfo)",
+    "compile": "torch.compile", "amp": "mixed precision", "graph": "captured graphs",
+    "ddp": "DDP, two ranks", "fsdp2": "FSDP2, two ranks", "train": "models that train",
+}  # fmt: skip
 
 
 def headline(found: Conformance) -> list[str]:

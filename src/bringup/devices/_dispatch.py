@@ -67,18 +67,10 @@ _LAST_KINDS = {
     KernelKind.MISSING,
 }
 _LAST_KEYS = {
-    "Python",
-    "PythonDispatcher",
-    "PreDispatch",
-    "Fake",
-    "Functionalize",
-    "FuncTorchDynamicLayerFrontMode",
-    "FuncTorchDynamicLayerBackMode",
-    "FuncTorchBatched",
-    "FuncTorchGradWrapper",
-    "Batched",
-    "BatchedNestedTensor",
-}
+    "Python", "PythonDispatcher", "PreDispatch", "Fake", "Functionalize",
+    "FuncTorchDynamicLayerFrontMode", "FuncTorchDynamicLayerBackMode", "FuncTorchBatched",
+    "FuncTorchGradWrapper", "Batched", "BatchedNestedTensor",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -324,26 +324,10 @@ def _text(text: str, field: str) -> bytes:
 
 
 _ADAPTERS: dict[str, Callable[..., Any]] = {
-    "init": _plain,
-    "shutdown": _plain,
-    "device_count": _value,
-    "device_props": _device_props,
-    "device_synchronize": _plain,
-    "mem_alloc": _value,
-    "mem_free": _plain,
-    "mem_info": _mem_info,
-    "copy_async": _plain,
-    "fill_async": _plain,
-    "stream_create": _value,
-    "stream_destroy": _plain,
-    "stream_synchronize": _plain,
-    "stream_query": _query,
-    "event_create": _event,
-    "event_destroy": _plain,
-    "event_record": _plain,
-    "event_wait": _plain,
-    "event_query": _query,
-    "event_synchronize": _plain,
-    "event_elapsed": _value,
-    "host_view": _value,
-}
+    "init": _plain, "shutdown": _plain, "device_count": _value, "device_props": _device_props,
+    "device_synchronize": _plain, "mem_alloc": _value, "mem_free": _plain, "mem_info": _mem_info,
+    "copy_async": _plain, "fill_async": _plain, "stream_create": _value, "stream_destroy": _plain,
+    "stream_synchronize": _plain, "stream_query": _query, "event_create": _event,
+    "event_destroy": _plain, "event_record": _plain, "event_wait": _plain, "event_query": _query,
+    "event_synchronize": _plain, "event_elapsed": _value, "host_view": _value,
+}  # fmt: skip

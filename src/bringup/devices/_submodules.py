@@ -16,30 +16,14 @@ import torch.profiler
 from bringup import _device_attributes
 
 _RANDOM = (
-    "default_generators",
-    "get_rng_state",
-    "get_rng_state_all",
-    "initial_seed",
-    "manual_seed",
-    "manual_seed_all",
-    "seed",
-    "seed_all",
-    "set_rng_state",
-    "set_rng_state_all",
-)
+    "default_generators", "get_rng_state", "get_rng_state_all", "initial_seed", "manual_seed",
+    "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all",
+)  # fmt: skip
 _MEMORY = (
-    "empty_cache",
-    "max_memory_allocated",
-    "max_memory_reserved",
-    "mem_get_info",
-    "memory_allocated",
-    "memory_reserved",
-    "memory_snapshot",
-    "memory_stats",
-    "memory_summary",
-    "reset_accumulated_memory_stats",
-    "reset_peak_memory_stats",
-)
+    "empty_cache", "max_memory_allocated", "max_memory_reserved", "mem_get_info",
+    "memory_allocated", "memory_reserved", "memory_snapshot", "memory_stats", "memory_summary",
+    "reset_accumulated_memory_stats", "reset_peak_memory_stats",
+)  # fmt: skip
 _ROWS = (
     ("in tensors", "allocated_bytes.all"),
     ("asked for", "requested_bytes.all"),

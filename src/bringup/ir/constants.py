@@ -5,21 +5,9 @@ from __future__ import annotations
 from bringup.ir.tensor import ConstantData
 
 _NUMPY_DTYPES = (
-    "bool",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "float16",
-    "float32",
-    "float64",
-    "complex64",
-    "complex128",
-)
+    "bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16",
+    "float32", "float64", "complex64", "complex128",
+)  # fmt: skip
 
 
 def constant_payload(values: object, dtype: str | None = None) -> object:

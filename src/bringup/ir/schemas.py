@@ -20,39 +20,17 @@ from bringup.ir.node import Node, Value
 from bringup.ir.operators import Operator, Parameter
 from bringup.ir.tensor import ConstantData, Shape, TensorDesc
 
-COMMUTATIVE_ATEN = frozenset(
-    f"aten::{name}"
-    for name in (
-        "add.Tensor",
-        "mul.Tensor",
-        "maximum",
-        "minimum",
-        "eq.Tensor",
-        "ne.Tensor",
-        "logical_and",
-        "logical_or",
-        "logical_xor",
-        "bitwise_and.Tensor",
-        "bitwise_or.Tensor",
-        "bitwise_xor.Tensor",
-    )
-)
+COMMUTATIVE_ATEN = frozenset({
+    "aten::add.Tensor", "aten::mul.Tensor", "aten::maximum", "aten::minimum", "aten::eq.Tensor",
+    "aten::ne.Tensor", "aten::logical_and", "aten::logical_or", "aten::logical_xor",
+    "aten::bitwise_and.Tensor", "aten::bitwise_or.Tensor", "aten::bitwise_xor.Tensor",
+})  # fmt: skip
 """The operators of which the first two arguments may change places."""
 
-_NUMBERS_AS_TENSORS = frozenset(
-    f"aten::{name}"
-    for name in (
-        "add",
-        "sub",
-        "subtract",
-        "mul",
-        "multiply",
-        "div",
-        "divide",
-        "true_divide",
-        "floor_divide",
-    )
-)
+_NUMBERS_AS_TENSORS = frozenset({
+    "aten::add", "aten::sub", "aten::subtract", "aten::mul", "aten::multiply", "aten::div",
+    "aten::divide", "aten::true_divide", "aten::floor_divide",
+})  # fmt: skip
 """The operators whose tensor parameters take numbers too."""
 
 

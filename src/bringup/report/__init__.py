@@ -17,22 +17,7 @@ from bringup.report._ratio import Judgement, Ratio, paired_ratio
 from bringup.report._table import Column, Table, render
 
 __all__ = [
-    "Bar",
-    "Column",
-    "Judgement",
-    "Page",
-    "Ratio",
-    "Section",
-    "Table",
-    "bars",
-    "curve",
-    "finite_fields",
-    "intervals",
-    "loglog",
-    "paired_ratio",
-    "render",
-    "to_html",
-    "to_json",
-    "write_html",
-    "write_json",
-]
+    "Bar", "Column", "Judgement", "Page", "Ratio", "Section", "Table", "bars", "curve",
+    "finite_fields", "intervals", "loglog", "paired_ratio", "render", "to_html", "to_json",
+    "write_html", "write_json",
+]  # fmt: skip

@@ -25,18 +25,9 @@ if TYPE_CHECKING:
     from bringup.compiler.onnx.library import register_library
 
 __all__ = [
-    "AttributeReference",
-    "Body",
-    "ConstantTensor",
-    "OnnxDialect",
-    "OnnxModel",
-    "ProtoValue",
-    "from_proto",
-    "load",
-    "register_library",
-    "require_opset",
-    "run",
-]
+    "AttributeReference", "Body", "ConstantTensor", "OnnxDialect", "OnnxModel", "ProtoValue",
+    "from_proto", "load", "register_library", "require_opset", "run",
+]  # fmt: skip
 
 if not TYPE_CHECKING:
     __getattr__ = lazily(__name__, {"library": "register_library"})

@@ -19,14 +19,9 @@ from bringup.passes import AnyValue, ArgumentPattern, Constant
 
 _KIND = onnx.AttributeProto
 _FIELDS: dict[int, str] = {
-    _KIND.FLOAT: "f",
-    _KIND.INT: "i",
-    _KIND.STRING: "s",
-    _KIND.TENSOR: "t",
-    _KIND.GRAPH: "g",
-    _KIND.SPARSE_TENSOR: "sparse_tensor",
-    _KIND.TYPE_PROTO: "tp",
-}
+    _KIND.FLOAT: "f", _KIND.INT: "i", _KIND.STRING: "s", _KIND.TENSOR: "t", _KIND.GRAPH: "g",
+    _KIND.SPARSE_TENSOR: "sparse_tensor", _KIND.TYPE_PROTO: "tp",
+}  # fmt: skip
 _ITEM_OF: dict[int, int] = {
     getattr(_KIND, f"{_KIND.AttributeType.Name(kind)}S"): kind for kind in _FIELDS
 }

@@ -20,20 +20,14 @@ from bringup.kernels.npu import _handlers as _handlers
 from bringup.kernels.npu._operators import FUSED, NpuOperator, define_paged
 
 __all__ = [
-    "NpuOperator",
-    "_npu_fused_infer_attention_score_get_max_workspace",
+    "NpuOperator", "_npu_fused_infer_attention_score_get_max_workspace",
     "_npu_fused_infer_attention_score_infer_output",
     "_npu_fused_infer_attention_score_v2_get_max_workspace",
     "_npu_fused_infer_attention_score_v2_infer_output",
-    "_npu_fusion_attention_grad_v3_infer_output",
-    "_npu_fusion_attention_v3_infer_output",
-    "_npu_paged_attention",
-    "atb",
-    "npu_fused_infer_attention_score",
-    "npu_fused_infer_attention_score_v2",
-    "npu_fusion_attention_grad_v3",
-    "npu_fusion_attention_v3",
-]
+    "_npu_fusion_attention_grad_v3_infer_output", "_npu_fusion_attention_v3_infer_output",
+    "_npu_paged_attention", "atb", "npu_fused_infer_attention_score",
+    "npu_fused_infer_attention_score_v2", "npu_fusion_attention_grad_v3", "npu_fusion_attention_v3",
+]  # fmt: skip
 
 _npu_paged_attention = define_paged()
 npu_fused_infer_attention_score = FUSED["npu::npu_fused_infer_attention_score"]

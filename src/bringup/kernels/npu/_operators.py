@@ -346,16 +346,9 @@ def _flash_backward(ctx: Any, grad: Tensor, *others: Tensor) -> tuple[Any, ...]:
 
 
 _KEPT = (
-    "head_num",
-    "input_layout",
-    "keep_prob",
-    "pre_tockens",
-    "next_tockens",
-    "inner_precise",
-    "actual_seq_qlen",
-    "actual_seq_kvlen",
-    "sparse_mode",
-)
+    "head_num", "input_layout", "keep_prob", "pre_tockens", "next_tockens", "inner_precise",
+    "actual_seq_qlen", "actual_seq_kvlen", "sparse_mode",
+)  # fmt: skip
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -24,22 +24,12 @@ class Signature:
 
 
 _INFER_ROLES = {
-    "QUERY": "query",
-    "KEY": "key",
-    "VALUE": "value",
-    "QUERY_ROPE": "query_rope",
-    "KEY_ROPE": "key_rope",
-    "MASK": "atten_mask",
-    "BLOCK_TABLE": "block_table",
-    "KV_HEADS": "num_key_value_heads",
-    "BEFORE": "pre_tokens",
-    "AFTER": "next_tokens",
-    "LAYOUT": "input_layout",
-    "SPARSE_MODE": "sparse_mode",
-    "BLOCK_SIZE": "block_size",
-    "OUT": "attention_out",
-    "LSE": "softmax_lse",
-}
+    "QUERY": "query", "KEY": "key", "VALUE": "value", "QUERY_ROPE": "query_rope",
+    "KEY_ROPE": "key_rope", "MASK": "atten_mask", "BLOCK_TABLE": "block_table",
+    "KV_HEADS": "num_key_value_heads", "BEFORE": "pre_tokens", "AFTER": "next_tokens",
+    "LAYOUT": "input_layout", "SPARSE_MODE": "sparse_mode", "BLOCK_SIZE": "block_size",
+    "OUT": "attention_out", "LSE": "softmax_lse",
+}  # fmt: skip
 
 INFER = Signature(
     "npu::npu_fused_infer_attention_score",
@@ -98,22 +88,12 @@ INFER_V2 = Signature(
 )
 
 _FLASH_ROLES = {
-    "QUERY": "query",
-    "KEY": "key",
-    "VALUE": "value",
-    "MASK": "atten_mask",
-    "Q_LENGTHS": "actual_seq_qlen",
-    "KV_LENGTHS": "actual_seq_kvlen",
-    "HEADS": "head_num",
-    "BEFORE": "pre_tockens",
-    "AFTER": "next_tockens",
-    "LAYOUT": "input_layout",
-    "SPARSE_MODE": "sparse_mode",
-    "SOFTMAX_LAYOUT": "softmax_layout",
-    "KEEP_PROB": "keep_prob",
-    "MOST": "softmax_max",
-    "TOTAL": "softmax_sum",
-}
+    "QUERY": "query", "KEY": "key", "VALUE": "value", "MASK": "atten_mask",
+    "Q_LENGTHS": "actual_seq_qlen", "KV_LENGTHS": "actual_seq_kvlen", "HEADS": "head_num",
+    "BEFORE": "pre_tockens", "AFTER": "next_tockens", "LAYOUT": "input_layout",
+    "SPARSE_MODE": "sparse_mode", "SOFTMAX_LAYOUT": "softmax_layout", "KEEP_PROB": "keep_prob",
+    "MOST": "softmax_max", "TOTAL": "softmax_sum",
+}  # fmt: skip
 _FLASH_END = (
     "int[]? prefix=None, int[]? actual_seq_qlen=None, int[]? actual_seq_kvlen=None, "
     "int sparse_mode=0, bool gen_mask_parallel=True, bool sync=False, "

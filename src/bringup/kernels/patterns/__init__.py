@@ -23,25 +23,11 @@ from bringup.passes.registry.registering import register_in_order
 __all__ = ["LIBRARY", "register_patterns"]
 
 LIBRARY: tuple[type[FusionBasePass], ...] = (
-    MergeEqual,
-    FoldFactories,
-    DropCopies,
-    RmsNorm,
-    NarrowRmsNorm,
-    AddRmsNorm,
-    AddLayerNorm,
-    Rotary,
-    SwiGlu,
-    TanhGelu,
-    ErfGelu,
-    Attention,
-    GroupedHeads,
-    CausalMask,
-    MergeProjections,
-    PackLinear,
+    MergeEqual, FoldFactories, DropCopies, RmsNorm, NarrowRmsNorm, AddRmsNorm, AddLayerNorm, Rotary,
+    SwiGlu, TanhGelu, ErfGelu, Attention, GroupedHeads, CausalMask, MergeProjections, PackLinear,
     BiasGelu,  # what is not packed
     CollapseViews,
-)
+)  # fmt: skip
 """The passes in the order in which they run; each is registered as `Library` + its class name."""
 
 

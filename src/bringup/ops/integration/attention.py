@@ -16,15 +16,9 @@ Layout = Literal["bhld", "blhd"]
 
 # Other words for transformers' own.
 _ALIASES = {
-    "q": "query",
-    "k": "key",
-    "v": "value",
-    "mask": "attention_mask",
-    "attn_mask": "attention_mask",
-    "scale": "scaling",
-    "dropout_p": "dropout",
-    "causal": "is_causal",
-}
+    "q": "query", "k": "key", "v": "value", "mask": "attention_mask", "attn_mask": "attention_mask",
+    "scale": "scaling", "dropout_p": "dropout", "causal": "is_causal",
+}  # fmt: skip
 # Options of a call that change the result, so that an operator has to know them.
 _MEANINGFUL = ("position_bias", "softcap", "s_aux", "output_attentions", "cache")
 _NO_NAMES: Mapping[str, str] = MappingProxyType({})

@@ -34,17 +34,10 @@ Grid = int | str | Sequence[int | str] | Callable[[dict[str, Any]], Sequence[int
 _NOTHING: Mapping[str, Any] = {}
 _NO_DRIVER = "active drivers"  # in triton's own words
 _TYPES = {
-    torch.float16: "fp16",
-    torch.bfloat16: "bf16",
-    torch.float32: "fp32",
-    torch.float64: "fp64",
-    torch.int8: "i8",
-    torch.int16: "i16",
-    torch.int32: "i32",
-    torch.int64: "i64",
-    torch.uint8: "u8",
+    torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32", torch.float64: "fp64",
+    torch.int8: "i8", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64", torch.uint8: "u8",
     torch.bool: "i1",
-}
+}  # fmt: skip
 _SCALARS = {ValueKind.FLOAT64: "fp32", ValueKind.FLOAT32: "fp32", ValueKind.BOOL: "i1"}
 _REFUSED = (Opcode.STREAM, Opcode.DEVICE, Opcode.WORKSPACE, Opcode.LIST_DATA, Opcode.FAULT)
 

@@ -17,22 +17,11 @@ from bringup.ops.launch.memory import tensor_ptr
 
 _FORMAT_ND = 2
 _DATA_TYPES: dict[torch.dtype, int] = {
-    torch.float32: 0,
-    torch.float16: 1,
-    torch.int8: 2,
-    torch.int32: 3,
-    torch.uint8: 4,
-    torch.int16: 6,
-    torch.uint16: 7,
-    torch.uint32: 8,
-    torch.int64: 9,
-    torch.uint64: 10,
-    torch.float64: 11,
-    torch.bool: 12,
-    torch.complex64: 16,
-    torch.complex128: 17,
+    torch.float32: 0, torch.float16: 1, torch.int8: 2, torch.int32: 3, torch.uint8: 4,
+    torch.int16: 6, torch.uint16: 7, torch.uint32: 8, torch.int64: 9, torch.uint64: 10,
+    torch.float64: 11, torch.bool: 12, torch.complex64: 16, torch.complex128: 17,
     torch.bfloat16: 27,
-}
+}  # fmt: skip
 
 
 class TwoPhaseLauncher:

@@ -27,23 +27,12 @@ Role = Literal[
 ]
 
 _ROLES: dict[str, Role] = {
-    "Tensor": "tensor",
-    "number": "scalar",
-    "Scalar": "scalar",
-    "int": "number",
-    "SymInt": "number",
-    "float": "number",
-    "bool": "number",
-    "str": "string",
-    "ScalarType": "dtype",
-    "List[int]": "list",
-    "List[SymInt]": "list",
-    "List[float]": "list",
-    "List[bool]": "list",
-    "List[Tensor]": "tensor_list",
-    "List[Optional[Tensor]]": "tensor_list",
+    "Tensor": "tensor", "number": "scalar", "Scalar": "scalar", "int": "number", "SymInt": "number",
+    "float": "number", "bool": "number", "str": "string", "ScalarType": "dtype",
+    "List[int]": "list", "List[SymInt]": "list", "List[float]": "list", "List[bool]": "list",
+    "List[Tensor]": "tensor_list", "List[Optional[Tensor]]": "tensor_list",
     "Generator": "generator",
-}
+}  # fmt: skip
 _CARRIED: dict[Kind, frozenset[Role]] = {
     "pointwise": frozenset({"tensor", "scalar", "number", "string", "generator", "out"}),
     "reduction": frozenset(

@@ -11,15 +11,9 @@ from bringup.ops.schema.dtypes import DTYPES
 
 # In the order of c10::Layout and c10::MemoryFormat.
 _LAYOUTS = (
-    torch.strided,
-    torch.sparse_coo,
-    torch.sparse_csr,
-    torch._mkldnn,
-    torch.sparse_csc,
-    torch.sparse_bsr,
-    torch.sparse_bsc,
-    torch.jagged,
-)
+    torch.strided, torch.sparse_coo, torch.sparse_csr, torch._mkldnn, torch.sparse_csc,
+    torch.sparse_bsr, torch.sparse_bsc, torch.jagged,
+)  # fmt: skip
 _MEMORY_FORMATS = (
     torch.contiguous_format,
     torch.preserve_format,

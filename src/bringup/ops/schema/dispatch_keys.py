@@ -20,27 +20,12 @@ _AUTOGRAD = (
 )
 _ALIASES = ("CompositeImplicitAutograd", "CompositeExplicitAutograd")
 _OTHERS = (
-    "CompositeExplicitAutogradNonFunctional",
-    "CompositeImplicitAutogradNestedTensor",
-    "BackendSelect",
-    "ADInplaceOrView",
-    "Functionalize",
-    "FuncTorchBatched",
-    "Python",
-    "AutocastCPU",
-    "AutocastCUDA",
-    "AutocastXPU",
-    "AutocastMPS",
-    "AutocastPrivateUse1",
-    "SparseCPU",
-    "SparseCUDA",
-    "SparsePrivateUse1",
-    "QuantizedCPU",
-    "QuantizedCUDA",
-    "QuantizedPrivateUse1",
-    "NestedTensorCPU",
-    "NestedTensorCUDA",
-)
+    "CompositeExplicitAutogradNonFunctional", "CompositeImplicitAutogradNestedTensor",
+    "BackendSelect", "ADInplaceOrView", "Functionalize", "FuncTorchBatched", "Python",
+    "AutocastCPU", "AutocastCUDA", "AutocastXPU", "AutocastMPS", "AutocastPrivateUse1", "SparseCPU",
+    "SparseCUDA", "SparsePrivateUse1", "QuantizedCPU", "QuantizedCUDA", "QuantizedPrivateUse1",
+    "NestedTensorCPU", "NestedTensorCUDA",
+)  # fmt: skip
 _KEYS: dict[str, str] = {
     **{name: name for name in (*_BACKENDS, *_AUTOGRAD, *_ALIASES, *_OTHERS)},
     "NPU": "PrivateUse1",

@@ -24,21 +24,11 @@ from bringup.errors import SchemaError
 from bringup.ops.schema.schema import with_plain_ints, with_symbolic_ints
 
 _SCALARS: dict[Any, str] = {
-    torch.Tensor: "Tensor",
-    torch.nn.Parameter: "Tensor",
-    int: "int",
-    torch.SymInt: "int",
-    float: "float",
-    bool: "bool",
-    str: "str",
-    complex: "complex",
-    numbers.Number: "Scalar",
-    torch.types.Number: "Scalar",
-    torch.dtype: "ScalarType",
-    torch.device: "Device",
-    torch.layout: "Layout",
-    torch.memory_format: "MemoryFormat",
-}
+    torch.Tensor: "Tensor", torch.nn.Parameter: "Tensor", int: "int", torch.SymInt: "int",
+    float: "float", bool: "bool", str: "str", complex: "complex", numbers.Number: "Scalar",
+    torch.types.Number: "Scalar", torch.dtype: "ScalarType", torch.device: "Device",
+    torch.layout: "Layout", torch.memory_format: "MemoryFormat",
+}  # fmt: skip
 _IN_LISTS = frozenset(("Tensor", "int", "float", "bool", "str", "Scalar"))
 _SEQUENCES = (list, collections.abc.Sequence, collections.abc.Iterable)
 _SUPPORTED = (
