@@ -1,21 +1,23 @@
-"""`bringup/driver.h` for ctypes, without torch, and opening a driver; a test compares it with C."""
+"""`bringup/driver.h` for ctypes, as its text says, without torch; and opening a driver."""
 
 from __future__ import annotations
 
 import ctypes as c
+import re
+from collections.abc import Iterator
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
+from bringup import _native
 from bringup.errors import DriverError
 
 ABI = 1
 LIFECYCLE = 1 << 0
 COLLECTIVES = 13
-_i32, _u32, _i64, _u64, _u8, _size = (
-    c.c_int32, c.c_uint32, c.c_int64, c.c_uint64, c.c_uint8, c.c_size_t,
-)  # fmt: skip
+_i32, _u32, _i64, _u64, _u8 = c.c_int32, c.c_uint32, c.c_int64, c.c_uint64, c.c_uint8
 _pointer, _text = c.c_void_p, c.c_char_p
+Release = c.CFUNCTYPE(None, _pointer)
 
 
 class Status(IntEnum):
@@ -30,41 +32,6 @@ class Status(IntEnum):
     KERNEL_FAILED = 6
     ERROR = 7
     TIMEOUT = 8
-
-
-# torch's names, in the order of the bits BRINGUP_DTYPE_*.
-DTYPES = (
-    "bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "float16",
-    "bfloat16", "float32", "float64", "complex32", "complex64", "complex128", "float8_e4m3fn",
-    "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn_x2",
-)  # fmt: skip
-
-
-class DevicePropsStruct(c.Structure):
-    """bringup_device_props."""
-
-    _fields_ = (
-        ("struct_size", _u32),
-        ("name", c.c_char * 64),
-        ("arch", c.c_char * 32),
-        ("total_memory", _u64),
-        ("core_count", _u32),
-        ("supports_float64", _u32),
-        ("supports_int64", _u32),
-        ("host_visible_memory", _u32),
-        ("runs_host_code", _u32),
-        ("dtypes", _u64),
-        ("alignment", _u32),
-        ("uuid", _u8 * 16),
-        ("driver_version", c.c_char * 32),
-        ("least_priority", _i32),
-        ("greatest_priority", _i32),
-        ("max_grid", _u32 * 3),
-        ("max_block", _u32 * 3),
-        ("max_block_threads", _u32),
-        ("max_shared_bytes", _u32),
-        ("max_allocation", _u64),
-    )
 
 
 class Tensor(c.Structure):
@@ -90,209 +57,61 @@ class List(c.Structure):
     _fields_ = (("data", _pointer), ("size", _i64))
 
 
-Release = c.CFUNCTYPE(None, _pointer)
+_FILE = _native.include_dir() / "bringup/driver.h"
+_HEADER = re.sub(r"/\*.*?\*/", "", _FILE.read_text(), flags=re.DOTALL)
+_STRUCTURE = re.compile(r"^typedef struct (\w+) \{(.*?)^\} \1;", re.M | re.S)
+_UNION = re.compile(r"union \{.*?\} (?=\w+;)", re.S)
+_FUNCTION = re.compile(r"[\w* ]+\(\*(\w+)\)\((.*)\)", re.S)
+_VARIABLE = re.compile(r"(?:const )?(\w+)([* ]+)(.*)", re.S)
+_NAME = re.compile(r"(\w+)(?:\[(\d+)\])?")
 
+# torch's names, in the order of the bits BRINGUP_DTYPE_*.
+DTYPES = tuple(name.lower() for name in re.findall(r"#define BRINGUP_DTYPE_(\w+)", _HEADER))
 
-class Launch(c.Structure):
-    """bringup_launch."""
-
-    _fields_ = (
-        ("struct_size", _u32),
-        ("nargs", _i32),
-        ("args", c.POINTER(_pointer)),
-        ("kinds", c.POINTER(_u8)),
-        ("fn", _pointer),
-        ("grid", _i64),
-        ("name", _text),
-        ("owner", _pointer),
-        ("release", Release),
-        ("flags", _u64),
-        ("work_items", _i64),
-    )
-
-
-class Value(c.Structure):
-    """bringup_value."""
-
-    _fields_ = (("kind", _u32), ("size", _u32), ("value", _u64))
-
-
-class Dim3(c.Structure):
-    """bringup_dim3."""
-
-    _fields_ = (("x", _u32), ("y", _u32), ("z", _u32))
-
-
-class LaunchValues(c.Structure):
-    """bringup_launch_values_args."""
-
-    _fields_ = (
-        ("struct_size", _u32),
-        ("nvalues", _i32),
-        ("values", c.POINTER(Value)),
-        ("fn", _pointer),
-        ("grid", Dim3),
-        ("block", Dim3),
-        ("shared_bytes", _u32),
-        ("name", _text),
-        ("work_items", Dim3),
-    )
-
-
-class ErrorDetail(c.Structure):
-    """bringup_error_detail."""
-
-    _fields_ = (
-        ("struct_size", _u32),
-        ("code", _i64),
-        ("device", _i32),
-        ("stream", _pointer),
-        ("kernel", c.c_char * 128),
-        ("text", c.c_char * 512),
-    )
-
-
-class PointerInfo(c.Structure):
-    """bringup_pointer_info."""
-
-    _fields_ = (
-        ("struct_size", _u32),
-        ("kind", _i32),
-        ("device", _i32),
-        ("base", _pointer),
-        ("bytes", _size),
-    )
-
-
-class Record(c.Structure):
-    """bringup_record."""
-
-    _fields_ = (
-        ("struct_size", _u32),
-        ("kind", _i32),
-        ("device", _i32),
-        ("stream", _pointer),
-        ("number", _u64),
-        ("begin", _i64),
-        ("end", _i64),
-        ("bytes", _u64),
-        ("name", c.c_char * 128),
-    )
-
-
-class IpcHandle(c.Structure):
-    """bringup_ipc_handle."""
-
-    _fields_ = (("bytes", _u8 * 128),)
-
-
-_launch, _values = c.POINTER(Launch), c.POINTER(LaunchValues)
-_out_pointer, _out_i32, _out_u64, _out_size = map(c.POINTER, (_pointer, _i32, _u64, _size))
-
-
-def _takes(**parameters: Any) -> dict[str, Any]:
-    return parameters
-
-
-# The parameters of every function, in the order of the table. Handles and addresses are numbers,
-# NULL is None. `last_error` is the only one that returns no status, `capabilities` is no function.
-FUNCTIONS: dict[str, dict[str, Any]] = {
-    "device_count": _takes(count=_out_i32),
-    "device_props": _takes(device=_i32, props=c.POINTER(DevicePropsStruct)),
-    "device_synchronize": _takes(device=_i32),
-    "mem_alloc": _takes(device=_i32, bytes=_size, address=_out_pointer),
-    "mem_free": _takes(device=_i32, address=_pointer),
-    "mem_info": _takes(device=_i32, free_bytes=_out_size, total_bytes=_out_size),
-    "copy_async": _takes(
-        kind=_i32, dst_device=_i32, dst=_pointer, src_device=_i32, src=_pointer, bytes=_size,
-        stream=_pointer,
-    ),
-    "fill_async": _takes(device=_i32, dst=_pointer, value=_u8, bytes=_size, stream=_pointer),
-    "stream_create": _takes(device=_i32, priority=_i32, stream=_out_pointer),
-    "stream_destroy": _takes(stream=_pointer),
-    "stream_synchronize": _takes(device=_i32, stream=_pointer),
-    "stream_query": _takes(device=_i32, stream=_pointer),
-    "event_create": _takes(device=_i32, timing=_i32, event=_out_pointer),
-    "event_destroy": _takes(event=_pointer),
-    "event_record": _takes(event=_pointer, device=_i32, stream=_pointer),
-    "event_wait": _takes(event=_pointer, device=_i32, stream=_pointer),
-    "event_query": _takes(event=_pointer),
-    "event_synchronize": _takes(event=_pointer),
-    "event_elapsed": _takes(start=_pointer, end=_pointer, milliseconds=c.POINTER(c.c_double)),
-    "last_error": _takes(),
-    "host_alloc": _takes(bytes=_size, address=_out_pointer),
-    "host_free": _takes(address=_pointer),
-    "host_view": _takes(device=_i32, address=_pointer, host_address=_out_pointer),
-    "host_func": _takes(device=_i32, stream=_pointer, fn=_pointer, user=_pointer),
-    "module_load": _takes(device=_i32, library=_text, module=_out_pointer),
-    "module_unload": _takes(module=_pointer),
-    "get_function": _takes(module=_pointer, name=_text, fn=_out_pointer),
-    "launch": _takes(device=_i32, stream=_pointer, launch=_launch),
-    "graph_create": _takes(device=_i32, graph=_out_pointer),
-    "graph_destroy": _takes(graph=_pointer),
-    "graph_add_kernel": _takes(graph=_pointer, launch=_launch),
-    "graph_add_copy": _takes(graph=_pointer, kind=_i32, dst=_pointer, src=_pointer, bytes=_size),
-    "graph_add_host_func": _takes(graph=_pointer, fn=_pointer, user=_pointer),
-    "graph_launch": _takes(graph=_pointer, stream=_pointer),
-    "graph_update_kernel": _takes(graph=_pointer, kernel=_i32, launch=_launch),
-    "capabilities": _takes(),
-    "init": _takes(),
-    "shutdown": _takes(),
-    "error_detail": _takes(detail=c.POINTER(ErrorDetail)),
-    "stream_wait_for": _takes(device=_i32, stream=_pointer, nanoseconds=_i64),
-    "event_wait_for": _takes(event=_pointer, nanoseconds=_i64),
-    "device_reset": _takes(device=_i32),
-    "host_register": _takes(address=_pointer, bytes=_size),
-    "host_unregister": _takes(address=_pointer),
-    "pointer_info": _takes(address=_pointer, info=c.POINTER(PointerInfo)),
-    "copy_2d_async": _takes(
-        kind=_i32, dst_device=_i32, dst=_pointer, dst_pitch=_size, src_device=_i32, src=_pointer,
-        src_pitch=_size, width=_size, height=_size, stream=_pointer,
-    ),
-    "fill_wide_async": _takes(
-        device=_i32, dst=_pointer, pattern=_pointer, size=_u32, count=_size, stream=_pointer
-    ),
-    "module_load_data": _takes(device=_i32, data=_pointer, bytes=_size, module=_out_pointer),
-    "launch_values": _takes(device=_i32, stream=_pointer, launch=_values),
-    "graph_add_values": _takes(graph=_pointer, launch=_values),
-    "graph_update_values": _takes(graph=_pointer, kernel=_i32, launch=_values),
-    "profiler_start": _takes(device=_i32),
-    "profiler_stop": _takes(device=_i32),
-    "profiler_read": _takes(
-        device=_i32, records=c.POINTER(Record), capacity=_i32, count=_out_i32, lost=_out_u64
-    ),
-    "native_handle": _takes(device=_i32, stream=_pointer, kind=_i32, handle=_out_pointer),
-    "stream_capture_begin": _takes(device=_i32, stream=_pointer),
-    "stream_capture_end": _takes(device=_i32, stream=_pointer, graph=_pointer),
-    "stream_capture_abort": _takes(device=_i32, stream=_pointer),
-    "stream_capture_query": _takes(device=_i32, stream=_pointer, state=_out_i32),
-    "ipc_export": _takes(device=_i32, address=_pointer, handle=c.POINTER(IpcHandle)),
-    "ipc_open": _takes(device=_i32, handle=c.POINTER(IpcHandle), address=_out_pointer),
-    "ipc_close": _takes(device=_i32, address=_pointer),
-    "comm_id": _takes(id=_pointer),
-    "comm_create": _takes(
-        device=_i32, id=_pointer, rank=_i32, size=_i32, nanoseconds=_i64, comm=_out_pointer
-    ),
-    "comm_destroy": _takes(comm=_pointer),
-    "comm_abort": _takes(comm=_pointer),
-    "comm_query": _takes(comm=_pointer),
-    "all_reduce": _takes(
-        comm=_pointer, src=_pointer, dst=_pointer, count=_size, dtype=_u64, reduction=_i32,
-        stream=_pointer,
-    ),
-    "reduce_scatter": _takes(
-        comm=_pointer, src=_pointer, dst=_pointer, count=_size, dtype=_u64, reduction=_i32,
-        stream=_pointer,
-    ),
-    "all_gather": _takes(comm=_pointer, src=_pointer, dst=_pointer, bytes=_size, stream=_pointer),
-    "broadcast": _takes(comm=_pointer, address=_pointer, bytes=_size, root=_i32, stream=_pointer),
-    "send": _takes(comm=_pointer, src=_pointer, bytes=_size, peer=_i32, stream=_pointer),
-    "recv": _takes(comm=_pointer, dst=_pointer, bytes=_size, peer=_i32, stream=_pointer),
-    "all_to_all": _takes(
-        comm=_pointer, src=_pointer, src_bytes=_pointer, dst=_pointer, dst_bytes=_pointer,
-        stream=_pointer,
-    ),
+# Handles, addresses and functions are numbers, NULL is None; and so is what stands for bytes alone.
+_TYPES: dict[str, Any] = {
+    "void": None, "char": c.c_char, "double": c.c_double, "int32_t": _i32, "int64_t": _i64,
+    "uint8_t": _u8, "uint32_t": _u32, "uint64_t": _u64, "size_t": c.c_size_t,
+    "bringup_copy_kind": _i32, "bringup_comm_id": None,
+    **{f"bringup_{name}": _pointer for name in ("kernel_fn", "stream", "event", "graph", "comm")},
 }  # fmt: skip
+
+
+def _declared(text: str) -> Iterator[tuple[str, Any]]:
+    """Yield the names and types of what a declaration declares."""
+    if function := _FUNCTION.fullmatch(text.strip()):
+        yield function[1], _pointer
+    elif variable := _VARIABLE.fullmatch(text.strip()):
+        kind = _TYPES[variable[1]]
+        for _ in range(variable[2].count("*")):
+            kind = _pointer if kind is None else _text if kind is c.c_char else c.POINTER(kind)
+        for name, count in _NAME.findall(variable[3]):
+            yield name, kind * int(count) if count else kind
+
+
+def _fields(body: str) -> list[tuple[str, Any]]:
+    plain = _UNION.sub("uint64_t ", body)
+    return [field for part in plain.split(";") for field in _declared(part)]
+
+
+_BODIES = dict(_STRUCTURE.findall(_HEADER))
+STRUCTURES: dict[str, Any] = {}
+for _name, _body in _BODIES.items():
+    if _name not in {"bringup_comm_id", "bringup_driver"}:
+        _members = [(n, Release if n == "release" else kind) for n, kind in _fields(_body)]
+        _TYPES[_name] = STRUCTURES[_name] = type(_name, (c.Structure,), {"_fields_": _members})
+DevicePropsStruct, LaunchValues, Launch, Value, Dim3, Record = (
+    STRUCTURES[f"bringup_{_name}"]
+    for _name in ("device_props", "launch_values_args", "launch", "value", "dim3", "record")
+)
+
+# The parameters of every function, in the order of the table. `last_error` is the only one that
+# returns no status, `capabilities` is no function.
+FUNCTIONS: dict[str, dict[str, Any]] = {"capabilities": {}}
+for _part in _BODIES["bringup_driver"].split(";"):
+    if _found := _FUNCTION.fullmatch(_part.strip()):
+        _given = [] if _found[2] == "void" else _found[2].split(",")
+        FUNCTIONS[_found[1]] = dict(one for text in _given for one in _declared(text))
 
 # The bit behind which each of these functions is used.
 CAPABILITIES: dict[str, int] = {
@@ -326,13 +145,7 @@ class Table(c.Structure):
 
     address: int
 
-    _fields_ = (
-        ("struct_size", _u32),
-        ("abi_version", _u32),
-        ("device_name", _text),
-        ("description", _text),
-        *((name, _u64 if name == "capabilities" else _pointer) for name in FUNCTIONS),
-    )
+    _fields_ = _fields(_BODIES["bringup_driver"])
 
     def function(self, name: str) -> Any:
         """Return the function, callable with ctypes values, or None: the driver has none."""

@@ -297,7 +297,7 @@ def _device_props(method: Callable[..., Any], device: int, props: Any) -> None:
     ctypes.memmove(props, ctypes.byref(filled), known)
 
 
-def _props_struct(props: DeviceProps) -> DevicePropsStruct:
+def _props_struct(props: DeviceProps) -> Any:
     if not isinstance(props, DeviceProps):
         raise TypeError(f"device_props: expected a devices.DeviceProps, got {props!r}")
     unknown = sorted((props.dtypes or frozenset()) - set(DTYPES))

@@ -267,16 +267,9 @@ def test_a_constructor_that_forgets_its_base_is_told() -> None:
 
 STRUCTURES = {
     "DLTensor": abi.Tensor,
-    "bringup_device_props": abi.DevicePropsStruct,
-    "bringup_dim3": abi.Dim3,
     "bringup_driver": abi.Table,
-    "bringup_error_detail": abi.ErrorDetail,
-    "bringup_launch": abi.Launch,
-    "bringup_launch_values_args": abi.LaunchValues,
     "bringup_list": abi.List,
-    "bringup_pointer_info": abi.PointerInfo,
-    "bringup_record": abi.Record,
-    "bringup_value": abi.Value,
+    **abi.STRUCTURES,
 }
 
 
