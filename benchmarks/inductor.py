@@ -21,10 +21,12 @@ import torch
 from tests.gpt_program import GPT
 
 from benchmarks._compiled_loops import LOOPS, compiled, given, odd_shape, waited
-from benchmarks._harness import Row, least
+from benchmarks._harness import Row, interleave, least
 from bringup import devices
+from bringup.compiler.inductor.launch import ENTRY, generated_kernel, language_of
 
 _PEER = "Inductor C++ on cpu"
+_LAUNCH_NS = 3_000
 _FIRST_CALL = """
 import sys, time, torch
 from benchmarks.inductor import gpt_step
@@ -46,7 +48,8 @@ def run(*, quick: bool = False) -> list[Row]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        rows = [*_loops(device, 15 if quick else 61), _gpt(device, 7 if quick else 61)]
+        rows = [*_loops(device, 15 if quick else 61), _launch(device)]
+        rows.append(_gpt(device, 7 if quick else 61))
     finally:
         torch.set_num_threads(threads)
         torch._dynamo.reset()
@@ -64,6 +67,23 @@ def _loops(device: str, rounds: int) -> Iterator[Row]:
             size = " x ".join(map(str, shape))
             budget = 1.2 if shape == loop.shape else 1.5
             yield least(f"{loop.name} of {size}", calls, rounds, peer=_PEER, budget=budget)
+
+
+def _launch(device: str) -> Row:
+    """What a caller waits for while a kernel of one element is started."""
+    place = torch.device(device, 0)
+    parameters = ", ".join(f"BRINGUP_GLOBAL float* {name}" for name in ("x", "y", "out"))
+    head = language_of(place).entry.format(name=ENTRY, parameters=parameters)
+    text = f"{head} {{ out[0] = x[0] + y[0]; }}\n"
+    kernel = generated_kernel("add_0", text, device=str(place), parameters="rrw", faults=[])
+    x, y, out = (torch.ones(1, device=place) for _ in range(3))
+    calls = {"ours": lambda: kernel(1, x, y, out), "peer": lambda: torch.add(x, y, out=out)}
+    samples = {name: min(found) for name, found in interleave(calls, calls=20).items()}
+    torch.get_device_module(device).synchronize()
+    ours, peer = samples["ours"], samples["peer"]
+    note = f"{ours / 1000:.2f} us, budget {_LAUNCH_NS / 1000:.0f} us"
+    name = "launch of a generated kernel"
+    return Row(name, "eager add", ours / peer, ours, peer, _LAUNCH_NS / peer, note)
 
 
 def gpt_step(device: str) -> Callable[[], Any]:

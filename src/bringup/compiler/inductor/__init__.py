@@ -3,6 +3,7 @@
 - `hooks`: passes as Inductor's custom graph passes
 - `torch_private`: the members of torch that the code generator leans on, and a check of them
 - `prelude`: helpers that generated code has in every language
+- `special`: functions beyond those of math.h
 - `indices`: index expressions as text
 - `functions`: what is computed for one element
 - `segments`: the loops of a kernel and what they accumulate

@@ -383,12 +383,38 @@ def _arithmetic(sign: str, a: Any, b: Any) -> str:
     return f"({_as(a, dtype)} {sign} {_as(b, dtype)})"
 
 
+def _special(name: str) -> Any:
+    return staticmethod(lambda *values: _named(name, *values))
+
+
+def _polynomial(name: str, shifted: bool, *constants: Any) -> Any:
+    """Return a polynomial of x whose degree is another tensor's; a shifted one is of 2 x - 1."""
+
+    def polynomial(x: Any, degree: Any) -> str:
+        dtype = _together(x, degree)
+        given = f"({_as(x, dtype)} + {_as(x, dtype)} - 1)" if shifted else _as(x, dtype)
+        return f"{name}_{TYPES[dtype]}({given}, {', '.join([_as(degree, dtype), *constants])})"
+
+    return staticmethod(polynomial)
+
+
 def _function(name: str) -> Any:
     return staticmethod(lambda *values: _math(name, *values))
 
 
 for _name in (*_MATH.split(), *_MATH_MORE.split()):
     setattr(Functions, _name, _function(_name))
+for _name in ("digamma", "polygamma", "zeta"):
+    setattr(Functions, _name, _special(_name))
+# Chebyshev's with more than so many degrees are computed by cosines where x is within -1 and 1.
+for _kind, _limits in enumerate(("66", "86", "86", "84"), 1):
+    for _before, _limit in zip(("", "shifted_"), _limits, strict=True):
+        _name = f"{_before}chebyshev_polynomial_{'tuvw'[_kind - 1]}"
+        setattr(Functions, _name, _polynomial("chebyshev", bool(_before), str(_kind), _limit))
+for _name, _letter in zip(("hermite_polynomial_h", "hermite_polynomial_he"), "he", strict=True):
+    setattr(Functions, _name, _polynomial("recurrent", False, f"'{_letter}'"))
+for _name in ("laguerre_polynomial_l", "legendre_polynomial_p"):
+    setattr(Functions, _name, _polynomial("recurrent", False, f"'{_name[-1]}'"))
 for _name in pointwise_overrides_data:
     if Functions._is_unimplemented(_name):
         setattr(Functions, _name, Functions._unimplemented(_name))

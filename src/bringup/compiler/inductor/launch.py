@@ -116,7 +116,7 @@ def _built(
 ) -> Callable[..., None]:
     language = language_of(device)
     dtypes = torch.get_device_module(device.type).get_device_properties(device).dtypes
-    whole = prelude(language, float64=torch.float64 in dtypes) + text
+    whole = prelude(language, text, float64=torch.float64 in dtypes) + text
     operators, _, _ = name.rpartition("_")  # without the kernel's number
     source = jit.Source(
         text=whole, name=f"{operators}{language.suffix}", entry=ENTRY, abi="values", kind="device"

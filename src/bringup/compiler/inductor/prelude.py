@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from bringup.compiler.inductor.special import special_functions
 from bringup.jit import LoopLanguage
 
 _INTEGERS = ("int8_t", "int16_t", "int32_t", "int64_t", "uint8_t")
 _FLOATS = ("float", "double")
 
 
-def prelude(language: LoopLanguage, *, float64: bool) -> str:
+def prelude(language: LoopLanguage, text: str, *, float64: bool) -> str:
     """Return what a generated text begins with: the language's own, then the shared helpers."""
     floats = _FLOATS if float64 else ("float",)
-    text = [language.prelude, language.float64 if float64 else ""]
-    text += [_OF_NUMBERS.replace("T", c_type) for c_type in (*_INTEGERS, *floats)]
-    text += [_OF_INTEGERS.replace("T", c_type) for c_type in _INTEGERS]
-    text += [
+    head = [language.prelude, language.float64 if float64 else ""]
+    head += [_OF_NUMBERS.replace("T", c_type) for c_type in (*_INTEGERS, *floats)]
+    head += [_OF_INTEGERS.replace("T", c_type) for c_type in _INTEGERS]
+    head += [
         _OF_FLOATS.replace("T", c_type).replace("FMOD", f"fmod{'f' * (c_type == 'float')}")
         for c_type in floats
     ]
-    return "".join([*text, _COPIED, _PHILOX])
+    return "".join([*head, _COPIED, _PHILOX, special_functions(text, floats)])
 
 
 # Structures: what computes with them is no program.

@@ -16,6 +16,7 @@ from torch._inductor import config
 from torch._inductor.utils import run_and_get_code
 
 from bringup import devices
+from bringup._native import torch_library
 from bringup.compiler.inductor.functions import Functions
 from bringup.errors import CompileError, DeviceError, KernelError
 
@@ -55,6 +56,28 @@ def test_numbers_of_the_host_are_passed_by_value() -> None:
 
 def _launches(code: str) -> int:
     return len(re.findall(r"^ +npu_fused_\w+\(", code, re.MULTILINE))
+
+
+def test_each_kernel_is_one_native_call_and_one_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler, calls = torch_library().compiler, list[str]()
+
+    def counted(*, name: str, **given: Any) -> Callable[..., None]:
+        launch = generated_kernel(name=name, **given)
+        return lambda *values: (calls.append(name), launch(*values))[1]
+
+    generated_kernel = compiler.generated_kernel
+    monkeypatch.setattr(compiler, "generated_kernel", counted)
+    compiled = torch.compile(lambda x: (x * 2 + 1).softmax(-1).sum(0))
+    x = torch.randn(9, 40, device="npu")
+    _, (code,) = run_and_get_code(compiled, x)
+    torch.npu.synchronize()
+    calls.clear()
+    device = torch.profiler.ProfilerActivity.PrivateUse1
+    with torch.profiler.profile(activities=[device]) as profiler:
+        compiled(x)
+        torch.npu.synchronize()
+    assert calls == re.findall(r"^ +(npu_fused_\w+)\(", code, re.MULTILINE)
+    assert [event.name for event in profiler.events()] == calls != []
 
 
 def test_an_optimizers_step_is_a_launch_or_two_for_all_parameters() -> None:

@@ -4,6 +4,7 @@ Each by itself: tests/sweeps/test_compiled_functions.py.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.compiled_functions import (
     Row,
     compare,
 )
+from torch._dynamo.utils import counters
 
 from bringup.compiler.inductor import launch
 
@@ -63,6 +65,29 @@ def test_a_kernel_of_many_operators_has_a_name_that_a_file_can_have() -> None:
         return torch.nn.functional.hardswish(torch.nn.functional.leaky_relu(x))
 
     compare(Row("", function, lambda: (torch.rand(8),)), "npu")
+
+
+def test_special_functions_are_torchs_at_ends_poles_and_limits() -> None:
+    named = torch.special
+    functions = [getattr(named, name) for name in dir(named) if "polynomial" in name]
+    functions += [named.zeta, lambda x, _: named.digamma(x)]
+    functions += [lambda x, _, order=order: torch.polygamma(order, x) for order in range(4)]
+    given = [0.0, -0.0, 1, -1, 0.5, -0.5, 1.5, -2.5, 0.3, 7.25, -6, 10, 0.9, -0.9, 0.02, 88.5, 1e10]
+    given += [math.inf, -math.inf, math.nan]
+    x = torch.tensor(given, dtype=torch.float64)[:, None].expand(-1, 13).contiguous()
+    degrees = [-1, 0, 1, 2, 4, 5, 6, 7, 9, 40, 513, 2.5, math.nan]
+    n = torch.tensor(degrees, dtype=torch.float64).expand(len(given), -1).contiguous()
+    compiled = torch.compile(lambda x, n: [function(x, n) for function in functions])
+    expected = [function(x, n) for function in functions]
+    torch.testing.assert_close(
+        [one.cpu() for one in compiled(x.to("npu"), n.to("npu"))],
+        expected,
+        rtol=1e-9,
+        atol=1e-9,
+        equal_nan=True,
+    )
+    assert len(functions) == 18
+    assert not counters["bringup_eager_nodes"]
 
 
 def test_gradients_are_compiled_too() -> None:
