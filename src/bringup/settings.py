@@ -212,8 +212,9 @@ graph_optimize = Setting(
 )
 graph_verify = Setting(
     "BRINGUP_GRAPH_VERIFY",
-    "every so many-th replay of a captured graph runs each prepared operator at level 0 too, and "
-    "raises where the bits differ (slow); 0: none",
+    "every so many-th replay of a captured graph does what levels 1 and 2 run at the levels below "
+    "too, and raises where the bits differ (slow; where the device runs generated kernels, it is "
+    "waited for); 0: none",
     "0",
     parse.number,
 )

@@ -25,91 +25,7 @@ __all__ = ["compare"]
 STEPS = 12
 LEVELS = (0, 1)
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-SPECIAL = (float("nan"), float("inf"), -float("inf"), -0.0, 1e-40, 3e38)
-
-UNARY: list[Callable[[Tensor], Tensor]] = [
-    torch.relu,
-    torch.neg,
-    torch.exp,
-    torch.tanh,
-    torch.sigmoid,
-    torch.sqrt,
-    torch.erf,
-    torch.nn.functional.gelu,
-    torch.nn.functional.silu,
-    lambda x: x * 0.5,
-    lambda x: 2 - x,
-    lambda x: torch.softmax(x, -1),
-    lambda x: torch.log_softmax(x, 0),
-    lambda x: x.cumsum(0),
-    lambda x: x.sum(-1, keepdim=True),
-    lambda x: x.mean(0, keepdim=True),
-    lambda x: x.amax(-1, keepdim=True),
-    lambda x: x.t().contiguous(),
-    lambda x: x.t(),
-    lambda x: x[::2],
-    lambda x: x.to(torch.float32).to(x.dtype),
-    lambda x: x.to(torch.float64).to(x.dtype),
-    lambda x: x.clone(),
-    torch._neg_view,
-    lambda x: torch.where(x > 0, x, 0),
-    lambda x: (x > 0).to(x.dtype),
-    lambda x: x.tril(),
-    lambda x: x.gather(1, x.argmax(-1, keepdim=True)),
-    lambda x: x.to(torch.int64).remainder(9).to(torch.bool).to(torch.int32).to(x.dtype),
-    lambda x: torch.cat((x, x[:, :1].double(), -x[:, 1:].float()), 1)[:, :: x.shape[1]].to(x.dtype),
-    lambda x: x.index_select(0, order(x)),
-    lambda x: torch.nn.functional.embedding(order(x), x),
-    lambda x: x.masked_fill(x > 0, -1.5).masked_fill_(x < -2, 7),
-    lambda x: x.clone().fill_(0.3) + torch.arange(x.shape[1], device=x.device),
-    lambda x: x.clone()[:1].zero_() + torch.full((), -0.0, dtype=x.dtype, device=x.device),
-    lambda x: x.mean().expand(x.shape) + x.mean((0, 1)),
-    lambda x: torch.ops.aten.add_.Scalar(x.clone(), 2, 0.5).div_(3),
-    lambda x: torch.ops.aten.mul.Scalar(torch.ops.aten.rsub.Scalar(x, 2), 0.7),
-    lambda x: torch.where(x > 0, x, float("-inf")),
-    lambda x: torch.nn.functional.layer_norm(x, x.shape[1:]),
-    torch.abs,
-    lambda x: x.flatten().clone().as_strided(x.shape, (1, 1)).clamp_(max=0.5).mul_(2) + 1,
-]
-BINARY: list[Callable[[Tensor, Tensor], Tensor]] = [
-    torch.add,
-    torch.sub,
-    torch.mul,
-    torch.div,
-    torch.maximum,
-    torch.minimum,
-    torch.atan2,
-    lambda x, y: torch.add(x, y, alpha=2),
-    lambda x, y: torch.where(x < y, x, y),
-    lambda x, y: x.clone().add_(y),
-    lambda x, y: x.clone().mul_(2).sub_(y),
-    lambda x, y: x.clone().copy_(y),
-    lambda x, y: torch.remainder(x, y),
-    lambda x, y: x.double().add(y).to(x.dtype),
-    lambda x, y: x.clone().index_copy_(0, order(y), y),
-    lambda x, y: x.clone().double().mul_(y[:1, :1].float()).to(x.dtype),
-    lambda x, y: x.clone().add_(y.double(), alpha=2),
-    lambda x, y: x + y.to(torch.int64).tril(),
-]
-NUMBERED: dict[str, tuple[str, Callable[[Tensor, Tensor, float], Tensor]]] = {
-    "leaky_relu": ("negative_slope", lambda x, _, a: torch.nn.functional.leaky_relu(x, a)),
-    "clamp": ("min", lambda x, _, a: torch.clamp(x, a, 1)),
-    "pow": ("exponent", lambda x, _, a: torch.pow(x, a)),
-    "addcmul": ("value", lambda x, y, a: torch.addcmul(x, y, x, value=a)),
-    "lerp": ("weight", lambda x, y, a: torch.lerp(x, y, a)),
-}
-"""Operators with a number that updates write: the name of their argument, and a call."""
-PRODUCTS: list[Callable[[Tensor, Tensor], Tensor]] = [
-    lambda x, y: x @ y.t(),
-    lambda x, y: torch.addmm(x[:, :1], x, y.t()),
-    lambda x, y: torch.nn.functional.scaled_dot_product_attention(
-        x[None, None], y[None, None], y[None, None]
-    )[0, 0],
-    lambda x, y: torch.bmm(x[None], y.t()[None])[0],
-    lambda x, y: torch.baddbmm(x[:, :1], x[None], y.t()[None])[0],
-    lambda x, y: (x @ y.t())[None].baddbmm_(x[None], y.t()[None], beta=0.5)[0],
-]
-
+SPECIAL = (float("nan"), -float("nan"), float("inf"), -float("inf"), -0.0, 1e-40, 3e38)
 
 NATIVE_UNARY: list[Callable[[Tensor], Tensor]] = [
     torch.relu,
@@ -151,6 +67,59 @@ NATIVE_BINARY: list[Callable[[Tensor, Tensor], Tensor]] = [
     lambda x, y: x.clone().double().mul_(y[:1, :1].float()).to(x.dtype),
     lambda x, y: x.clone().add_(y.double(), alpha=2),
     lambda x, y: (x + y).mul_(x).relu_().sub_(y),
+]
+UNARY: list[Callable[[Tensor], Tensor]] = [
+    *NATIVE_UNARY,
+    torch.erf,
+    lambda x: 2 - x,
+    lambda x: torch.softmax(x, -1),
+    lambda x: torch.log_softmax(x, 0),
+    lambda x: x.cumsum(0),
+    lambda x: x.mean(0, keepdim=True),
+    torch._neg_view,
+    lambda x: torch.where(x > 0, x, 0),
+    lambda x: x.tril(),
+    lambda x: x.gather(1, x.argmax(-1, keepdim=True)),
+    lambda x: x.to(torch.int64).remainder(9).to(torch.bool).to(torch.int32).to(x.dtype),
+    lambda x: torch.cat((x, x[:, :1].double(), -x[:, 1:].float()), 1)[:, :: x.shape[1]].to(x.dtype),
+    lambda x: x.index_select(0, order(x)),
+    lambda x: torch.nn.functional.embedding(order(x), x),
+    lambda x: x[order(x)[:, None], order(x.t())],
+    lambda x: x[:, order(x.t())],
+    lambda x: x.masked_fill(x > 0, -1.5).masked_fill_(x < -2, 7),
+    lambda x: x.clone().fill_(0.3) + torch.arange(x.shape[1], device=x.device),
+    lambda x: x.clone()[:1].zero_() + torch.full((), -0.0, dtype=x.dtype, device=x.device),
+    lambda x: x.mean().expand(x.shape) + x.mean((0, 1)),
+    lambda x: torch.ops.aten.add_.Scalar(x.clone(), 2, 0.5).div_(3),
+    lambda x: torch.ops.aten.mul.Scalar(torch.ops.aten.rsub.Scalar(x, 2), 0.7),
+    lambda x: torch.where(x > 0, x, float("-inf")),
+    lambda x: torch.nn.functional.layer_norm(x, x.shape[1:]),
+    lambda x: x.flatten().clone().as_strided(x.shape, (1, 1)).clamp_(max=0.5).mul_(2) + 1,
+]
+BINARY: list[Callable[[Tensor, Tensor], Tensor]] = [
+    *NATIVE_BINARY,
+    torch.atan2,
+    lambda x, y: torch.remainder(x, y),
+    lambda x, y: x.clone().index_copy_(0, order(y), y),
+    lambda x, y: x + y.to(torch.int64).tril(),
+]
+NUMBERED: dict[str, tuple[str, Callable[[Tensor, Tensor, float], Tensor]]] = {
+    "leaky_relu": ("negative_slope", lambda x, _, a: torch.nn.functional.leaky_relu(x, a)),
+    "clamp": ("min", lambda x, _, a: torch.clamp(x, a, 1)),
+    "pow": ("exponent", lambda x, _, a: torch.pow(x, a)),
+    "addcmul": ("value", lambda x, y, a: torch.addcmul(x, y, x, value=a)),
+    "lerp": ("weight", lambda x, y, a: torch.lerp(x, y, a)),
+}
+"""Operators with a number that updates write: the name of their argument, and a call."""
+PRODUCTS: list[Callable[[Tensor, Tensor], Tensor]] = [
+    lambda x, y: x @ y.t(),
+    lambda x, y: torch.addmm(x[:, :1], x, y.t()),
+    lambda x, y: torch.nn.functional.scaled_dot_product_attention(
+        x[None, None], y[None, None], y[None, None]
+    )[0, 0],
+    lambda x, y: torch.bmm(x[None], y.t()[None])[0],
+    lambda x, y: torch.baddbmm(x[:, :1], x[None], y.t()[None])[0],
+    lambda x, y: (x @ y.t())[None].baddbmm_(x[None], y.t()[None], beta=0.5)[0],
 ]
 
 

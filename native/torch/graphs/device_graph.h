@@ -72,6 +72,9 @@ class DeviceGraph {
   void launch(std::optional<uint64_t> number);
   // Runs one node of the device now and waits for it. Nothing of the graph is under way.
   void run_alone(size_t node);
+  // The same for a generated kernel that begins with the node, and for the nodes, whose results
+  // stay; raises where bits differ. How many nodes that were, or 0: none begins there.
+  size_t run_compared(size_t node);
   // Whether a launch does what the nodes do, with what they are given now.
   bool fits() const { return runs_ == nullptr || runs_->fit(); }
   // Whether a generated kernel does the node's work.

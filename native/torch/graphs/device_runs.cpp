@@ -1,10 +1,17 @@
 #include "torch/graphs/device_runs.h"
 
+#include <ATen/ATen.h>
+#include <ATen/EmptyTensor.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 
 #include "runtime/context.h"
+#include "torch/devices/driver.h"
+#include "torch/graphs/fused_runs.h"
+#include "torch/graphs/outside_capture.h"
 #include "torch/operators/operator_kernel.h"
 
 namespace bringup::torch_ext::graphs {
@@ -21,6 +28,37 @@ void* argument_at(const std::vector<std::unique_ptr<Node>>& nodes, const DeviceR
   TORCH_CHECK(place.position < static_cast<size_t>(block.size()), "node ", place.node,
               " has no argument ", place.position);
   return block.args()[place.position];
+}
+
+// The elements of a device's tensor as they lie there, on the host.
+at::Tensor content_of(const at::Tensor& tensor) {
+  const size_t bytes =
+      at::detail::computeStorageNbytes(tensor.sizes(), tensor.strides(), tensor.itemsize());
+  const at::Tensor content = at::empty({static_cast<int64_t>(bytes)}, at::kByte);
+  const c10::DeviceIndex device = tensor.device().index();
+  check_driver(
+      active_driver()->copy_async(BRINGUP_DEVICE_TO_HOST, device, content.data_ptr(), device,
+                                  tensor.const_data_ptr(), bytes, current_driver_stream(device)),
+      "a copy of what a kernel wrote");
+  synchronize_current_stream(device);
+  return content.view(tensor.scalar_type()).as_strided(tensor.sizes(), tensor.strides());
+}
+
+void put_back(const at::Tensor& content, const at::Tensor& tensor) {
+  const c10::DeviceIndex device = tensor.device().index();
+  check_driver(
+      active_driver()->copy_async(BRINGUP_HOST_TO_DEVICE, device, tensor.mutable_data_ptr(), device,
+                                  content.const_data_ptr(), content.storage().nbytes(),
+                                  current_driver_stream(device)),
+      "a copy of what a kernel wrote");
+  synchronize_current_stream(device);
+}
+
+// Which bits a NaN has is the compiler's choice.
+at::Tensor bits_of(const at::Tensor& content) {
+  const at::Tensor numbers =
+      content.is_floating_point() ? content.masked_fill(content.isnan(), std::nan("")) : content;
+  return numbers.reshape({-1}).view(at::kByte);
 }
 
 }  // namespace
@@ -52,6 +90,27 @@ void DeviceRuns::take_values(size_t node) { take(*of_node_.at(node)); }
 
 void DeviceRuns::take_values() {
   for (State& state : states_) take(state);
+}
+
+void DeviceRuns::run_compared(size_t node, const std::function<void(size_t)>& run_node) const {
+  const OutsideCapture outside;
+  const State& state = *of_node_.at(node);
+  std::vector<at::Tensor> written, before, fused;
+  for (const size_t i : state.run.results) {
+    nodes_.at(i)->visit_accesses([&](const at::Tensor& tensor, bool writes) {
+      if (writes) written.push_back(tensor);
+    });
+  }
+  std::ranges::transform(written, std::back_inserter(before), &content_of);
+  check_driver(
+      active_driver()->launch_values(device_, current_driver_stream(device_), &state.launch),
+      state.launch.name);
+  std::ranges::transform(written, std::back_inserter(fused), &content_of);
+  for (size_t i = 0; i < written.size(); ++i) put_back(before[i], written[i]);
+  for (size_t i = 0; i < state.run.count; ++i) run_node(state.run.first + i);
+  for (size_t i = 0; i < written.size(); ++i) {
+    TORCH_CHECK(at::equal(bits_of(fused[i]), bits_of(content_of(written[i]))), kOtherThanLower);
+  }
 }
 
 bool DeviceRuns::fit() const {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,6 +41,7 @@ class DeviceRuns {
     std::shared_ptr<const runtime::Kernel> kernel;
     std::vector<Given> given;
     std::vector<Read> reads;
+    std::vector<size_t> results;  // of which nodes it writes what they write
   };
 
   // Loads the kernels. `nodes` outlive it.
@@ -53,6 +55,9 @@ class DeviceRuns {
   // What nodes are given now: those of the node's run, or all.
   void take_values(size_t node);
   void take_values();
+  // Runs the kernel of this node, puts back what it wrote, and runs its nodes. Raises where they
+  // give other bits, but for those of NaN.
+  void run_compared(size_t node, const std::function<void(size_t)>& run_node) const;
   // Whether every run does what its nodes do: they read what they read when it was written. From
   // any thread.
   bool fit() const;

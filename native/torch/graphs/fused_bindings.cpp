@@ -200,9 +200,10 @@ using RunRow =
 // Address, sizes, strides, and the node and argument that give a number.
 using GivenRow = std::tuple<uintptr_t, std::vector<int64_t>, std::vector<int64_t>,
                             std::optional<std::pair<size_t, size_t>>>;
-// Nodes, name, kernel, what it is given, and which tensors nodes read.
-using DeviceRow = std::tuple<size_t, size_t, std::string, runtime::KernelId, std::vector<GivenRow>,
-                             std::vector<std::tuple<size_t, size_t, uintptr_t>>>;
+// Nodes, name, kernel, what it is given, which tensors nodes read, and whose results it writes.
+using DeviceRow =
+    std::tuple<size_t, size_t, std::string, runtime::KernelId, std::vector<GivenRow>,
+               std::vector<std::tuple<size_t, size_t, uintptr_t>>, std::vector<size_t>>;
 
 char* as_memory(uintptr_t address) { return reinterpret_cast<char*>(address); }
 
@@ -229,8 +230,9 @@ FusedRuns::Run as_run(const RunRow& row) {
 }
 
 DeviceRuns::Run as_device_run(const DeviceRow& row) {
-  const auto& [first, count, name, kernel, given, reads] = row;
-  DeviceRuns::Run run{first, count, name, runtime::KernelTable::instance().get(kernel), {}, {}};
+  const auto& [first, count, name, kernel, given, reads, results] = row;
+  auto code = runtime::KernelTable::instance().get(kernel);
+  DeviceRuns::Run run{first, count, name, std::move(code), {}, {}, results};
   for (const auto& [address, sizes, strides, number] : given) {
     std::optional<DeviceRuns::Place> place;
     if (number) place = {number->first, number->second};

@@ -204,9 +204,7 @@ bool FusedRuns::run_compared(State& state, Replay& replay,
   for (size_t i = run.first; i < run.first + run.count; ++i) run_node(i);
   replay.verify = verify;
   if (fused.is_there()) return true;
-  TORCH_CHECK(verify == 0,
-              "BRINGUP_GRAPH_VERIFY: level 2 gave other bits than lower levels. This is a defect "
-              "of bringup: please report it, and capture with CapturedGraph(optimize=1)");
+  TORCH_CHECK(verify == 0, kOtherThanLower);
   gave_up_ = true;
   TORCH_WARN_ONCE(
       "a generated function gave other bits than torch in its first replay, and is not used: level "

@@ -18,6 +18,10 @@ namespace bringup::torch_ext::graphs {
 constexpr const char* kOtherArguments =
     "an update gave arguments that the function was not written for";
 
+constexpr const char* kOtherThanLower =
+    "BRINGUP_GRAPH_VERIFY: level 2 gave other bits than lower levels. This is a defect of bringup: "
+    "please report it, and capture with CapturedGraph(optimize=1)";
+
 class FusedRuns {
  public:
   // Makes turns `first` to `last` of the outermost loop, any parts of which may run at once. Gives

@@ -90,7 +90,7 @@ Graph::Graph(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Node>> node
   shares_host_memory_ = copies_to_host || values_.inputs().any_on_host();
   device_graph_ = std::make_unique<DeviceGraph>(
       *device, nodes_, [this](size_t& next, size_t last) { run_span(next, last); },
-      [this] { begin_on_device(); }, [this](uint64_t launch) { latch(launch); });
+      [this] { launched_ = fused_.begin(); }, [this](uint64_t launch) { latch(launch); });
   std::vector<bool> copied(nodes_.size());
   for (size_t i = 0; i < copied.size(); ++i) copied[i] = device_graph_->copies_arguments(i);
   values_.set_copied(std::move(copied));
@@ -247,9 +247,14 @@ void Graph::run_all(bool validating) {
   if (device_graph_ != nullptr) {
     update_device();
     note_stream();
-    DeviceGraph& now =
-        fused_graph_ != nullptr && fused_graph_->fits() ? *fused_graph_ : *device_graph_;
-    now.launch(launch);
+    const bool fused = fused_graph_ != nullptr && fused_graph_->fits();
+    if (fused && compares_kernels()) {
+      wait_before_nodes();
+      if (launch) latch(*launch);
+      run_compared();
+    } else {
+      (fused ? *fused_graph_ : *device_graph_).launch(launch);
+    }
     pool_->memory().set_work(device_graph_->work());
     pool_->wrote();
     // As after the operators themselves: the host may write what they read, and read the results.
@@ -259,7 +264,7 @@ void Graph::run_all(bool validating) {
   if (launch) latch(*launch);
   ReplayScope scope(replay_);
   const std::function<void(size_t)> run_one = [&](size_t i) { run_node(i); };
-  FusedRuns* const fused = fused_ != nullptr && fused_->begin() ? fused_.get() : nullptr;
+  FusedRuns* const fused = fused_.begin();
   run_on_host([&](size_t position) { return run_next(position, fused, run_one); });
   pool_->wrote();
 }
@@ -276,24 +281,30 @@ size_t Graph::run_next(size_t position, FusedRuns* fused,
 void Graph::run_span(size_t& next, size_t last) {
   ReplayScope scope(replay_);
   const std::function<void(size_t)> run_one = [&](size_t i) { run_node(i); };
-  while (next < last) next = run_next(next, launched_.get(), run_one);
+  while (next < last) next = run_next(next, launched_, run_one);
 }
 
-void Graph::run_timed(std::vector<NodeTime>& times) {
-  using Clock = std::chrono::steady_clock;
-  const auto first = Clock::now();
-  const auto since = [&] { return std::chrono::nanoseconds(Clock::now() - first).count(); };
+void Graph::wait_before_nodes() {
+  device_graph_->finish_former();
+  synchronize_current_stream(device_graph_->device());
+}
+
+// A node, or what does the work of several, which is waited for.
+size_t Graph::run_waiting(size_t position, FusedRuns* fused) {
+  if (!nodes_[position]->runs_on_device()) {
+    return run_next(position, fused, [this](size_t i) { run_node(i); });
+  }
+  device_graph_->run_alone(position);
+  return position + 1;
+}
+
+// In place of a launch: what generated kernels write is compared with what their nodes do.
+void Graph::run_compared() {
+  FusedRuns* const fused = fused_.begin();
   ReplayScope scope(replay_);
   run_on_host([&](size_t position) {
-    const int64_t begin = since();
-    size_t next = position + 1;
-    if (nodes_[position]->runs_on_device()) {
-      device_graph_->run_alone(position);
-    } else {
-      next = run_next(position, nullptr, [this](size_t i) { run_node(i); });
-    }
-    times.push_back({position, begin, since()});
-    return next;
+    const size_t done = fused_graph_->run_compared(position);
+    return done > 0 ? position + done : run_waiting(position, fused);
   });
 }
 
@@ -304,13 +315,21 @@ std::vector<Graph::NodeTime> Graph::replay_timed() {
     const std::lock_guard lock(mutex_);
     const auto launch = prepare_launch(false);
     if (device_graph_ != nullptr) {
-      device_graph_->finish_former();
-      synchronize_current_stream(device_graph_->device());
+      wait_before_nodes();
       update_device();
       note_stream();
     }
     if (launch) latch(*launch);
-    run_timed(times);
+    using Clock = std::chrono::steady_clock;
+    const auto first = Clock::now();
+    const auto since = [&] { return std::chrono::nanoseconds(Clock::now() - first).count(); };
+    ReplayScope scope(replay_);
+    run_on_host([&](size_t position) {
+      const int64_t begin = since();
+      const size_t next = run_waiting(position, nullptr);
+      times.push_back({position, begin, since()});
+      return next;
+    });
     pool_->wrote();
   } catch (...) {
     pool_->end_use();
@@ -400,8 +419,7 @@ void Graph::take_random_numbers() {
 
 void Graph::latch(uint64_t launch) {
   values_.latch(launch);
-  has_new_values_ = true;
-  if (device_graph_ == nullptr && fused_ != nullptr) fused_->take_values();
+  fused_.values_changed();
 }
 
 void Graph::run_node(size_t position) {

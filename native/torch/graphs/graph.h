@@ -14,6 +14,7 @@
 #include "torch/graphs/device_graph.h"
 #include "torch/graphs/fused_runs.h"
 #include "torch/graphs/gradients.h"
+#include "torch/graphs/handover.h"
 #include "torch/graphs/node.h"
 #include "torch/graphs/run_locks.h"
 #include "torch/graphs/slot_values.h"
@@ -121,9 +122,11 @@ class Graph {
   // What operators are given now. Without the GIL: it waits for a replay.
   FusedRuns::Arguments arguments();
   // From the next replay on these do the work of their nodes; null: why none does, for people.
-  // Without the GIL: it waits for a replay.
-  void fuse(std::shared_ptr<FusedRuns> fused, std::string why_not);
-  // The same with kernels of the device, which do the work of what it runs itself.
+  void fuse(std::shared_ptr<FusedRuns> fused, std::string why_not) {
+    fused_.give(std::move(fused), std::move(why_not));
+  }
+  // The same with kernels of the device, which do the work of what it runs itself. Without the GIL:
+  // it waits for a replay.
   void fuse(std::shared_ptr<FusedRuns> fused, std::vector<DeviceRuns::Run> runs);
   // Which level runs a node now, and why no higher one.
   std::pair<int, std::string> level(size_t node) const;
@@ -165,14 +168,16 @@ class Graph {
   void run_all(bool validating);
   template <class Run>
   void run_on_host(Run&& run);
-  void run_timed(std::vector<NodeTime>& times);
+  void wait_before_nodes();
+  size_t run_waiting(size_t position, FusedRuns* fused);
+  bool compares_kernels();
+  void run_compared();
   void take_random_numbers();
   void restore_slots();
   void run_node(size_t position);
   // The position behind what it ran, or where that leads.
   size_t run_next(size_t position, FusedRuns* fused, const std::function<void(size_t)>& run_one);
   void run_span(size_t& next, size_t last);
-  void begin_on_device();
   void latch(uint64_t launch);
 
   std::vector<at::Tensor> run_inputs_;
@@ -190,18 +195,16 @@ class Graph {
   WrittenVersions versions_;
   GraphRandom random_;
   Replay replay_;
-  std::shared_ptr<FusedRuns> fused_;  // changes with both mutexes
-  // Of the device's launch that runs now; only its thread looks.
-  std::shared_ptr<FusedRuns> launched_;
-  bool has_new_values_ = false;
+  Handover<FusedRuns> fused_;
+  FusedRuns* launched_ = nullptr;  // of the launch that runs now; only its thread looks
   // Nodes on the host whose first run is to come; of these, which. Only replays look.
   size_t unvalidated_ = 0;
   std::vector<bool> is_unvalidated_;
-  std::string why_not_fused_;
   mutable std::mutex fused_mutex_;
   bool shares_host_memory_ = false;            // a device graph: a replay waits
   std::unique_ptr<DeviceGraph> device_graph_;  // goes first: it waits for what uses the rest
   std::unique_ptr<DeviceGraph> fused_graph_;   // that of level 2; changes with both mutexes
+  int64_t fused_launches_ = 0;
 };
 
 }  // namespace bringup::torch_ext::graphs

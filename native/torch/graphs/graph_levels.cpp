@@ -1,6 +1,8 @@
 // Which level of a replay runs a graph's nodes, and the switch to another one.
+#include <algorithm>
 #include <utility>
 
+#include "torch/graphs/event_node.h"
 #include "torch/graphs/graph.h"
 
 namespace bringup::torch_ext::graphs {
@@ -11,14 +13,6 @@ FusedRuns::Arguments Graph::arguments() {
   const auto lock = values_.lock();  // a launch of a device takes new ones
   for (const auto& node : nodes_) all.push_back(node->arguments().vec());
   return all;
-}
-
-void Graph::fuse(std::shared_ptr<FusedRuns> fused, std::string why_not) {
-  const std::lock_guard boundary(mutex_);
-  if (fused != nullptr && device_graph_ == nullptr) fused->take_values();
-  const std::lock_guard lock(fused_mutex_);
-  fused_ = std::move(fused);
-  why_not_fused_ = std::move(why_not);
 }
 
 // The graph of lower levels stays: a launch of it may be under way, and updates may bring it back.
@@ -35,8 +29,9 @@ void Graph::fuse(std::shared_ptr<FusedRuns> fused, std::vector<DeviceRuns::Run> 
 }
 
 std::pair<int, std::string> Graph::level(size_t node) const {
+  const auto [fused, why_not] = fused_.given();
+  if (fused != nullptr && fused->runs(node)) return {2, ""};
   const std::lock_guard lock(fused_mutex_);
-  if (fused_ != nullptr && fused_->runs(node)) return {2, ""};
   const Node& own = *nodes_.at(node);
   const bool is_fused = fused_graph_ != nullptr && fused_graph_->is_fused(node);
   if (is_fused && fused_graph_->fits()) return {2, ""};
@@ -44,23 +39,17 @@ std::pair<int, std::string> Graph::level(size_t node) const {
   if (is_fused) {
     reason = kOtherArguments;
   } else if (replay_.level == 2 && (own.level() == 1 || own.runs_on_device())) {
-    reason = fused_ == nullptr ? why_not_fused_ : fused_->why_not(node);
+    reason = fused == nullptr ? why_not : fused->why_not(node);
   }
   return {own.level(), std::move(reason)};
 }
 
-// A launch that is under way keeps the functions that it began with.
-void Graph::begin_on_device() {
-  std::shared_ptr<FusedRuns> now;
-  {
-    const std::lock_guard lock(fused_mutex_);
-    now = fused_;
-  }
-  if (now != nullptr && !now->begin()) now = nullptr;
-  const bool is_other = now != launched_;
-  launched_ = std::move(now);
-  const bool has_values = std::exchange(has_new_values_, false);
-  if (launched_ != nullptr && (is_other || has_values)) launched_->take_values();
+// Whether the next launch of generated kernels is one that BRINGUP_GRAPH_VERIFY compares, for which
+// this thread waits: not where a node waits for an event, which this thread may record later.
+bool Graph::compares_kernels() {
+  if (replay_.verify == 0 || fused_launches_++ % replay_.verify != 0) return false;
+  return std::ranges::none_of(
+      nodes_, [](const auto& node) { return dynamic_cast<const EventNode*>(node.get()); });
 }
 
 }  // namespace bringup::torch_ext::graphs

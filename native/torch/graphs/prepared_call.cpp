@@ -250,6 +250,10 @@ const std::unordered_map<std::string, Prepare> kPrepared{
        return prepare_indexed({op}, args[0].toTensor(), args[1].toInt(), args[2].toTensor(),
                               args[3].toTensor(), false);
      }},
+    {"aten::index.Tensor",
+     [](const auto& op, const Arguments& args, const Outputs& outputs) {
+       return prepare_index({op}, args, outputs);
+     }},
     {"aten::embedding", &prepare_embedding},
     {"aten::native_layer_norm",
      [](const auto& op, const Arguments& args, const Outputs& outputs) {

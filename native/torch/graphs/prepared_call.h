@@ -75,4 +75,8 @@ Preparation prepare_structured(const c10::OperatorHandle& out, const Operators& 
                                const std::vector<c10::IValue>& args,
                                const std::vector<at::Tensor>& outputs);
 
+// `aten::index.Tensor`.
+Preparation prepare_index(const Operators& operators, const std::vector<c10::IValue>& args,
+                          const std::vector<at::Tensor>& outputs);
+
 }  // namespace bringup::torch_ext::graphs

@@ -40,6 +40,7 @@
 #include <ATen/ops/gelu_native.h>
 #include <ATen/ops/gt_native.h>
 #include <ATen/ops/hardsigmoid_native.h>
+#include <ATen/ops/index_native.h>
 #include <ATen/ops/le_native.h>
 #include <ATen/ops/leaky_relu_backward_native.h>
 #include <ATen/ops/leaky_relu_native.h>
@@ -272,6 +273,44 @@ class StructuredCall<Kernel, std::tuple<Args...>, std::tuple<Params...>> final
   Prepared<Kernel, kCount> prepared_;
 };
 
+// What its meta function finds out ahead is kept beside the iterator.
+class IndexCall final : public PreparedCall {
+ public:
+  IndexCall(const Operators& operators, at::Tensor self, at::Tensor output)
+      : PreparedCall(operators), self_(std::move(self)), prepared_({std::move(output)}) {}
+
+  // False where an index is converted first.
+  bool prepare(const c10::List<std::optional<at::Tensor>>& indices) {
+    std::vector<at::Tensor> walked{self_};
+    for (const std::optional<at::Tensor> index : indices) {
+      if (!index || !index->defined()) continue;
+      if (index->scalar_type() != at::kLong) return false;
+      walked.push_back(*index);
+    }
+    try {
+      const auto ahead = prepared_.meta(self_, at::IOptTensorListRef(indices));
+      sizes_ = ahead.sizes;
+      strides_ = ahead.strides;
+    } catch (const DoesNotFit&) {
+      return false;
+    }
+    prepared_.keep_operands();
+    std::vector<std::pair<at::Tensor, at::Tensor>> converted;
+    return prepared_.works_in(walked, converted) && converted.empty();
+  }
+
+ private:
+  bool run_kernel() override {
+    if (!prepared_.has_operands()) return false;
+    prepared_.impl(self_, sizes_, strides_, prepared_.outputs()[0]);
+    return true;
+  }
+
+  at::Tensor self_;
+  Prepared<at::native::structured_index_out, 1> prepared_;
+  at::DimVector sizes_, strides_;
+};
+
 template <class Function>
 struct ParametersOf;
 template <class Owner, class... Params>
@@ -390,6 +429,13 @@ const std::unordered_map<std::string, PrepareOut> kStructured{
 };
 
 }  // namespace
+
+Preparation prepare_index(const Operators& operators, const std::vector<c10::IValue>& args,
+                          const std::vector<at::Tensor>& outputs) {
+  auto made = std::make_unique<IndexCall>(operators, args[0].toTensor(), outputs.at(0));
+  if (!made->prepare(args[1].toOptionalTensorList())) return {nullptr, kConverts};
+  return {std::move(made)};
+}
 
 Preparation prepare_structured(const c10::OperatorHandle& out, const Operators& operators,
                                const std::vector<c10::IValue>& args,

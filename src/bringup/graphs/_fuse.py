@@ -78,6 +78,7 @@ class Rule:
     result: str = "same"  # "same" as the arguments, "bool", or "moved": bits of an argument
     rounds: bool = True  # whether a number in tensor form is rounded to the type of elements first
     unsure: str = _NAN  # negative when torch's bits depend on where the element is; "" never
+    moves_sign: bool = False  # alone, which a compiler may do elsewhere, where NaN has another one
 
 
 _MACROS = ("FMA", "FABS", "NAN", "ZEROS", "LEAST")  # with an F behind them for float
@@ -92,7 +93,7 @@ RULES: dict[str, Rule] = {
     "div.Tensor": Rule((0, 1), "{a} / {b}", rounds=False),
     "maximum": Rule((0, 1), "{a} > {b} ? {a} : {b}", unsure=_EXTREME),
     "minimum": Rule((0, 1), "{a} < {b} ? {a} : {b}", unsure=_EXTREME),
-    **{name: Rule((0,), text) for name, text in _UNARY.items()},
+    **{name: Rule((0,), text, moves_sign=name != "relu") for name, text in _UNARY.items()},
     "clamp_min": Rule((0,), "{a} < {n} ? {n} : {a}", (1,)),
     "clamp_max": Rule((0,), "{a} > {n} ? {n} : {a}", (1,)),
     "clamp": Rule((0,), "LEAST({a} < {n} ? {n} : {a}, {m})", (1, 2)),
@@ -150,6 +151,17 @@ class Call:
     numbers: tuple[Number, ...]
     result: Tensor
     name: str
+
+    @property
+    def is_sure(self) -> bool:
+        """Return whether an element's bits are the same everywhere: where there is one NaN, or no
+        arithmetic.
+        """
+        tensors = {one for one in self.tensors if isinstance(one, Tensor)}
+        if self.rule.result == "moved":
+            return self.result.dtype in {one.dtype for one in tensors}
+        is_wide = self.result.dtype in ("float32", "float64")
+        return not self.rule.unsure or (len(tensors) == 1 and is_wide and not self.rule.moves_sign)
 
     def group(self) -> Group:
         """Return a new group for such calls."""
@@ -285,11 +297,17 @@ class Group:
         self.writes.add(call.result)
         self.calls.append(call)
 
+    @property
+    def is_sure(self) -> bool:
+        """Return whether torch gives one result."""
+        return all(call.is_sure for call in self.calls)
+
     def why_not(self) -> str:
         """Return why it is no function, or nothing: with many elements one is faster that walks
         through memory less often, and needs no copy of what it overwrites.
         """
-        saves = len(self.calls) >= _MANY_CALLS and not self.reads & self.writes
+        copies = not self.is_sure and self.reads & self.writes
+        saves = len(self.calls) >= _MANY_CALLS and not copies
         return "" if saves or math.prod(self.sizes) <= _FEW_ELEMENTS else _NO_FASTER
 
 
@@ -509,6 +527,8 @@ class Writer:
 
     def _note(self, kind: str, condition: str) -> None:
         """Let the function say that it is not sure where the number is negative."""
+        if self.group.is_sure:
+            return
         flag = "int32_t" if kind == "float" else "int64_t"
         self.unsure.setdefault(flag, [])
         self.inner.append(f"unsure_{flag} |= {condition};")

@@ -83,7 +83,10 @@ def _read(node: int, row: Any) -> Any:
 
 def _device_runs(kernels: Sequence[DeviceWritten], numbers: Sequence[int]) -> list[Any]:
     return [
-        (*one.nodes, one.name, number, list(map(tuple, one.given)), list(one.reads))
+        (
+            *(*one.nodes, one.name, number),
+            *(list(map(tuple, one.given)), list(one.reads), list(one.results)),
+        )
         for one, number in zip(kernels, numbers, strict=True)
     ]
 

@@ -181,6 +181,7 @@ class DeviceWritten:
     is_dense: bool
     given: tuple[Given, ...]
     reads: tuple[tuple[int, int, int], ...]  # node, position, address: as long as they are so
+    results: tuple[int, ...]  # the nodes whose results it writes
 
     def kernel_id(self) -> int:
         """Compile it; raises `BringupError`."""
@@ -226,6 +227,7 @@ class DeviceWriter:
             kind.writer.pointwise(element, values=True),
             *self._given(outs),
             tuple(_reads(calls)),
+            tuple({call.result: call.node for call in calls if call.result in outs}.values()),
         )
 
     def _write_call(self, call: DeviceCall, kind: Kind) -> None:

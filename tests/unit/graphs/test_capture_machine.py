@@ -1,24 +1,28 @@
-"""Captures of every level beside eager, through updates, the switch to functions, and compilers
-that fail: a state machine.
+"""Captures of every level beside eager, through updates, the switch to functions and kernels, and
+compilers, drivers and launches that fail: a state machine.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import ClassVar
+from typing import Any, ClassVar
 from unittest import mock
 
+import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from tests.sweeps.support import sized
+from tests.unit.graphs.test_device_kernels import loaded_kernels
 from torch import Tensor
 
 from bringup import graphs
+from bringup.devices import sim
 from bringup.errors import CompileError
-from bringup.graphs import _fuse_build, _handlers
+from bringup.graphs import _fuse_build, _fuse_device, _handlers
 
 Step = Callable[[Tensor, Tensor, float], Tensor]
 STEPS: dict[str, Step] = {
@@ -43,23 +47,31 @@ class Handler(graphs.GraphOpHandler):
     UPDATE_SPECS: ClassVar = {"add": [("kwarg", "alpha", "alpha"), ("arg", 1, "other")]}
 
 
-def _bits(x: Tensor) -> Tensor:
-    return x.contiguous().view(torch.uint8)
+def _bits(x: Tensor, device: str) -> Tensor:
+    x = x.cpu().contiguous()
+    return (x if device == "cpu" else x.nan_to_num(0.25, 3e38, -3e38)).view(torch.uint8)
 
 
 class Captures(RuleBasedStateMachine):
     """One program at three levels. Of the last one functions are compiled when a rule says so."""
 
-    @initialize(program=st.sampled_from(PROGRAMS), fails=st.booleans(), kept=st.integers(0, 3))
-    def capture(self, program: tuple[str, ...], fails: bool, kept: int) -> None:
-        self.compiler, self.compiled = threading.Event(), _fuse_build.compile_bodies
-        self.fails, self.program, self.alpha = fails, program, 1.0
+    device = "cpu"
+    failures: ClassVar[tuple[str, ...]] = ("", "compiler")
+
+    @initialize(data=st.data(), program=st.sampled_from(PROGRAMS), kept=st.integers(0, 3))
+    def capture(self, data: st.DataObject, program: tuple[str, ...], kept: int) -> None:
+        self.fails = data.draw(st.sampled_from(self.failures))
+        self.compiler, self.program, self.alpha = threading.Event(), program, 1.0
         self.until_teardown = ExitStack()
-        patch = mock.patch.object(_fuse_build, "compile_bodies", self.compile)
-        self.until_teardown.enter_context(patch)
+        for owner, name in (
+            (_fuse_build, "compile_bodies"),
+            (_fuse_device.DeviceWritten, "kernel_id"),
+        ):
+            patch = mock.patch.object(owner, name, self.compiled_later(getattr(owner, name)))
+            self.until_teardown.enter_context(patch)
         self.until_teardown.enter_context(_handlers.handlers_of_block())
         graphs.register_graph_handler("add")(Handler)
-        self.x, self.other = torch.randn(3, 8), torch.randn(3, 8)
+        self.x, self.other = self.random(), self.random()
         self.graphs = [graphs.CapturedGraph(optimize=level) for level in range(3)]
         self.results: list[dict[int, Tensor]] = []
         for graph in self.graphs:
@@ -68,6 +80,9 @@ class Captures(RuleBasedStateMachine):
             self.results.append({i: values[i] for i in {kept, len(program) - 1}})
             del values
 
+    def random(self) -> Tensor:
+        return torch.randn(3, 8).to(self.device)
+
     def run(self) -> list[Tensor]:
         values: list[Tensor] = []
         for step in self.program:
@@ -75,29 +90,39 @@ class Captures(RuleBasedStateMachine):
             values.append(STEPS[step](last, self.other, self.alpha))
         return values
 
-    def compile(self, bodies: list[str]) -> list[int]:
-        assert self.compiler.wait(60)
-        if self.fails:
-            raise CompileError("the compiler fails")
-        return self.compiled(bodies)
+    def compiled_later(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
+        def compile_it(given: Any) -> Any:
+            assert self.compiler.wait(60)
+            if self.fails == "compiler":
+                raise CompileError("the compiler fails")
+            return compiled(given)
+
+        return compile_it
 
     @rule(alpha=st.sampled_from((1.0, 2.0, -0.25, 1e30)))
     def update_a_number(self, alpha: float) -> None:
         self.alpha = alpha
         for graph in self.graphs:
-            graph.update({"**.alpha": alpha})
+            graph.update({"add.*.alpha": alpha})
 
     @rule()
     def update_a_tensor(self) -> None:
-        self.other = torch.randn(3, 8)
+        self.other = self.random()
         for graph in self.graphs:
-            graph.update({"**.other": self.other})
+            graph.update({"add.*.other": self.other})
 
     @precondition(lambda self: not self.compiler.is_set())
-    @rule()
-    def switch(self) -> None:
-        self.compiler.set()
-        assert self.graphs[2].wait_for_functions(60)
+    @rule(races=st.booleans())
+    def switch(self, races: bool) -> None:
+        refuses = "graph_add_values" if self.fails == "driver" else ()
+        with sim.faults(fail=refuses) if refuses else ExitStack():
+            self.compiler.set()
+            if races:
+                self.update_a_number(0.75)
+                self.check(0.5)
+                self.update_a_tensor()
+                self.check(0.5)
+            assert self.graphs[2].wait_for_functions(60)
         levels = {node.level for node in self.graphs[2].levels()}
         assert 2 not in levels if self.fails else max(levels) > 0
 
@@ -113,14 +138,16 @@ class Captures(RuleBasedStateMachine):
         self.check(special)
 
     def check(self, special: float) -> None:
-        self.x.copy_(torch.randn(3, 8))
-        self.x[1, 3] = special
+        fresh = torch.randn(3, 8)
+        fresh[1, 3] = special
+        self.x.copy_(fresh)
         expected = self.run()
         for level, (graph, results) in enumerate(zip(self.graphs, self.results, strict=True)):
             graph.replay()
             for place, result in results.items():
-                same = torch.equal(_bits(result), _bits(expected[place]))
-                assert same, (level, place, self.program[place], result, expected[place])
+                both = (_bits(one, self.device) for one in (result, expected[place]))
+                told = (level, place, self.program[place], result, expected[place])
+                assert torch.equal(*both), told
 
     def teardown(self) -> None:
         self.compiler.set()
@@ -129,10 +156,41 @@ class Captures(RuleBasedStateMachine):
         self.until_teardown.close()
 
 
-TestCaptures = Captures.TestCase
-TestCaptures.settings = settings(
-    max_examples=12,
-    stateful_step_count=15,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
+class DeviceCaptures(Captures):
+    """The same on a device that runs some operators itself, and whose launches may fail."""
+
+    device = "npu"
+    failures = ("", "compiler", "driver")
+
+    @rule(level=st.integers(0, 2), what=st.sampled_from(("graph_launch", "graph_kernel")))
+    def a_launch_fails(self, level: int, what: str) -> None:
+        self.check(0.5)
+        with sim.faults(fail=what) as seen, pytest.raises(RuntimeError, match=what[6:]):
+            self.replay_and_wait(level)
+        assert seen.functions[what].injected == 1
+        self.check(0.5)
+
+    def replay_and_wait(self, level: int) -> None:
+        self.graphs[level].replay()
+        torch.npu.synchronize()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kernels() -> Iterator[None]:
+    with loaded_kernels():
+        yield
+
+
+def _test_case(machine: type[Captures], count: int) -> Any:
+    case = machine.TestCase
+    case.settings = settings(
+        max_examples=count,
+        stateful_step_count=15,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    return case
+
+
+TestCaptures = _test_case(Captures, sized(8, 200))
+TestDeviceCaptures = _test_case(DeviceCaptures, sized(5, 100))

@@ -4,12 +4,16 @@ one kernel of its target.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 import torch
+from tests.forked_python import run_forked
 from tests.unit.graphs.test_fused_runs import fused, levels
 from torch import Tensor
 
@@ -23,8 +27,9 @@ OPERATORS = {f"aten::{name}" for name in (*NAMES, "where.self", "gt.Scalar")}
 EVERYTHING = ("floating", "integral", "bool")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _kernels() -> Iterator[None]:
+@contextmanager
+def loaded_kernels() -> Iterator[None]:
+    """The simulator with kernels of some operators."""
     devices.load_driver("sim")
     table = devices.OperatorTable(
         [
@@ -35,6 +40,12 @@ def _kernels() -> Iterator[None]:
     table.load()
     yield
     table.unload()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kernels() -> Iterator[None]:
+    with loaded_kernels():
+        yield
 
 
 class Numbers(graphs.GraphOpHandler):
@@ -62,7 +73,6 @@ PROGRAMS: dict[str, tuple[int, Callable[[Tensor], Tensor]]] = {
     "a copy first": (1, lambda x: x.clone().mul_(2).add_(x)),
     "broadcast and strided": (1, lambda x: (x[:, :1] + x.t()[:3, :3].t()) * x[::2][:1, 1:2]),
     "two shapes": (2, lambda x: ((x[0] + 1) * 3 + 1) * ((x + x[1]) * 2)[2]),
-    "0-dim": (1, lambda x: x[0, 0] * x[1, 1] + x[0, 0]),
     "shifted in place": (2, lambda x: (x + 1)[:, 1:].add_((x + 1)[:, :-1]) * 2),
 }
 
@@ -219,3 +229,70 @@ def test_a_kernel_that_fails_names_its_operators_and_the_next_replay_is_right() 
     x.fill_(2)
     graph.replay()
     assert result.tolist() == [5.0] * 4
+
+
+def test_verified_replays_find_a_kernel_that_gives_other_bits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("BRINGUP_GRAPH_VERIFY", "2")
+    monkeypatch.setattr(_fuse_device, "_ROUNDED", {"bringup::half": "abs"})
+    x = torch.full((4,), 2.0, device="npu").half()
+    graph, (y, _) = fused(lambda: (y := torch.relu(x * 3 + 1) + x, y.cumsum(0)))
+    assert levels(graph)[:4] == [2] * 4
+    graph.replay()
+    x.fill_(-2)
+    graph.replay()  # is not compared
+    assert y.tolist() == [5.0] * 4
+    with pytest.raises(RuntimeError, match=r"level 2 gave other bits.*in node 0.*aten::mul"):
+        graph.replay()
+    assert y.tolist() == [-2.0] * 4
+
+
+def test_verified_replays_wait_for_all_but_events_and_take_any_nan_for_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("BRINGUP_GRAPH_VERIFY", "1")
+    x, event = torch.ones(3, 4, device="npu"), graphs.ExternalEvent()
+    graph, (y, total) = fused(lambda: (y := torch.relu(x[:, ::2] * 2 + 1), y.cumsum(0)))
+    assert levels(graph).count(2) == 3
+    for special in (float("nan"), -float("nan"), float("inf"), -0.0):
+        x.copy_(torch.randn(3, 4).index_fill_(1, torch.tensor([2]), special))
+        graph.replay()
+        expected = torch.relu(x[:, ::2] * 2 + 1)
+        assert torch.equal(y.cpu().nan_to_num(7), expected.cpu().nan_to_num(7))
+        assert torch.equal(total.cpu().nan_to_num(7), expected.cumsum(0).cpu().nan_to_num(7))
+    waiting = graphs.CapturedGraph(optimize=2)
+    with graphs.capture(waiting):
+        event.wait(torch.npu.current_stream())
+        y = torch.relu(x * 2 + 1)
+    assert waiting.wait_for_functions(60)
+    waiting.replay()  # returns before the event
+    event.record()
+    assert torch.equal(y.cpu().nan_to_num(7), torch.relu(x * 2 + 1).cpu().nan_to_num(7))
+
+
+SECOND = """
+import torch
+from bringup import devices, graphs, jit
+from tests.unit.graphs.test_device_kernels import loaded_kernels
+with loaded_kernels():
+    before = [torch.ones(size, device="npu") for size in range(1, {addresses})]
+    x, graph = torch.ones(3, device="npu"), graphs.CapturedGraph(optimize=2)
+    {freeze}
+    with torch.no_grad(), graphs.capture(graph):
+        y = (x + 1) * x
+    assert graph.wait_for_functions(60)
+    x.fill_(2)
+    graph.replay()
+    assert y.tolist() == [6.0] * 3, y
+    print({{node.level for node in graph.levels()}}, end="")
+"""
+
+
+def test_a_second_process_compiles_nothing(tmp_path: Path) -> None:
+    environment = {**os.environ, "BRINGUP_CACHE_DIR": str(tmp_path)}
+    for addresses, freeze in enumerate(("", "jit.freeze()"), start=1):
+        code = SECOND.format(freeze=freeze, addresses=addresses)
+        done = run_forked(code, environment=environment)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "{2}", done.stderr

@@ -141,6 +141,15 @@ def _values(dtype: torch.dtype) -> Tensor:
     return torch.where(kind < 0.5, some, torch.where(kind < 0.999, wide, picked))
 
 
+def _some_nan(size: int, dtype: torch.dtype) -> Tensor:
+    """Return NaN of every sign and payload, signalling ones, and infinities, among numbers."""
+    whole = torch.int32 if dtype == torch.float32 else torch.int64
+    bits = torch.iinfo(whole)
+    infinity = torch.tensor(float("inf"), dtype=dtype).view(whole)
+    found = torch.randint(bits.min, bits.max, (size,), dtype=whole)
+    return torch.where(torch.rand(size) < 0.3, found | infinity, found).view(dtype)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_operator_gives_the_bits_of_torch(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, sweep_counts: Counter[str]
@@ -167,6 +176,8 @@ def test_every_operator_gives_the_bits_of_torch(
         some = torch.tensor(values, dtype=dtype)
         pair = [some[torch.randint(0, len(values), (size,))] for _ in range(2)]
         functions.compare(*pair, counts)
+    for _ in range(10 if dtype not in HALVES else 0):
+        functions.compare(_some_nan(size, dtype), _some_nan(size, dtype), counts)
     sweep_counts.update(counts)
     for group in functions.groups:
         assert counts[f"{dtype} {group.calls[0].name}"] > len(first) / 2, counts
@@ -205,5 +216,7 @@ def test_every_length_and_layout_gives_the_bits_of_torch(
     counts: Counter[str] = Counter()
     for _ in range(sized(20, 400)):
         functions.compare(torch.randn(65).to(dtype), torch.randn(65).to(dtype), counts)
-    sweep_counts.update(counts)
     assert not [name for name in counts if "unsure" in name]
+    for _ in range(sized(3, 100) if dtype not in HALVES else 0):
+        functions.compare(_some_nan(65, dtype), _some_nan(65, dtype), counts)
+    sweep_counts.update(counts)

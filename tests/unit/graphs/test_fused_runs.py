@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import pytest
 import torch
+from tests.forked_python import run_forked
 from tests.unit.graphs.support import captured
 from torch import Tensor
 
@@ -24,6 +25,7 @@ NAN, INF = float("nan"), float("inf")
 PROGRAMS: dict[str, Callable[[Tensor], Tensor]] = {
     "a chain": lambda x: torch.relu(x) * 0.3 + x,
     "in place": lambda x: (x + 1).mul_(x).add_(x).relu_().clamp_(-1, 2),
+    "numbers in place": lambda x: x.clone().mul_(-2).add_(0.5).relu_().sub_(3).div_(-7).clamp_(-1),
     "a value written twice": lambda x: (x + 0).mul_(x).sub_(x).mul_(2),
     "comparisons": lambda x: torch.where(x > 0, x, -x).maximum(x * 2),
     "half types": lambda x: (x.bfloat16() * 0.1 + 0.1).to(torch.float16) / 3,
@@ -238,6 +240,14 @@ def test_large_tensors_are_shared_among_threads() -> None:
             x[299, 700] = special
             graph.replay()
             assert same_bits(result, torch.relu(x * 1.5 + y).minimum(y) - x)
+        graph, result = fused(lambda: x.mul_(1.5).add_(0.25).relu_())
+        assert levels(graph) == [2] * 3  # in place, and no copy of what was there
+        for special in (1.0, NAN, -NAN):
+            x.copy_(torch.randn(300, 701))
+            x[150, 0] = x[299, 700] = special
+            expected = x.clone().mul_(1.5).add_(0.25).relu_()
+            graph.replay()
+            assert same_bits(result, expected)
     finally:
         torch.set_num_threads(former)
 
@@ -259,14 +269,20 @@ def wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("wrong")
-def test_a_function_that_gives_other_bits_is_not_used() -> None:
+def test_a_function_that_gives_other_bits_is_not_used(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    always = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
     x = X.clone()
     graph, result = fused(lambda: x * 3)
     for _ in range(3):
         graph.replay()
         assert torch.equal(result, x * 3)
         x.add_(1)
+    torch.set_warn_always(always)
     assert "other bits" in graph.levels()[0].reason
+    assert capfd.readouterr().err.count("a generated function gave other bits than torch") == 1
 
 
 @pytest.mark.usefixtures("wrong")
@@ -303,6 +319,7 @@ SECOND = """
 import torch
 from bringup import graphs, jit
 from bringup.jit.lookup import events
+before = [torch.ones(size) for size in range(1, {addresses})]
 x, graph = torch.ones(3), graphs.CapturedGraph(optimize=2)
 {freeze}
 with torch.no_grad(), graphs.capture(graph):
@@ -317,11 +334,10 @@ print([node.level for node in graph.levels()])
 
 def test_a_second_process_compiles_nothing(tmp_path: Any) -> None:
     environment = {**os.environ, "BRINGUP_CACHE_DIR": str(tmp_path)}
-    for freeze, expected in (("jit.freeze()", "[1, 1, 1]"), ("", "[2, 2, 2]"),
-                             ("jit.freeze()", "[2, 2, 2]")):  # fmt: skip
-        code = SECOND.format(freeze=freeze)
-        run = [sys.executable, "-c", code]
-        done = subprocess.run(run, env=environment, capture_output=True, text=True, check=True)
+    runs = (("jit.freeze()", "[1, 1, 1]"), ("", "[2, 2, 2]"), ("jit.freeze()", "[2, 2, 2]"))
+    for addresses, (freeze, expected) in enumerate(runs, start=1):
+        code = SECOND.format(freeze=freeze, addresses=addresses)
+        done = run_forked(code, environment=environment)
         assert done.stdout.strip() == expected, done.stderr
 
 

@@ -40,6 +40,8 @@ LEVEL_1: dict[str, Callable[[Tensor], Tensor]] = {
     "slices to where an index says": lambda x: x.clone().index_copy_(
         0, torch.tensor([2, 0]), x[1:]
     ),
+    "several indices": lambda x: x[torch.tensor([[2], [0]]), torch.tensor([3, -1, 3])],
+    "indices apart": lambda x: x.reshape(2, 3, 2)[torch.tensor([1, -2]), :, torch.tensor([1, 1])],
     "an embedding": lambda x: torch.nn.functional.embedding(torch.tensor([[2], [1]]), x),
     "a mask": lambda x: x.masked_fill(x > 0, -1.5).masked_fill_(x < -2, 7),
     "filled": lambda x: x.clone().fill_(3),
@@ -58,6 +60,7 @@ LEVEL_1: dict[str, Callable[[Tensor], Tensor]] = {
 LEVEL_0: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "a result that is converted": (lambda x: x.clone().mul_(x.double()), "converted"),
     "many indices": (lambda x: x.index_select(1, torch.zeros(30000).long())[:, :4], "shapes"),
+    "short indices": (lambda x: x[torch.tensor([2, 0]).int()], "converted"),
     "random numbers": (torch.rand_like, "no prepared form"),
     "unknown": (lambda x: x.cumprod(0), "no prepared form"),
     "a lazy negation": (lambda x: torch._neg_view(x).clone() + 1, "more than"),
