@@ -1,6 +1,4 @@
-"""What `import torch` calls (`torch.backends`): watch torch.compile's options, load
-`BRINGUP_DRIVER`.
-"""
+"""What `import torch` calls (`torch.backends`): watch torch.compile's options, load the driver."""
 
 from __future__ import annotations
 

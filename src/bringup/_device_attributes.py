@@ -10,17 +10,14 @@ if TYPE_CHECKING:
 
 
 GRAPHS = {
-    "ExternalEvent": "ExternalEvent",
-    "NPUGraph": "CapturedGraph",
-    "graph": "capture",
-    "graph_pool_handle": "graph_pool_handle",
-    "graph_task_group_begin": "graph_task_group_begin",
+    "ExternalEvent": "ExternalEvent", "NPUGraph": "CapturedGraph", "graph": "capture",
+    "graph_pool_handle": "graph_pool_handle", "graph_task_group_begin": "graph_task_group_begin",
     "graph_task_group_end": "graph_task_group_end",
     "graph_task_update_begin": "graph_task_update_begin",
     "graph_task_update_end": "graph_task_update_end",
     "is_current_stream_capturing": "is_current_stream_capturing",
     "make_graphed_callables": "make_graphed_callables",
-}
+}  # fmt: skip
 """What torch_npu calls captured graphs by, and the name in `bringup.graphs`."""
 
 _factories: dict[str, Callable[[], object]] = {}

@@ -79,9 +79,7 @@ class MissingCompilerError(CompileError):
 
 
 class TargetError(BringupError, RuntimeError):
-    """A kernel's binary cannot be loaded into this process: it was built for another machine, or
-    this one lacks what it needs.
-    """
+    """A kernel's binary cannot be loaded into this process: it was built for another machine."""
 
 
 class MissingKernelError(BringupError, RuntimeError):

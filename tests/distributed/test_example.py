@@ -1,4 +1,6 @@
-"""The example that trains under torchrun: a worker that is killed costs little."""
+"""The example that trains under torchrun: a worker that is killed costs little, and another number
+of processes goes on.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,8 @@ STEP = re.compile(r"step (\d+): ([0-9.]+)")
 
 
 def test_a_killed_worker_costs_the_steps_since_the_checkpoint(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node", "2", "--max-restarts", "1", str(PROGRAM)]
-    command += ["--folder", str(tmp_path), "--steps", "9", "--every", "4"]
+    command = _command(tmp_path, "--nproc-per-node=2", "--max-restarts=1")
+    command += ["--steps", "9", "--every", "4"]
     losses: dict[int, list[str]] = {}
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -37,6 +38,15 @@ def test_a_killed_worker_costs_the_steps_since_the_checkpoint(tmp_path: Path) ->
     again = [step for step, told in losses.items() if len(told) == 2]
     assert again[0] == 5  # the first after the checkpoint
     assert all(len(set(told)) == 1 for told in losses.values()), losses
+
+    command = [*_command(tmp_path, "--nproc-per-node=1"), "--steps", "10"]
+    alone = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert [found[1] for found in STEP.finditer(alone)] == ["10"]
+
+
+def _command(folder: Path, *options: str) -> list[str]:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", *options]
+    return [*torchrun, str(PROGRAM), "--folder", str(folder)]
 
 
 def _workers(parent: int) -> list[int]:

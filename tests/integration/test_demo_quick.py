@@ -121,7 +121,7 @@ def test_own_text_is_embedded_on_cpu_alone(with_one_layer: str) -> None:
 
 
 @needs_model
-def test_npu_that_somebody_else_owns_fails_alone_and_the_table_for_cpu_is_shown(
+def test_gates_that_do_not_hold_and_an_npu_of_somebody_else_fail_a_demo_that_shows_the_rest(
     with_one_layer: str,
 ) -> None:
     program = with_one_layer + (
@@ -130,7 +130,11 @@ def test_npu_that_somebody_else_owns_fails_alone_and_the_table_for_cpu_is_shown(
         "module = types.SimpleNamespace(is_available=lambda: False)\n"
         "torch._register_device_module('other', module)\n"
         "from bringup import cli\n"
-        "sys.exit(cli.main(['demo', '--quick', '--text', 'One sentence.']))"
+        "from bringup.cli.demo import gates, modes\n"
+        "gates.COSINE_BOUND = 1.5\n"
+        "modes.padding_influence = lambda *_: float('nan')\n"
+        "long = 'word ' * 600\n"
+        "sys.exit(cli.main(['demo', '--quick', '--text', f'One.\\n{long}']))"
     )
     done = forked(program)
     assert done.returncode == 1, done.stderr
@@ -138,23 +142,6 @@ def test_npu_that_somebody_else_owns_fails_alone_and_the_table_for_cpu_is_shown(
     assert "fused+captured short" in printed
     assert "on cpu, one sentence at a time" in printed
     assert "FAILED: npu: DriverError" in printed
-
-
-@needs_model
-def test_gates_that_do_not_hold_fail_the_demo_and_a_cut_sentence_is_noted(
-    with_one_layer: str,
-) -> None:
-    program = with_one_layer + (
-        "from bringup import cli\n"
-        "from bringup.cli.demo import gates, modes\n"
-        "gates.COSINE_BOUND = 1.5\n"
-        "modes.padding_influence = lambda *_: float('nan')\n"
-        "long = 'word ' * 600\n"
-        "sys.exit(cli.main(['demo', '--quick', '--device', 'cpu', '--text', f'One.\\n{long}']))"
-    )
-    done = forked(program)
-    assert done.returncode == 1, done.stderr
-    printed = " ".join(done.stdout.split())
     assert "FAILED: fused on cpu: other tokens in the padded rows" in printed
     assert "FAILED: fused+captured on cpu, long sentences: cosine" in printed
     assert "1 of 2 sentences were cut to 512 tokens." in printed

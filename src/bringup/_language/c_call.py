@@ -46,12 +46,9 @@ CTYPES: Mapping[str, CType] = {
     "bool": CType("bool", ValueKind.INT, (0, 1)),
 }
 _C_TYPE = {
-    ValueKind.INT: "int64_t",
-    ValueKind.BOOL: "int64_t",
-    ValueKind.FLOAT64: "double",
-    ValueKind.FLOAT32: "float",
-    ValueKind.TEXT: "const char*",
-}
+    ValueKind.INT: "int64_t", ValueKind.BOOL: "int64_t", ValueKind.FLOAT64: "double",
+    ValueKind.FLOAT32: "float", ValueKind.TEXT: "const char*",
+}  # fmt: skip
 _POINTERS = {
     "Tensor": Opcode.DATA,
     "int[]": Opcode.LIST_DATA,

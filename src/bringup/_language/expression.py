@@ -45,17 +45,14 @@ class Instruction(NamedTuple):
 
 # What is true is 1. Both sides are evaluated: `n != 0 and 4 // n > 1` divides by zero, as natively.
 _OPERATORS: Mapping[Opcode, Callable[[Any, Any], Any]] = {
-    Opcode.ADD: operator.add,
-    Opcode.SUBTRACT: operator.sub,
-    Opcode.MULTIPLY: operator.mul,
-    Opcode.FLOOR_DIVIDE: operator.floordiv,
-    Opcode.MODULO: operator.mod,
+    Opcode.ADD: operator.add, Opcode.SUBTRACT: operator.sub, Opcode.MULTIPLY: operator.mul,
+    Opcode.FLOOR_DIVIDE: operator.floordiv, Opcode.MODULO: operator.mod,
     Opcode.LESS: lambda left, right: int(bool(left < right)),
     Opcode.EQUAL: lambda left, right: int(bool(left == right)),
     Opcode.MINIMUM: lambda left, right: left if left < right else right,
     Opcode.AND: lambda left, right: int(bool(left) and bool(right)),
     Opcode.OR: lambda left, right: int(bool(left) or bool(right)),
-}
+}  # fmt: skip
 _OF_LISTS = (Opcode.ELEMENT, Opcode.ITEM_DATA, Opcode.ITEM_NUMEL)
 _DEFAULTED = (Opcode.SIZE_OR, Opcode.STRIDE_OR)
 _AS_GIVEN = (Opcode.FLOAT, Opcode.STRING, Opcode.TENSOR)

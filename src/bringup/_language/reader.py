@@ -19,35 +19,23 @@ _GRAMMAR = (
     "+ - * // %, min(), comparisons, and, or, not and ()"
 )
 _BINARY: Mapping[type[ast.operator], Opcode] = {
-    ast.Add: Opcode.ADD,
-    ast.Sub: Opcode.SUBTRACT,
-    ast.Mult: Opcode.MULTIPLY,
-    ast.FloorDiv: Opcode.FLOOR_DIVIDE,
-    ast.Mod: Opcode.MODULO,
-}
+    ast.Add: Opcode.ADD, ast.Sub: Opcode.SUBTRACT, ast.Mult: Opcode.MULTIPLY,
+    ast.FloorDiv: Opcode.FLOOR_DIVIDE, ast.Mod: Opcode.MODULO,
+}  # fmt: skip
 # Each comparison by LESS and EQUAL: the opcode, whether the sides change places, whether the
 # answer is turned around.
 _COMPARISONS: Mapping[type[ast.cmpop], tuple[Opcode, bool, bool]] = {
-    ast.Lt: (Opcode.LESS, False, False),
-    ast.Gt: (Opcode.LESS, True, False),
-    ast.GtE: (Opcode.LESS, False, True),
-    ast.LtE: (Opcode.LESS, True, True),
-    ast.Eq: (Opcode.EQUAL, False, False),
-    ast.NotEq: (Opcode.EQUAL, False, True),
-}
+    ast.Lt: (Opcode.LESS, False, False), ast.Gt: (Opcode.LESS, True, False),
+    ast.GtE: (Opcode.LESS, False, True), ast.LtE: (Opcode.LESS, True, True),
+    ast.Eq: (Opcode.EQUAL, False, False), ast.NotEq: (Opcode.EQUAL, False, True),
+}  # fmt: skip
 # Names of functions and methods: the opcode, and whether a dimension is named.
 _READS: Mapping[str, tuple[Opcode, bool]] = {
-    "size": (Opcode.SIZE, True),
-    "stride": (Opcode.STRIDE, True),
-    "numel": (Opcode.NUMEL, False),
-    "ndim": (Opcode.NDIM, False),
-    "dim": (Opcode.NDIM, False),
-    "len": (Opcode.LENGTH, False),
-    "has": (Opcode.HAS, False),
-    "dtype": (Opcode.DTYPE, False),
-    "dtype_code": (Opcode.DTYPE_CODE, False),
-    "dtype_bits": (Opcode.DTYPE_BITS, False),
-}
+    "size": (Opcode.SIZE, True), "stride": (Opcode.STRIDE, True), "numel": (Opcode.NUMEL, False),
+    "ndim": (Opcode.NDIM, False), "dim": (Opcode.NDIM, False), "len": (Opcode.LENGTH, False),
+    "has": (Opcode.HAS, False), "dtype": (Opcode.DTYPE, False),
+    "dtype_code": (Opcode.DTYPE_CODE, False), "dtype_bits": (Opcode.DTYPE_BITS, False),
+}  # fmt: skip
 _ALONG = {Opcode.SIZE: Opcode.SIZE_ALONG, Opcode.STRIDE: Opcode.STRIDE_ALONG}
 _DEFAULTED = {Opcode.SIZE: Opcode.SIZE_OR, Opcode.STRIDE: Opcode.STRIDE_OR}
 _METHODS = ("size", "stride", "numel", "dim")

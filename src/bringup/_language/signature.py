@@ -17,18 +17,11 @@ ArgumentType = Literal[
 # The C type of a dtype, as a kernel that includes bringup/kernel.h names it.
 C_TYPES: Mapping[str, str] = MappingProxyType(
     {
-        "float64": "double",
-        "float32": "float",
-        "float16": "bringup::half",
-        "bfloat16": "bringup::bfloat16",
-        "int64": "int64_t",
-        "int32": "int32_t",
-        "int16": "int16_t",
-        "int8": "int8_t",
-        "uint8": "uint8_t",
-        "bool": "bool",
+        "float64": "double", "float32": "float", "float16": "bringup::half",
+        "bfloat16": "bringup::bfloat16", "int64": "int64_t", "int32": "int32_t", "int16": "int16_t",
+        "int8": "int8_t", "uint8": "uint8_t", "bool": "bool",
     }
-)
+)  # fmt: skip
 # torch's dtypes in the order of its numbers (c10/core/ScalarType.h).
 SCALAR_TYPES = (
     "uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool "
@@ -100,9 +93,7 @@ def c_type(dtype: object) -> str:
 
 
 def dtype_number(dtype: object, which: str) -> int:
-    """Return torch's number (`"dtype"`), DLPack's code or bits (`"dtype_code"`, `"dtype_bits"`), or
-    -1.
-    """
+    """Return torch's number (`dtype`), DLPack's code, bits (`dtype_code`, `dtype_bits`), or -1."""
     numbers = _NUMBERS.get(dtype_name(dtype), (-1, -1, -1))
     return numbers[("dtype", "dtype_code", "dtype_bits").index(which)]
 

@@ -115,9 +115,7 @@ def missing_core(folder: Path) -> str:
 
 
 def damage(package_folder: Path, names: tuple[str, ...] = ("",)) -> Iterator[str]:
-    """Yield what is wrong with each native file of the package whose name begins with one of
-    `names`.
-    """
+    """Yield what is wrong with each native file of the package that begins with one of `names`."""
     for folder in (package_folder, *sorted(package_folder.glob("torch-*"))):
         try:
             listed = _manifest.read(folder)

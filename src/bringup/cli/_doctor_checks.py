@@ -220,20 +220,14 @@ def _demo() -> Iterator[Finding]:
 
 
 CHECKS: dict[str, tuple[Callable[[], Iterator[Finding]], str]] = {
-    "python": (_python, ""),
-    "torch": (_torch, GET_TORCH),
-    "bringup": (_bringup, _REINSTALL),
+    "python": (_python, ""), "torch": (_torch, GET_TORCH), "bringup": (_bringup, _REINSTALL),
     "native files": (_native_files, _REINSTALL),
     "native torch library": (_torch_library, _REINSTALL),
-    "compiler": (_compiler, "apt-get install g++"),
-    "driver": (_driver, "unset BRINGUP_DRIVER"),
-    "cache": (_cache, ""),
-    "settings": (_settings, ""),
-    "drivers": (_drivers, ""),
-    "plugins": (_plugins, ""),
-    "operators": (_operators, ""),
+    "compiler": (_compiler, "apt-get install g++"), "driver": (_driver, "unset BRINGUP_DRIVER"),
+    "cache": (_cache, ""), "settings": (_settings, ""), "drivers": (_drivers, ""),
+    "plugins": (_plugins, ""), "operators": (_operators, ""),
     "demo": (_demo, "pip install transformers tokenizers safetensors"),
-}
+}  # fmt: skip
 
 
 def run_checks() -> list[Finding]:

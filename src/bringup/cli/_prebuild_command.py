@@ -26,9 +26,7 @@ def prebuild(
     executor: ExecutorAddress = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Build every kernel of the files that the cache does not have. Exit code 0: all are there,
-    1: one could not be built.
-    """
+    """Build all kernels of the files that the cache lacks. Exit code 1: one could not be built."""
     from bringup import jit
 
     specs = jit.load_specs(*files)

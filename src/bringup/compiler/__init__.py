@@ -45,22 +45,14 @@ __all__ = [
 _names = lazily(
     __name__,
     {
-        "apply": "apply_passes",
-        "aten": "AtenDialect",
-        "backend": "dynamo_backend",
-        "bisection": "Bisection Culprit bisect",
-        "buckets": "bucket_for bucket_ladder",
-        "captured_calls": "CaptureReport captures",
-        "served_models": "FrozenReport frozen_models",
-        "inductor.hooks": "InductorPass inductor_hooks",
-        "mining": "mine",
-        "file_compilation": "compile_file",
-        "options": "CompileOptions",
-        "replacement": "register_replacement",
-        "pass_runs": "last_report",
-        "trace": "trace_pattern",
+        "apply": "apply_passes", "aten": "AtenDialect", "backend": "dynamo_backend",
+        "bisection": "Bisection Culprit bisect", "buckets": "bucket_for bucket_ladder",
+        "captured_calls": "CaptureReport captures", "served_models": "FrozenReport frozen_models",
+        "inductor.hooks": "InductorPass inductor_hooks", "mining": "mine",
+        "file_compilation": "compile_file", "options": "CompileOptions",
+        "replacement": "register_replacement", "pass_runs": "last_report", "trace": "trace_pattern",
     },
-)
+)  # fmt: skip
 
 
 if not TYPE_CHECKING:

@@ -19,12 +19,9 @@ from bringup.passes import EventKind, PassEvent, PassStatus, Rewrite
 FREEZING, PASSES, NARROW = "freezing", "passes", "narrow weights"
 CAPTURE, INDUCTOR = "capture", "inductor"
 _OFF: Mapping[str, Mapping[str, object]] = {
-    FREEZING: {"freeze": False},
-    PASSES: {"passes": []},
-    NARROW: {"weights": "float32"},
-    CAPTURE: {"capture": False, "buckets": None},
-    INDUCTOR: {"inner": "eager"},
-}
+    FREEZING: {"freeze": False}, PASSES: {"passes": []}, NARROW: {"weights": "float32"},
+    CAPTURE: {"capture": False, "buckets": None}, INDUCTOR: {"inner": "eager"},
+}  # fmt: skip
 _SWITCHES = {
     FREEZING: 'options={"freeze": False} or BRINGUP_FREEZE=0',
     PASSES: 'options={"passes": []}',

@@ -45,9 +45,7 @@ def as_traced_or_eagerly(
     written: set[int],
     name: str,
 ) -> Callable[..., Any]:
-    """Return `compiled` for calls whose arguments, `written` at some positions, overlap as the
-    `traced` ones, `eager` for others.
-    """
+    """Return `compiled` where arguments overlap as the `traced` ones did, else `eager`."""
     tensors = [index for index, item in enumerate(traced) if isinstance(item, torch.Tensor)]
     if not written or len(tensors) < 2 or not has_torch_library():
         return compiled

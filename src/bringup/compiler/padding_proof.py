@@ -372,21 +372,14 @@ def _hold(environment: Any, length: Any, values: Mapping[Any, int]) -> bool:
 
 
 _RULES: Mapping[str, Callable[[_Proof, fx.Node], bool]] = {
-    "aten::mm": _Proof._product,
-    "aten::addmm": _Proof._product,
-    "aten::bmm": _Proof._product,
-    "aten::native_layer_norm": _Proof._norm,
-    "aten::embedding": _Proof._looked_up,
-    "aten::gather": _Proof._looked_up,
-    "aten::slice": _Proof._slice,
-    "aten::select": _Proof._select,
-    "aten::cat": _Proof._joined,
-    "aten::cumsum": _Proof._prefix,
-    "aten::unbind": _Proof._other_dimension,
-    "aten::split": _Proof._other_dimension,
+    "aten::mm": _Proof._product, "aten::addmm": _Proof._product, "aten::bmm": _Proof._product,
+    "aten::native_layer_norm": _Proof._norm, "aten::embedding": _Proof._looked_up,
+    "aten::gather": _Proof._looked_up, "aten::slice": _Proof._slice, "aten::select": _Proof._select,
+    "aten::cat": _Proof._joined, "aten::cumsum": _Proof._prefix,
+    "aten::unbind": _Proof._other_dimension, "aten::split": _Proof._other_dimension,
     "aten::split_with_sizes": _Proof._other_dimension,
     **dict.fromkeys(_REDUCTIONS, _Proof._other_dimension),
-}
+}  # fmt: skip
 
 
 def _sequences(node: fx.Node) -> tuple[list[fx.Node], int]:

@@ -12,13 +12,9 @@ from bringup import ir
 from bringup._differences import gap, magnitude
 
 _TOLERANCE = {
-    torch.float64: 1e-9,
-    torch.float32: 1e-4,
-    torch.float16: 1e-2,
-    torch.bfloat16: 4e-2,
-    torch.complex64: 1e-4,
-    torch.complex128: 1e-9,
-}
+    torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 4e-2,
+    torch.complex64: 1e-4, torch.complex128: 1e-9,
+}  # fmt: skip
 
 
 def sample(meta: object, seed: int, draw: int) -> object:

@@ -90,9 +90,7 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        """Return whether nothing failed, nothing is wrong on equal inputs, no NaN or infinity is on
-        one side only, and the results are near.
-        """
+        """Return whether nothing failed or is wrong on equal inputs, and the results are near."""
         seen = self.watched
         return not (self.failure or seen.differences or seen.first_nonfinite or self.far)
 

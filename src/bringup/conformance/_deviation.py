@@ -17,13 +17,9 @@ from torch import Tensor
 from bringup._differences import as_strided_on_host
 
 _TOLERANCES = {
-    torch.float64: 1e-11,
-    torch.float32: 1e-5,
-    torch.float16: 2e-3,
-    torch.bfloat16: 1.6e-2,
-    torch.float8_e4m3fn: 0.125,
-    torch.float8_e5m2: 0.25,
-}
+    torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2,
+    torch.float8_e4m3fn: 0.125, torch.float8_e5m2: 0.25,
+}  # fmt: skip
 
 
 def tolerance_of(dtype: torch.dtype) -> float:

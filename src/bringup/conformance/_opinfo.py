@@ -115,9 +115,7 @@ def sweep(
     samples: int = SAMPLES,
     watch: Watch | None = None,
 ) -> Iterator[Failure]:
-    """Yield the samples of one operator that fail, backward too in float32; `counts` gets
-    "samples", "backwards" and "not strided".
-    """
+    """Yield the samples of one operator that fail, backward too in float32, and count them."""
     torch.manual_seed(0)
     backward = dtype is torch.float32 and op.supports_autograd
     backward = backward and dtype in op.supported_backward_dtypes("cpu")

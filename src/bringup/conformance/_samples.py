@@ -19,13 +19,9 @@ from bringup._differences import not_close
 # Of one result. The fallback computes with the CPU's own kernels, but a backward may take another
 # path to them (a decomposition, another order of sums).
 TOLERANCES = {
-    torch.float32: (1.3e-6, 1e-5),
-    torch.float64: (1e-7, 1e-7),
-    torch.float16: (1e-3, 1e-5),
-    torch.bfloat16: (1.6e-2, 1e-5),
-    torch.complex64: (1.3e-6, 1e-5),
-    torch.complex32: (1e-3, 1e-5),
-}
+    torch.float32: (1.3e-6, 1e-5), torch.float64: (1e-7, 1e-7), torch.float16: (1e-3, 1e-5),
+    torch.bfloat16: (1.6e-2, 1e-5), torch.complex64: (1.3e-6, 1e-5), torch.complex32: (1e-3, 1e-5),
+}  # fmt: skip
 
 
 def tensors(value: object) -> Iterator[Tensor]:

@@ -17,12 +17,9 @@ from bringup.devices._dispatch import (
 from bringup.errors import DeviceError, first_line
 
 _PREFIXES = {
-    "None": "",
-    "torch.strided": "",
-    "torch.jagged": "",
-    "torch.sparse_coo": "Sparse",
+    "None": "", "torch.strided": "", "torch.jagged": "", "torch.sparse_coo": "Sparse",
     "torch._mkldnn": "Mkldnn",
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

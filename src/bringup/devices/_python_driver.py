@@ -1,6 +1,4 @@
-"""A driver written in Python by ctypes callbacks, for first steps: `load_driver(MyDriver())`. A
-call costs microseconds, and the GIL.
-"""
+"""A driver written in Python, for first steps: `load_driver(MyDriver())`. Calls hold the GIL."""
 
 from __future__ import annotations
 

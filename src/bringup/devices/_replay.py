@@ -409,16 +409,12 @@ class Replay:
 
 
 _SPECIAL: dict[str, Callable[[Replay, Call], dict[str, Any]]] = {
-    "copy_async": Replay._ends_of_copy,
-    "copy_2d_async": Replay._ends_of_copy,
-    "fill_wide_async": Replay._pattern_of,
-    "graph_add_copy": Replay._ends_of_graph_copy,
-    "graph_add_host_func": Replay._host_function_of,
-    "host_func": Replay._host_function_of,
-    "host_register": Replay._host_memory_of,
-    "module_load_data": Replay._module_of,
+    "copy_async": Replay._ends_of_copy, "copy_2d_async": Replay._ends_of_copy,
+    "fill_wide_async": Replay._pattern_of, "graph_add_copy": Replay._ends_of_graph_copy,
+    "graph_add_host_func": Replay._host_function_of, "host_func": Replay._host_function_of,
+    "host_register": Replay._host_memory_of, "module_load_data": Replay._module_of,
     "profiler_read": Replay._records_of,
-}
+}  # fmt: skip
 
 
 def _rows(given: dict[str, Any], pitch: str) -> _Rows:

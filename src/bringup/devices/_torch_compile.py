@@ -11,6 +11,11 @@ import torch
 from bringup._after_import import after_import
 from bringup._device_attributes import register_code_generator
 
+_SHARED = (
+    "current_device set_device device_count is_available stream current_stream set_stream "
+    "synchronize memory_allocated device"
+)
+
 
 def register_for_compilers(name: str, module: Any) -> None:
     """Tell Dynamo and Inductor of the device and its `module` once they are imported by others."""
@@ -45,21 +50,7 @@ def _interface(base: Any, name: str, module: Any) -> Any:
         )
 
     functions: dict[str, Any] = {
-        **{
-            function: getattr(module, function)
-            for function in (
-                "current_device",
-                "set_device",
-                "device_count",
-                "is_available",
-                "stream",
-                "current_stream",
-                "set_stream",
-                "synchronize",
-                "memory_allocated",
-                "device",
-            )
-        },
+        **{function: getattr(module, function) for function in _SHARED.split()},
         "exchange_device": exchange_device,
         "maybe_exchange_device": exchange_device,
         "_set_stream_by_id": set_stream_by_id,

@@ -55,9 +55,7 @@ class InjectedFaults:
 
     @property
     def functions(self) -> Mapping[str, FaultCount]:
-        """By name, each function of `driver.h` that was called; `graph_kernel` counts the kernels
-        that captured graphs ran.
-        """
+        """Calls of each function of `driver.h`; `graph_kernel`: kernels of captured graphs."""
         return self._read()
 
     @property

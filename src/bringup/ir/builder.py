@@ -238,9 +238,7 @@ class GraphBuilder:
         return TensorHolder(self, self._live().add_constant(payload, name=name, before=before))
 
     def create_scalar(self, value: complex, dtype: str | None = None) -> TensorHolder:
-        """Return a constant without dimensions, of a number; `dtype` as in `create_constant`.
-        Raises `TypeError` when `value` is none.
-        """
+        """Return a constant without dimensions. Raises `TypeError` when `value` is no number."""
         if not isinstance(value, (bool, int, float, complex)):
             raise TypeError(f"a scalar is made from a number, got {value!r}")
         return self.create_constant(value, dtype)
@@ -381,9 +379,7 @@ class GraphBuilder:
         return (node,)
 
     def one_of(self, alternatives: Sequence[object], name: str = "") -> TensorHolder:
-        """Return, in a pattern, any one of `alternatives` (holders or host arguments); reports call
-        it `name`.
-        """
+        """Return, in a pattern, any of `alternatives` (holders, arguments), called `name`."""
         graph = self._live()
         arguments = tuple([self._held(argument) for argument in alternatives])
         node = graph.insert_call(Operator(ONE_OF), arguments, before=self._before, output_count=1)

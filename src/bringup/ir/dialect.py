@@ -111,9 +111,7 @@ class Dialect(ABC):
         """
 
     def meta_of(self, desc: TensorDesc) -> object:
-        """Return the meta of a tensor like `desc`, the opposite of `describe`, or raise
-        `PassError`.
-        """
+        """Return the meta of a tensor like `desc`, undoing `describe`, or raise `PassError`."""
         return desc
 
     def describe(self, meta: object) -> TensorDesc | None:
@@ -159,9 +157,7 @@ class Dialect(ABC):
         """Return the meta of a constant that holds `payload`; `TypeError` for another form."""
 
     def constant_of(self, data: ConstantData) -> object:
-        """Return a payload with these `data`, the opposite of `constant_data`, or raise
-        `PassError`.
-        """
+        """Return a payload with these `data`, inverse to `constant_data`, or raise `PassError`."""
         return data
 
     def constant_data(self, payload: object) -> ConstantData | None:

@@ -58,9 +58,7 @@ class Graph(GraphTree):
 
     @classmethod
     def of_core(cls, core: GraphCore, name: str, dialect: Dialect) -> Graph:
-        """Return the face of a graph of a C++ program, which `core` holds, with `name` and
-        `dialect`.
-        """
+        """Return the face of a C++ program's graph, held by `core`, with `name` and `dialect`."""
         graph = cls.__new__(cls)
         graph._begin(core, name, dialect)
         return graph

@@ -146,9 +146,7 @@ class Node(NodeBase):
         return self.argument(name)
 
     def set_attr(self, name: str, value: object) -> None:
-        """Make `value` the argument of the schema's parameter `name`; another name is kept with the
-        node. Undone with the transaction.
-        """
+        """Make `value` the argument of the parameter `name`, or keep it with the node."""
         graph = self.graph
         if any(parameter.name == name for parameter in self.operator.parameters):
             graph.set_argument(self, name, value)

@@ -19,15 +19,11 @@ _WIDTH = f"panels.shape[0] * {PANEL} - padding"
 _IN_WORD = {torch.float32: 1, torch.float64: 1, torch.bfloat16: 2, torch.uint8: 4}
 _PANELS = (
     ops.shape(
-        "panels",
-        "panels.shape[0]",
-        "(x.shape[1] + panels.shape[3] - 1) // panels.shape[3]",
-        str(PANEL),
-        "panels.shape[3]",
+        "panels", "panels.shape[0]", "(x.shape[1] + panels.shape[3] - 1) // panels.shape[3]",
+        str(PANEL), "panels.shape[3]",
     ),
-    ops.shape("x", "x.shape[0]", "x.shape[1]"),
-    ops.shape("bias", _WIDTH),
-)
+    ops.shape("x", "x.shape[0]", "x.shape[1]"), ops.shape("bias", _WIDTH),
+)  # fmt: skip
 _BYTES = (
     ops.dtype("x", torch.float32),
     ops.dtype("panels", torch.uint8),
@@ -54,15 +50,10 @@ def _operator(
 
 
 packed_linear = _operator(
-    "packed_linear",
-    "Tensor x, Tensor panels",
-    ops.dtype("x", *_FLOATS),
-    ops.dtype("panels", *_FLOATS, torch.bfloat16),
-    ops.same_dtype("x", "bias"),
-    *_PANELS,
-    SCALAR="x",
-    WEIGHT="panels",
-)
+    "packed_linear", "Tensor x, Tensor panels", ops.dtype("x", *_FLOATS),
+    ops.dtype("panels", *_FLOATS, torch.bfloat16), ops.same_dtype("x", "bias"), *_PANELS,
+    SCALAR="x", WEIGHT="panels",
+)  # fmt: skip
 packed_linear_int8 = _operator(
     "packed_linear_int8", "Tensor x, Tensor panels, Tensor scales", *_BYTES
 )

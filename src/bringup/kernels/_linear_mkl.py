@@ -23,19 +23,14 @@ _ORIGIN = 4 * 8  # bytes behind the packed weight: address, rows, columns, depth
 
 mkl_linear = ops.kernel_op(
     "bringup::mkl_linear(Tensor x, Tensor packed, Tensor? bias, int columns, "
-    "str activation='none') -> Tensor",
-    source=kernel_source("mkl_linear", "host"),
-    flags=UNROLLED,
+    "str activation='none') -> Tensor", source=kernel_source("mkl_linear", "host"), flags=UNROLLED,
     outputs=ops.empty("x.shape[0]", "columns", dtype="x"),
     checks=(
-        ops.dtype("x", torch.float32),
-        ops.dtype("packed", torch.uint8),
-        ops.same_dtype("x", "bias"),
-        ops.shape("x", "x.shape[0]", "x.shape[1]"),
-        ops.shape("packed", "packed.shape[0]"),
-        ops.shape("bias", "columns"),
+        ops.dtype("x", torch.float32), ops.dtype("packed", torch.uint8),
+        ops.same_dtype("x", "bias"), ops.shape("x", "x.shape[0]", "x.shape[1]"),
+        ops.shape("packed", "packed.shape[0]"), ops.shape("bias", "columns"),
     ),
-)
+)  # fmt: skip
 mkl_linear.__doc__ = f"{mkl_linear.schema}\n\n" + inspect.cleandoc(
     """activation(x times a frozen weight as MKL packs it, plus bias). The product has the bits that
     MKL gives it, which may differ with the number of rows and of threads.

@@ -92,13 +92,10 @@ _basic_matmul = _operator(
     _template(
         "matmul",
         f"{_POINTERS}, {_SIZES}, ndim(a), size(a,0), size(a,1), {_strides('a', 2)}, "
-        f"ndim(b), size(b,0), size(b,1), {_strides('b', 2)}",
-        tiles=_TILES,
+        f"ndim(b), size(b,0), size(b,1), {_strides('b', 2)}", tiles=_TILES,
     ),
-    _MATRIX_OUT,
-    *_MATRIX_PAIR,
-    _OUT_DTYPE,
-)
+    _MATRIX_OUT, *_MATRIX_PAIR, _OUT_DTYPE,
+)  # fmt: skip
 
 _nz_matmul = _operator(
     "nz_matmul(Tensor a, Tensor b, int m, int n, int k, ScalarType? out_dtype=None) -> Tensor",
@@ -134,34 +131,25 @@ _matmul_bias_activation = _operator(
     "matmul_bias_activation(Tensor a, Tensor b, Tensor? bias=None, str activation='none', "
     "ScalarType? out_dtype=None) -> Tensor",
     _template(
-        "matmul_bias_activation",
-        f"{_POINTERS}, ptr(bias), {_SIZES}, {_MATRIX_STRIDES}",
+        "matmul_bias_activation", f"{_POINTERS}, ptr(bias), {_SIZES}, {_MATRIX_STRIDES}",
         dtypes={**_ELEMENTS, "ELEMENT_BIAS": "bias"},
-        choices={"ACTIVATION": ("activation", *ACTIVATIONS)},
-        tiles=_TILES,
+        choices={"ACTIVATION": ("activation", *ACTIVATIONS)}, tiles=_TILES,
     ),
-    _MATRIX_OUT,
-    *_MATRIX_PAIR,
-    ops.dtype("bias", *_FLOATS),
-    ops.shape("bias", "b.shape[1]"),
+    _MATRIX_OUT, *_MATRIX_PAIR, ops.dtype("bias", *_FLOATS), ops.shape("bias", "b.shape[1]"),
     _OUT_DTYPE,
-)
+)  # fmt: skip
 
 _gemm = _operator(
     "gemm(Tensor a, Tensor b, Tensor? c=None, float alpha=1.0, float beta=1.0, "
     "ScalarType? out_dtype=None) -> Tensor",
     _template(
-        "gemm",
-        f"{_POINTERS}, ptr(c), {_SIZES}, {_MATRIX_STRIDES}, alpha, beta",
+        "gemm", f"{_POINTERS}, ptr(c), {_SIZES}, {_MATRIX_STRIDES}, alpha, beta",
         dtypes={"ELEMENT_A": "a", "ELEMENT_B": "b", "ELEMENT_C": "c", "ELEMENT_OUT": "out"},
         tiles=_TILES,
     ),
-    _MATRIX_OUT,
-    *_MATRIX_PAIR,
-    ops.dtype("c", *_FLOATS),
-    ops.shape("c", "a.shape[0]", "b.shape[1]"),
-    _OUT_DTYPE,
-)
+    _MATRIX_OUT, *_MATRIX_PAIR, ops.dtype("c", *_FLOATS),
+    ops.shape("c", "a.shape[0]", "b.shape[1]"), _OUT_DTYPE,
+)  # fmt: skip
 
 _gemv = _operator(
     "gemv(Tensor a, Tensor x, Tensor? y=None, float alpha=1.0, float beta=1.0, "
@@ -170,17 +158,12 @@ _gemv = _operator(
         "gemv",
         f"ptr(out), ptr(a), ptr(x), ptr(y), size(a,0), size(a,1), {_strides('a', 2)}, alpha, beta",
         dtypes={"ELEMENT_A": "a", "ELEMENT_X": "x", "ELEMENT_Y": "y", "ELEMENT_OUT": "out"},
-        layouts={"LAYOUT_A": "a"},
-        kernel_kind="vector",
+        layouts={"LAYOUT_A": "a"}, kernel_kind="vector",
     ),
-    ops.empty("a.shape[0]", dtype="out_dtype"),
-    *_MATRIX_A,
-    ops.same_dtype("a", "x"),
-    ops.shape("x", "a.shape[1]"),
-    ops.dtype("y", *_FLOATS),
-    ops.shape("y", "a.shape[0]"),
+    ops.empty("a.shape[0]", dtype="out_dtype"), *_MATRIX_A, ops.same_dtype("a", "x"),
+    ops.shape("x", "a.shape[1]"), ops.dtype("y", *_FLOATS), ops.shape("y", "a.shape[0]"),
     _OUT_DTYPE,
-)
+)  # fmt: skip
 
 _quant_matmul = _operator(
     "quant_matmul(Tensor a, Tensor b, Tensor scale, Tensor? per_token_scale=None, "
@@ -188,40 +171,28 @@ _quant_matmul = _operator(
     _template(
         "quant_matmul",
         f"{_POINTERS}, ptr(scale), ptr(per_token_scale), ptr(bias), {_SIZES}, {_MATRIX_STRIDES}, "
-        "numel(scale)",
-        dtypes={"ELEMENT_A": "a", "ELEMENT_C": "out"},
-        tiles=_TILES,
+        "numel(scale)", dtypes={"ELEMENT_A": "a", "ELEMENT_C": "out"}, tiles=_TILES,
     ),
-    _MATRIX_OUT,
-    ops.dtype("a", torch.int8, torch.float16, torch.bfloat16, torch.float32),
-    ops.dtype("b", torch.int8),
-    ops.shape("a", "a.shape[0]", "a.shape[1]"),
-    ops.shape("b", "a.shape[1]", "b.shape[1]"),
-    ops.dtype("scale", torch.float32),
-    ops.shape("scale", "scale.shape[0]"),
-    ops.dtype("per_token_scale", torch.float32),
-    ops.shape("per_token_scale", "a.shape[0]"),
-    ops.dtype("bias", torch.float32),
+    _MATRIX_OUT, ops.dtype("a", torch.int8, torch.float16, torch.bfloat16, torch.float32),
+    ops.dtype("b", torch.int8), ops.shape("a", "a.shape[0]", "a.shape[1]"),
+    ops.shape("b", "a.shape[1]", "b.shape[1]"), ops.dtype("scale", torch.float32),
+    ops.shape("scale", "scale.shape[0]"), ops.dtype("per_token_scale", torch.float32),
+    ops.shape("per_token_scale", "a.shape[0]"), ops.dtype("bias", torch.float32),
     ops.shape("bias", "b.shape[1]"),
     ops.dtype("out_dtype", torch.float16, torch.bfloat16, torch.float32),
-)
+)  # fmt: skip
 
 _grouped_matmul = _operator(
     "grouped_matmul(Tensor a, Tensor b, Tensor group_list, ScalarType? out_dtype=None) -> Tensor",
     _template(
         "grouped_matmul",
         f"{_POINTERS}, ptr(group_list), size(b,0), size(a,0), size(b,2), size(a,1), "
-        f"{_strides('a', 2)}, {_strides('b', 3)}",
-        tiles=_TILES,
+        f"{_strides('a', 2)}, {_strides('b', 3)}", tiles=_TILES,
     ),
-    ops.empty("a.shape[0]", "b.shape[2]", dtype="out_dtype"),
-    *_MATRIX_A,
-    ops.same_dtype("a", "b"),
-    ops.shape("b", "b.shape[0]", "a.shape[1]", "b.shape[2]"),
-    ops.dtype("group_list", torch.int64),
-    ops.shape("group_list", "b.shape[0]"),
-    _OUT_DTYPE,
-)
+    ops.empty("a.shape[0]", "b.shape[2]", dtype="out_dtype"), *_MATRIX_A, ops.same_dtype("a", "b"),
+    ops.shape("b", "b.shape[0]", "a.shape[1]", "b.shape[2]"), ops.dtype("group_list", torch.int64),
+    ops.shape("group_list", "b.shape[0]"), _OUT_DTYPE,
+)  # fmt: skip
 
 _grouped_matmul_slice_k = _operator(
     "grouped_matmul_slice_k(Tensor a, Tensor b, Tensor group_list, ScalarType? out_dtype=None) "
@@ -248,15 +219,11 @@ _operator(
     _template(
         "matmul_backward",
         f"{_BACKWARD_POINTERS}, {_SIZES}, {_strides('grad', 2)}, {_MATRIX_STRIDES}",
-        dtypes=_BACKWARD_ELEMENTS,
-        layouts=_BACKWARD_LAYOUTS,
-        tiles=_TILES,
+        dtypes=_BACKWARD_ELEMENTS, layouts=_BACKWARD_LAYOUTS, tiles=_TILES,
     ),
-    _BACKWARD_OUT,
-    *_MATRIX_PAIR,
-    ops.dtype("grad", *_FLOATS),
+    _BACKWARD_OUT, *_MATRIX_PAIR, ops.dtype("grad", *_FLOATS),
     ops.shape("grad", "a.shape[0]", "b.shape[1]"),
-)
+)  # fmt: skip
 _basic_matmul.register_backward("bringup::basic_matmul_backward", save=("a", "b"))
 
 _operator(
@@ -265,17 +232,12 @@ _operator(
         "matmul_backward",
         f"{_BACKWARD_POINTERS}, size(a,1), size(b,2), size(a,2), "
         "stride(grad,1), stride(grad,2), stride(a,1), stride(a,2), stride(b,1), stride(b,2), "
-        "size(a,0), stride(grad,0), stride(a,0), stride(b,0)",
-        dtypes=_BACKWARD_ELEMENTS,
-        layouts=_BACKWARD_LAYOUTS,
-        macros={"BATCHED": 1},
-        tiles=_TILES,
+        "size(a,0), stride(grad,0), stride(a,0), stride(b,0)", dtypes=_BACKWARD_ELEMENTS,
+        layouts=_BACKWARD_LAYOUTS, macros={"BATCHED": 1}, tiles=_TILES,
     ),
-    _BACKWARD_OUT,
-    *_BATCH_PAIR,
-    ops.dtype("grad", *_FLOATS),
+    _BACKWARD_OUT, *_BATCH_PAIR, ops.dtype("grad", *_FLOATS),
     ops.shape("grad", "a.shape[0]", "a.shape[1]", "b.shape[2]"),
-)
+)  # fmt: skip
 _batched_matmul.register_backward("bringup::batched_matmul_backward", save=("a", "b"))
 
 

@@ -81,12 +81,8 @@ add_rms_norm = _operator(
 
 add_rms_norm_eps = _operator(
     "add_rms_norm_eps(Tensor x, Tensor residual, Tensor weight, Tensor eps) -> "
-    "(Tensor normalized, Tensor total)",
-    *_NORM_CHECKS,
-    *_EPS_CHECKS,
-    results=2,
-    EPS="eps",
-)
+    "(Tensor normalized, Tensor total)", *_NORM_CHECKS, *_EPS_CHECKS, results=2, EPS="eps",
+)  # fmt: skip
 
 bias_gelu = _operator(
     "bias_gelu(Tensor x, Tensor bias) -> Tensor",
@@ -105,17 +101,12 @@ rotary = ops.kernel_op(
 )
 
 silu_mul = ops.kernel_op(
-    "bringup::silu_mul(Tensor gate, Tensor up) -> Tensor",
-    source=_source("silu_mul"),
-    dtypes={"SCALAR": "gate"},
-    layout="strided",
-    outputs=ops.empty("*gate.shape", dtype="gate"),
+    "bringup::silu_mul(Tensor gate, Tensor up) -> Tensor", source=_source("silu_mul"),
+    dtypes={"SCALAR": "gate"}, layout="strided", outputs=ops.empty("*gate.shape", dtype="gate"),
     checks=(
-        ops.dtype("gate", *_FLOATS),
-        ops.same_dtype("gate", "up"),
-        ops.same_shape("gate", "up"),
+        ops.dtype("gate", *_FLOATS), ops.same_dtype("gate", "up"), ops.same_shape("gate", "up"),
     ),
-)
+)  # fmt: skip
 
 for _kernel, _backward in (
     (add_layer_norm, _gradients.add_layer_norm),

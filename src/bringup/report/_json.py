@@ -22,9 +22,7 @@ def _plain(value: object) -> object:
 
 
 def finite_fields(row: Any) -> dict[str, object]:
-    """Return the fields of the dataclass instance `row`, by name; None for a float that JSON has no
-    number for: NaN, infinities.
-    """
+    """Return the fields of the dataclass instance `row`, by name; None for NaN and infinities."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in vars(row).items()

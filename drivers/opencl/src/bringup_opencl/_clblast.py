@@ -18,21 +18,14 @@ SETTING = "BRINGUP_OPENCL_BLAS"
 _FLOATING = (torch.float32, torch.float64, torch.float16)
 _PRODUCTS = tuple(
     Operator(
-        f"aten::{name}",
-        _FLOATING,
-        file="clblast.cpp",
-        kind="raw",
-        entry="run",
-        strided=tuple(strided.split()),
-        host=True,
+        f"aten::{name}", _FLOATING, file="clblast.cpp", kind="raw", entry="run",
+        strided=tuple(strided.split()), host=True,
     )
     for name, strided in (
-        ("mm", "self mat2"),
-        ("bmm", "self mat2"),
-        ("addmm", "self mat1 mat2"),
+        ("mm", "self mat2"), ("bmm", "self mat2"), ("addmm", "self mat1 mat2"),
         ("baddbmm", "self batch1 batch2"),
     )
-)
+)  # fmt: skip
 
 
 def operators() -> tuple[Operator, ...]:

@@ -159,28 +159,22 @@ IMAGES: tuple[Operator, ...] = (
     _batch_norm(
         "native_batch_norm",
         f"{_channels('input')}, ptr(weight), ptr(bias), ptr(running_mean), ptr(running_var), "
-        f"{_channels('out0')}, ptr(out1), ptr(out2)",
-        "i32(training), f32(momentum), f32(eps)",
+        f"{_channels('out0')}, ptr(out1), ptr(out2)", "i32(training), f32(momentum), f32(eps)",
         "input",
     ),
     _batch_norm(
         "native_batch_norm_backward",
         f"{_channels('grad_out')}, {_channels('input')}, ptr(weight), ptr(running_mean), "
         f"ptr(running_var), ptr(save_mean), ptr(save_invstd), {_channels('out0')}, ptr(out1), "
-        "ptr(out2)",
-        "i32(train), f32(eps)",
-        "grad_out input",
+        "ptr(out2)", "i32(train), f32(eps)", "grad_out input",
     ),
     _pool("max_pool2d_with_indices", "max_pool", ("self", "out0", "out1"), _MAX),
     _pool(
-        "max_pool2d_with_indices_backward",
-        "max_pool_backward",
-        ("grad_output", "indices", "out"),
-        _MAX,
-        dtypes={"T": "self", "I": "indices"},
+        "max_pool2d_with_indices_backward", "max_pool_backward", ("grad_output", "indices", "out"),
+        _MAX, dtypes={"T": "self", "I": "indices"},
     ),
     _pool("avg_pool2d", "mean_pool", ("self", "out"), _MEAN, _DIVISOR),
     _pool("avg_pool2d_backward", "mean_pool_backward", ("grad_output", "out"), _MEAN, _DIVISOR),
     _pool("_adaptive_avg_pool2d", "shared_pool", ("self", "out")),
     _pool("_adaptive_avg_pool2d_backward", "shared_pool_backward", ("grad_output", "out")),
-)
+)  # fmt: skip

@@ -146,105 +146,80 @@ OPERATORS: tuple[Operator, ...] = (
     _row("_softmax_backward_data", "softmax_backward", "grad_output"),
     _row("_log_softmax_backward_data", "log_softmax_backward", "grad_output"),
     raw(
-        "native_layer_norm",
-        "layer_norm.cl:layer_norm",
+        "native_layer_norm", "layer_norm.cl:layer_norm",
         "ptr(input), ptr(weight), ptr(bias), ptr(out0), ptr(out1), ptr(out2), "
         f"{_NORMED}, numel(out1), i32({lanes(_NORMED, 'numel(out1)')}), f32(eps)",
         f"(numel(out1) * {lanes(_NORMED, 'numel(out1)')} + 63) // 64 * (numel(input) > 0) - "
         "(numel(out1) > 0 and numel(input) == 0)",
     ),
     raw(
-        "native_layer_norm_backward",
-        "layer_norm.cl:layer_norm_backward",
+        "native_layer_norm_backward", "layer_norm.cl:layer_norm_backward",
         "ptr(grad_out), ptr(input), ptr(mean), ptr(rstd), ptr(weight), ptr(out0), ptr(out1), "
         f"ptr(out2), numel(mean), {_NORM_SIZE}, i32({_NORM_LANES})",
         f"((numel(mean) * {_NORM_LANES} + 63) // 64 + ({_NORM_SIZE} + 63) // 64 + 1) * "
         "(numel(input) > 0) - 1",
     ),
     raw(
-        "_fused_rms_norm",
-        "rms_norm.cl:rms_norm",
+        "_fused_rms_norm", "rms_norm.cl:rms_norm",
         "ptr(input), ptr(weight), ptr(out0), ptr(out1), "
         "numel(input) // (numel(out1) + (numel(out1) == 0)), f32(eps), i32(has(eps))",
         "numel(out1) * (numel(input) > 0) - (numel(out1) > 0 and numel(input) == 0)",
     ),
     raw(
-        "_fused_rms_norm_backward",
-        "rms_norm.cl:rms_norm_backward",
+        "_fused_rms_norm_backward", "rms_norm.cl:rms_norm_backward",
         "ptr(grad_out), ptr(input), ptr(rstd), ptr(weight), ptr(out0), ptr(out1), numel(rstd), "
         f"numel(input) // ({_RMS_ROWS})",
         f"(numel(rstd) + (numel(input) // ({_RMS_ROWS}) + 63) // 64 + 1) * (numel(input) > 0) - 1",
     ),
     raw(
-        "index_select",
-        "indexing.cl:index_select",
+        "index_select", "indexing.cl:index_select",
         "ptr(self), ptr(index), ptr(out), size(self, dim), stride(self, dim), size(out, dim), "
-        f"stride(out, dim), numel(out), {_INDEX_FAULT}",
-        each("numel(out)"),
-        dtypes=_INDEXED,
+        f"stride(out, dim), numel(out), {_INDEX_FAULT}", each("numel(out)"), dtypes=_INDEXED,
         supports=MOVED,
     ),
     _index(),
     raw(
-        "gather",
-        "indexing.cl:gather",
+        "gather", "indexing.cl:gather",
         f"{_LINES}, stride(index, dim), ptr(out), numel(out), {_INDEX_FAULT}",
-        _where_alike(each("numel(out)")),
-        dtypes=_INDEXED,
-        supports=MOVED,
+        _where_alike(each("numel(out)")), dtypes=_INDEXED, supports=MOVED,
     ),
     raw(
-        "scatter_add",
-        "indexing.cl:scatter_add",
+        "scatter_add", "indexing.cl:scatter_add",
         f"{_LINES}, stride(index, dim), ptr(src), ptr(out), numel(self), {_INDEX_FAULT}",
         # What is beside an index is not of its line: then the sizes differ, too.
-        _where_alike(each("numel(self)"), "numel(index) == numel(src)"),
-        dtypes=_INDEXED,
+        _where_alike(each("numel(self)"), "numel(index) == numel(src)"), dtypes=_INDEXED,
         supports=NUMBERS,
     ),
     raw(
-        "cat",
-        "cat.cl:cat",
+        "cat", "cat.cl:cat",
         ", ".join(f"ptr(tensors[{i}]), numel(tensors[{i}])" for i in range(_PIECES))
         + ", ptr(out), size(out, dim), stride(out, dim), numel(out)",
-        f"({each('numel(out)')} + 1) * (len(tensors) <= {_PIECES}) - 1",
-        dtypes={"T": "tensors"},
+        f"({each('numel(out)')} + 1) * (len(tensors) <= {_PIECES}) - 1", dtypes={"T": "tensors"},
         supports=ANY,
     ),
     *(
         raw(
-            name,
-            "fills.cl:triangle",
+            name, "fills.cl:triangle",
             f"ptr(self), ptr(out), diagonal, size(self, -2), size(self, -1), i32({lower}), "
-            "numel(out)",
-            each("numel(out)"),
-            supports=ANY,
+            "numel(out)", each("numel(out)"), supports=ANY,
         )
         for name, lower in (("tril", 1), ("triu", 0))
     ),
     raw(
-        "arange.start_out",
-        "fills.cl:arange",
-        "ptr(out), start, step, numel(out)",
-        each("numel(out)"),
-        dtypes={"T": "out"},
-        supports=("integral",),
+        "arange.start_out", "fills.cl:arange", "ptr(out), start, step, numel(out)",
+        each("numel(out)"), dtypes={"T": "out"}, supports=("integral",),
     ),
     raw(
-        "embedding_dense_backward",
-        "indexing.cl:embedding_backward",
+        "embedding_dense_backward", "indexing.cl:embedding_backward",
         "ptr(grad_output), ptr(indices), ptr(out), numel(indices), size(out, 1), padding_idx",
         "(size(out, 0) * (size(out, 1) > 0) + 1) * (scale_grad_by_freq == 0) - 1",
         dtypes={"T": "grad_output", "I": "indices"},
     ),
     *(
         raw(
-            f"{name}_forward",
-            "nll_loss.cl:nll_loss",
+            f"{name}_forward", "nll_loss.cl:nll_loss",
             "ptr(self), ptr(target), ptr(weight), ptr(out0), ptr(out1), reduction, ignore_index, "
-            f"{classes}, {inner}, numel(target), {_TARGET_FAULT}",
-            "1",
-            dtypes=_TARGETS,
+            f"{classes}, {inner}, numel(target), {_TARGET_FAULT}", "1", dtypes=_TARGETS,
         )
         for name, classes, inner in (
             ("nll_loss", "size(self, -1)", "1"),
@@ -253,11 +228,9 @@ OPERATORS: tuple[Operator, ...] = (
     ),
     *(
         raw(
-            f"{name}_backward",
-            "nll_loss.cl:nll_loss_backward",
+            f"{name}_backward", "nll_loss.cl:nll_loss_backward",
             "ptr(grad_output), ptr(target), ptr(weight), ptr(total_weight), ptr(out), reduction, "
-            f"ignore_index, {classes}, {inner}, numel(out), {_TARGET_FAULT}",
-            each("numel(out)"),
+            f"ignore_index, {classes}, {inner}, numel(out), {_TARGET_FAULT}", each("numel(out)"),
             dtypes=_TARGETS,
         )
         for name, classes, inner in (
@@ -265,4 +238,4 @@ OPERATORS: tuple[Operator, ...] = (
             ("nll_loss2d", "size(self, 1)", "size(self, 2) * size(self, 3)"),
         )
     ),
-)
+)  # fmt: skip

@@ -18,16 +18,10 @@ __all__ = ["OpenCLWriter"]
 _RANK, _KEPT = jit.Writer.RANK, jit.Writer.KEPT
 _TYPES: Mapping[str, str] = MappingProxyType(
     {
-        "int64_t": "long",
-        "int32_t": "int",
-        "int16_t": "short",
-        "int8_t": "char",
-        "uint8_t": "uchar",
-        "bool": "uchar",
-        "bringup::half": "half",
-        "bringup::bfloat16": "ushort",
+        "int64_t": "long", "int32_t": "int", "int16_t": "short", "int8_t": "char",
+        "uint8_t": "uchar", "bool": "uchar", "bringup::half": "half", "bringup::bfloat16": "ushort",
     }
-)
+)  # fmt: skip
 
 # Processors gather these into vectors; of others straight code is slower than a loop.
 _GATHERED = frozenset(("float", "double", "int64_t", "int32_t"))

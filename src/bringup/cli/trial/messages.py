@@ -11,9 +11,7 @@ from pathlib import Path
 
 
 class Prints:
-    """Keep standard output for results: prints within `aside`, but not of file descriptors, go to
-    stderr, or nowhere if `silent`.
-    """
+    """Keep stdout for results: prints within `aside` go to stderr, or nowhere if `silent`."""
 
     def __init__(self) -> None:
         self.silent = False

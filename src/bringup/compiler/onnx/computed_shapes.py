@@ -276,17 +276,12 @@ def _calculated(op_type: str, left: Element, right: Element) -> int | None:
 
 
 _READERS: dict[str, Callable[[_Reader, ir.Node], Vector | None]] = {
-    ir.CONSTANT: _Reader.constant,
-    "onnx::Shape": _Reader.shape,
-    "onnx::Gather": _Reader.gather,
-    "onnx::Concat": _Reader.concat,
-    "onnx::Unsqueeze": _Reader.unsqueeze,
-    "onnx::Squeeze": _Reader.squeeze,
-    "onnx::Slice": _Reader.slice,
-    "onnx::Identity": _Reader.same,
+    ir.CONSTANT: _Reader.constant, "onnx::Shape": _Reader.shape, "onnx::Gather": _Reader.gather,
+    "onnx::Concat": _Reader.concat, "onnx::Unsqueeze": _Reader.unsqueeze,
+    "onnx::Squeeze": _Reader.squeeze, "onnx::Slice": _Reader.slice, "onnx::Identity": _Reader.same,
     "onnx::Cast": _Reader.cast,
     **dict.fromkeys(("onnx::Add", "onnx::Sub", "onnx::Mul", "onnx::Div"), _Reader.arithmetic),
-}
+}  # fmt: skip
 
 
 def _sizes(value: ir.Value) -> Elements | None:

@@ -15,13 +15,9 @@ from bringup.compiler.onnx.types import dtype_number
 from bringup.errors import PassError
 
 _TOLERANCE = {
-    "float64": 1e-9,
-    "float32": 1e-4,
-    "float16": 1e-2,
-    "bfloat16": 4e-2,
-    "complex64": 1e-4,
+    "float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 4e-2, "complex64": 1e-4,
     "complex128": 1e-9,
-}
+}  # fmt: skip
 _FLOATS = frozenset({"float64", "float32", "float16", "bfloat16"})
 
 

@@ -16,15 +16,11 @@ import onnx
 from bringup import ir
 
 _SPECIAL = {
-    "FLOAT": "float32",
-    "DOUBLE": "float64",
-    "FLOAT8E4M3FN": "float8_e4m3fn",
-    "FLOAT8E4M3FNUZ": "float8_e4m3fnuz",
-    "FLOAT8E5M2": "float8_e5m2",
-    "FLOAT8E5M2FNUZ": "float8_e5m2fnuz",
-    "FLOAT8E8M0": "float8_e8m0fnu",
+    "FLOAT": "float32", "DOUBLE": "float64", "FLOAT8E4M3FN": "float8_e4m3fn",
+    "FLOAT8E4M3FNUZ": "float8_e4m3fnuz", "FLOAT8E5M2": "float8_e5m2",
+    "FLOAT8E5M2FNUZ": "float8_e5m2fnuz", "FLOAT8E8M0": "float8_e8m0fnu",
     "FLOAT4E2M1": "float4_e2m1fn",
-}
+}  # fmt: skip
 _NAMES: dict[int, str] = {
     number: _SPECIAL.get(name, name.lower())
     for name, number in onnx.TensorProto.DataType.items()

@@ -125,9 +125,7 @@ class NpuOperator:
         return found if len(found) > 1 else found[0]
 
     def max_workspace(self, *args: Any, **kwargs: Any) -> Tensor:
-        """Return a workspace for a call with these tensors and any lengths, uint8; `out` and
-        `workspace` count for nothing.
-        """
+        """Return a workspace for a call with these tensors and any lengths, uint8."""
         given = self.bound(args, kwargs)
         query = given[self.signature.roles["QUERY"]]
         size = 8 if query.dtype is torch.float64 else 4

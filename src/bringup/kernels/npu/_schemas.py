@@ -46,19 +46,14 @@ INFER = Signature(
     f"int num_heads=1, float scale=1.0, int pre_tokens={_ALL}, int next_tokens={_ALL}, "
     'str input_layout="BSH", int num_key_value_heads=0, int sparse_mode=0, int inner_precise=0, '
     "int block_size=0, int antiquant_mode=0, bool softmax_lse_flag=False, "
-    "int key_antiquant_mode=0, int value_antiquant_mode=0",
-    ("attention_out", "softmax_lse"),
+    "int key_antiquant_mode=0, int value_antiquant_mode=0", ("attention_out", "softmax_lse"),
     "fused_attention",
     {
-        **_INFER_ROLES,
-        "Q_LENGTHS": "actual_seq_lengths",
-        "KV_LENGTHS": "actual_seq_lengths_kv",
-        "HEADS": "num_heads",
-        "SCALE": "scale",
-        "LSE_FLAG": "softmax_lse_flag",
+        **_INFER_ROLES, "Q_LENGTHS": "actual_seq_lengths", "KV_LENGTHS": "actual_seq_lengths_kv",
+        "HEADS": "num_heads", "SCALE": "scale", "LSE_FLAG": "softmax_lse_flag",
     },
     zero=("antiquant_mode", "key_antiquant_mode", "value_antiquant_mode"),
-)
+)  # fmt: skip
 
 INFER_V2 = Signature(
     "npu::npu_fused_infer_attention_score_v2",
@@ -74,18 +69,13 @@ INFER_V2 = Signature(
     "int query_quant_mode=0, int key_quant_mode=0, int value_quant_mode=0, int inner_precise=0, "
     "bool return_softmax_lse=False, int? query_dtype=None, int? key_dtype=None, "
     "int? value_dtype=None, int? query_rope_dtype=None, int? key_rope_dtype=None",
-    ("attention_out", "softmax_lse"),
-    "fused_attention",
+    ("attention_out", "softmax_lse"), "fused_attention",
     {
-        **_INFER_ROLES,
-        "Q_LENGTHS": "actual_seq_qlen",
-        "KV_LENGTHS": "actual_seq_kvlen",
-        "HEADS": "num_query_heads",
-        "SCALE": "softmax_scale",
-        "LSE_FLAG": "return_softmax_lse",
+        **_INFER_ROLES, "Q_LENGTHS": "actual_seq_qlen", "KV_LENGTHS": "actual_seq_kvlen",
+        "HEADS": "num_query_heads", "SCALE": "softmax_scale", "LSE_FLAG": "return_softmax_lse",
     },
     zero=("query_quant_mode", "key_quant_mode", "value_quant_mode"),
-)
+)  # fmt: skip
 
 _FLASH_ROLES = {
     "QUERY": "query", "KEY": "key", "VALUE": "value", "MASK": "atten_mask",
@@ -108,14 +98,10 @@ FLASH = Signature(
     ("attention_score", "softmax_max", "softmax_sum", "softmax_out", "seed", "offset"),
     "fused_attention",
     {
-        **_FLASH_ROLES,
-        "SCALE": "scale",
-        "OUT": "attention_score",
-        "SOFTMAX_OUT": "softmax_out",
-        "SEED": "seed",
-        "OFFSET": "offset",
+        **_FLASH_ROLES, "SCALE": "scale", "OUT": "attention_score", "SOFTMAX_OUT": "softmax_out",
+        "SEED": "seed", "OFFSET": "offset",
     },
-)
+)  # fmt: skip
 
 FLASH_GRAD = Signature(
     "npu::npu_fusion_attention_grad_v3",
@@ -124,61 +110,38 @@ FLASH_GRAD = Signature(
     "Tensor? softmax_max=None, Tensor? softmax_sum=None, Tensor? softmax_in=None, "
     "Tensor? attention_in=None, float scale_value=1.0, float keep_prob=1.0, "
     f"int pre_tockens={_ALL}, int next_tockens={_ALL}, int inner_precise=0, Tensor? seed=None, "
-    f"Tensor? offset=None, {_FLASH_END}",
-    ("dq", "dk", "dv", "dpse", "dsink"),
+    f"Tensor? offset=None, {_FLASH_END}", ("dq", "dk", "dv", "dpse", "dsink"),
     "fused_attention_grad",
     {
-        **_FLASH_ROLES,
-        "SCALE": "scale_value",
-        "DY": "dy",
-        "RESULT": "attention_in",
-        "DQ": "dq",
-        "DK": "dk",
-        "DV": "dv",
+        **_FLASH_ROLES, "SCALE": "scale_value", "DY": "dy", "RESULT": "attention_in", "DQ": "dq",
+        "DK": "dk", "DV": "dv",
     },
     ignored=("softmax_in", "seed", "offset"),
-)
+)  # fmt: skip
 
 PAGED = Signature(
     "npu::_npu_paged_attention",
     "Tensor query, Tensor key_cache, Tensor value_cache, int num_kv_heads, int num_heads, "
     "float scale_value, Tensor block_table, Tensor context_lens, Tensor(a!) out, *, "
-    "Tensor(z!)? workspace=None",
-    (),
-    "paged_attention",
+    "Tensor(z!)? workspace=None", (), "paged_attention",
     {
-        "QUERY": "query",
-        "KEY": "key_cache",
-        "VALUE": "value_cache",
-        "HEADS": "num_heads",
-        "KV_HEADS": "num_kv_heads",
-        "SCALE": "scale_value",
-        "BLOCK_TABLE": "block_table",
-        "KV_LENGTHS_TENSOR": "context_lens",
-        "OUT": "out",
+        "QUERY": "query", "KEY": "key_cache", "VALUE": "value_cache", "HEADS": "num_heads",
+        "KV_HEADS": "num_kv_heads", "SCALE": "scale_value", "BLOCK_TABLE": "block_table",
+        "KV_LENGTHS_TENSOR": "context_lens", "OUT": "out",
     },
-)
+)  # fmt: skip
 
 LATENT = Signature(
     "atb::npu_multi_head_latent_attention",
     "Tensor q_nope, Tensor q_rope, Tensor ctkv, Tensor k_rope, Tensor block_tables, "
     "int[] context_lens, int q_headnum, float qk_scale, int kv_headnum, *, Tensor? mask=None, "
     "int[]? qseqlen=None, Tensor? qk_descale=None, Tensor? pv_descale=None, "
-    "str? mask_type=None, str? calc_type=None, str? cache_mode=None",
-    ("output",),
+    "str? mask_type=None, str? calc_type=None, str? cache_mode=None", ("output",),
     "paged_attention",
     {
-        "QUERY": "q_nope",
-        "KEY": "ctkv",
-        "VALUE": "ctkv",
-        "QUERY_ROPE": "q_rope",
-        "KEY_ROPE": "k_rope",
-        "HEADS": "q_headnum",
-        "KV_HEADS": "kv_headnum",
-        "SCALE": "qk_scale",
-        "BLOCK_TABLE": "block_tables",
-        "KV_LENGTHS": "context_lens",
-        "CACHE_MODE": "cache_mode",
+        "QUERY": "q_nope", "KEY": "ctkv", "VALUE": "ctkv", "QUERY_ROPE": "q_rope",
+        "KEY_ROPE": "k_rope", "HEADS": "q_headnum", "KV_HEADS": "kv_headnum", "SCALE": "qk_scale",
+        "BLOCK_TABLE": "block_tables", "KV_LENGTHS": "context_lens", "CACHE_MODE": "cache_mode",
         "OUT": "output",
     },
-)
+)  # fmt: skip

@@ -88,9 +88,7 @@ def last_dimension(dim: object, desc: ir.TensorDesc) -> bool:
 
 
 def rows_are_dense(desc: ir.TensorDesc) -> bool:
-    """Return whether a tensor has elements and dense rows, as torch's fused attention takes for
-    granted.
-    """
+    """Return whether a tensor has elements and dense rows, as torch's fused attention assumes."""
     is_empty = any(ir.same_size(size, 0) for size in desc.shape)
     return not is_empty and len(desc.strides) > 0 and ir.same_size(desc.strides[-1], 1)
 

@@ -177,9 +177,7 @@ def _add_norm(
 
 
 class AddLayerNorm(passes.PatternFusionPass):
-    """Residual addition and LayerNorm -> `bringup::add_layer_norm`, or `add_layer_norm_sum` where
-    the sum is read by others too.
-    """
+    """Residual addition and LayerNorm -> `bringup::add_layer_norm` or `add_layer_norm_sum`."""
 
     @passes.pattern
     def alone(self, inputs: passes.PatternInputs) -> ir.TensorHolder:

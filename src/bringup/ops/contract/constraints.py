@@ -129,9 +129,7 @@ def fixed_lengths(schema: Schema) -> tuple[BoundConstraint, ...]:
 
 
 def kernel_checks() -> InputConstraint:
-    """Leave it to the kernel to refuse inputs that do not fit: it returns non-zero and says why
-    through ctx->set_error.
-    """
+    """Leave it to the kernel to refuse inputs: it returns non-zero after ctx->set_error."""
     return InputConstraint(CheckKind.KERNEL)
 
 

@@ -17,9 +17,7 @@ _SLICE_END = 2**63 - 1
 
 @dataclass(frozen=True)
 class Dimension:
-    """One item of a shape: an expression, or a slice of the sizes or int[] of argument `sliced` (or
-    -1).
-    """
+    """An item of a shape: an expression, or a slice of the sizes or int[] of `sliced` (or -1)."""
 
     size: Expression
     sliced: int = -1

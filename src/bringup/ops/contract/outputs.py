@@ -28,11 +28,8 @@ from bringup.ops.contract.expressions import Dimension, parse_dimension, shape_t
 from bringup.ops.schema.schema import Schema, SchemaArgument
 
 _FORMATS = (
-    torch.contiguous_format,
-    torch.preserve_format,
-    torch.channels_last,
-    torch.channels_last_3d,
-)
+    torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d,
+)  # fmt: skip
 _RANKS = {torch.channels_last: 4, torch.channels_last_3d: 5}
 _FLAG = re.compile(r"(\w+)(?:\[(\d+)\])?")
 

@@ -104,9 +104,7 @@ class _Definition:
         return operator
 
     def register_instead_of(self, known: _Definition) -> KernelOperator:
-        """Register it instead of `known`: under another name first, so that what fails leaves
-        `known`.
-        """
+        """Register it instead of `known`: first by another name, so that what fails leaves it."""
         name = self.schema.qualified_name
         text = rehearsed(name) + self.schema.text[self.schema.text.index("(") :]
         trial = replace(self, schema=parse_schema(text))

@@ -37,9 +37,7 @@ def template_for(
     function: CFunction,
     size: GridSize,
 ) -> jit.Template:
-    """Return the given template, or one around the source. Raises `SchemaError`,
-    `FileNotFoundError`.
-    """
+    """Return the given template or one of the source. Raises `SchemaError`, `FileNotFoundError`."""
     name = schema.qualified_name
     if isinstance(source, jit.Template):
         given = {"dtypes": dtypes, "macros": macros, "flags": flags, **vars(function)}

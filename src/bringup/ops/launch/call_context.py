@@ -26,9 +26,7 @@ _C_VALUES = (ctypes._SimpleCData, ctypes.Structure, ctypes.Union, ctypes.Array, 
 
 
 class Libraries:
-    """Libraries in which symbols are looked up, in order. Raises `FileNotFoundError`,
-    `KernelError`.
-    """
+    """Libraries to look symbols up in, in order. Raises `FileNotFoundError`, `KernelError`."""
 
     def __init__(self, paths: Sequence[str | os.PathLike[str]]) -> None:
         if not paths:

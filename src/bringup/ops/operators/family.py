@@ -13,18 +13,9 @@ from bringup.errors import SchemaError
 
 Kind = Literal["pointwise", "reduction", "raw"]
 Role = Literal[
-    "tensor",
-    "scalar",
-    "number",
-    "string",
-    "dtype",
-    "list",
-    "tensor_list",
-    "generator",
-    "dim",
-    "keepdim",
-    "out",
-]
+    "tensor", "scalar", "number", "string", "dtype", "list", "tensor_list", "generator", "dim",
+    "keepdim", "out",
+]  # fmt: skip
 
 _ROLES: dict[str, Role] = {
     "Tensor": "tensor", "number": "scalar", "Scalar": "scalar", "int": "number", "SymInt": "number",

@@ -507,19 +507,13 @@ class Planner:
 
 
 _RAW_TYPES = {
-    "tensor": "Tensor",
-    "tensor_list": "Tensor[]",
-    "string": "str",
-    "dtype": "int",
+    "tensor": "Tensor", "tensor_list": "Tensor[]", "string": "str", "dtype": "int",
     "generator": "int[]",
-}
+}  # fmt: skip
 _LISTED = {
-    "SymInt": "int",
-    "List[int]": "int[]",
-    "List[SymInt]": "int[]",
-    "List[bool]": "bool[]",
+    "SymInt": "int", "List[int]": "int[]", "List[SymInt]": "int[]", "List[bool]": "bool[]",
     "List[float]": "float[]",
-}
+}  # fmt: skip
 _NOT_GIVEN = {"dim", "keepdim", "dtype"}
 _NUMBERS = {"int": "int64_t", "SymInt": "int64_t", "bool": "bool", "float": "double"}
 

@@ -16,6 +16,8 @@ _EVERYTHING: tuple[Supported, ...] = ("floating", "integral", "bool")
 # Of numbers below a bound, which rounding to half precision would reach.
 _SINGLE_AND_DOUBLE: tuple[Supported, ...] = (torch.float32, torch.float64)
 
+_COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+_FUNCTIONS = "sqrt exp exp2 expm1 log log1p log2 log10 sin cos erf floor ceil trunc tanh"
 # Gelu (Hendrycks and Gimpel, arXiv:1606.08415): by the error function, or by tanh.
 _CDF = "0.5 * (1 + erf(self * 0.70710678118654752))"
 _INNER = "0.79788456080286536 * (self + 0.044715 * self * self * self)"
@@ -66,63 +68,25 @@ def _rows(supports: tuple[Supported, ...], **expressions: str) -> list[Operator]
 
 POINTWISE: tuple[Operator, ...] = (
     *_rows(
-        _NUMBERS,
-        add="self + alpha * other",
-        sub="self - alpha * other",
-        mul="self * other",
-        neg="-self",
-        abs="abs(self)",
-        addcmul="self + value * tensor1 * tensor2",
-        where__self="self if condition else other",
-        clamp=_CLAMP,
-        relu="0 if self < 0 else self",
-        maximum="max(self, other)",
-        minimum="min(self, other)",
-        eq__Tensor="self == other",
-        ne__Tensor="self != other",
-        lt__Tensor="self < other",
-        le__Tensor="self <= other",
-        gt__Tensor="self > other",
-        ge__Tensor="self >= other",
-        eq__Scalar="self == other",
-        ne__Scalar="self != other",
-        lt__Scalar="self < other",
-        le__Scalar="self <= other",
-        gt__Scalar="self > other",
-        ge__Scalar="self >= other",
+        _NUMBERS, add="self + alpha * other", sub="self - alpha * other", mul="self * other",
+        neg="-self", abs="abs(self)", addcmul="self + value * tensor1 * tensor2",
+        where__self="self if condition else other", clamp=_CLAMP, relu="0 if self < 0 else self",
+        maximum="max(self, other)", minimum="min(self, other)",
+        **{
+            f"{name}__{other}": f"self {sign} other"
+            for name, sign in _COMPARISONS.items()
+            for other in ("Tensor", "Scalar")
+        },
     ),
     *_rows(
-        _FLOATING,
-        pow__Tensor_Tensor=_POW,
-        pow__Scalar=_POW,
-        pow__Tensor_Scalar=_POW_OF_NUMBER,
-        div="self / other",
-        reciprocal="1 / self",
-        addcdiv="self + value * tensor1 / tensor2",
+        _FLOATING, pow__Tensor_Tensor=_POW, pow__Scalar=_POW, pow__Tensor_Scalar=_POW_OF_NUMBER,
+        div="self / other", reciprocal="1 / self", addcdiv="self + value * tensor1 / tensor2",
         # From the nearer end, so that a weight of 1 gives `end` itself.
         lerp="self + weight * (end - self) if abs(weight) < 0.5 else "
-        "end - (end - self) * (1 - weight)",
-        sqrt="sqrt(self)",
-        rsqrt="1 / sqrt(self)",
-        exp="exp(self)",
-        exp2="exp2(self)",
-        expm1="expm1(self)",
-        log="log(self)",
-        log1p="log1p(self)",
-        log2="log2(self)",
-        log10="log10(self)",
-        sin="sin(self)",
-        cos="cos(self)",
-        erf="erf(self)",
-        floor="floor(self)",
-        ceil="ceil(self)",
-        trunc="trunc(self)",
-        tanh="tanh(self)",
-        sigmoid="1 / (1 + exp(-self))",
-        silu="self / (1 + exp(-self))",
-        gelu=_GELU,
-        leaky_relu="self if self > 0 else self * negative_slope",
-        gelu_backward=_GELU_BACKWARD,
+        "end - (end - self) * (1 - weight)", rsqrt="1 / sqrt(self)",
+        **{name: f"{name}(self)" for name in _FUNCTIONS.split()}, sigmoid="1 / (1 + exp(-self))",
+        silu="self / (1 + exp(-self))", gelu=_GELU,
+        leaky_relu="self if self > 0 else self * negative_slope", gelu_backward=_GELU_BACKWARD,
         silu_backward="s = 1 / (1 + exp(-self)); grad_output * s * (1 + self * (1 - s))",
         threshold_backward="0 if self <= threshold else grad_output",
         tanh_backward="grad_output * (1 - output * output)",
@@ -138,16 +102,13 @@ POINTWISE: tuple[Operator, ...] = (
     ),
     # Random numbers: the same on every device.
     *_rows(
-        _FLOATING,
-        native_dropout=_DROPOUT,
-        **{"bernoulli_.float": "uniform() < p"},
-        normal_=f"mean + std * {_NORMAL}",
-        log_normal=f"exp(mean + std * {_NORMAL})",
+        _FLOATING, native_dropout=_DROPOUT, **{"bernoulli_.float": "uniform() < p"},
+        normal_=f"mean + std * {_NORMAL}", log_normal=f"exp(mean + std * {_NORMAL})",
         cauchy="median + sigma * tan(3.14159265358979324 * (uniform() - 0.5))",
         exponential=_EXPONENTIAL,
     ),
     *_rows(_SINGLE_AND_DOUBLE, uniform="uniform() * (to - from_) + from_"),
-)
+)  # fmt: skip
 
 
 def pointwise_kernels(without: Collection[str] = ()) -> dict[str, OperatorKernel]:

@@ -15,11 +15,8 @@ _LAYOUTS = (
     torch.sparse_bsr, torch.sparse_bsc, torch.jagged,
 )  # fmt: skip
 _MEMORY_FORMATS = (
-    torch.contiguous_format,
-    torch.preserve_format,
-    torch.channels_last,
-    torch.channels_last_3d,
-)
+    torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d,
+)  # fmt: skip
 _READ: dict[str, Callable[[Any], Any]] = {
     "ScalarType": DTYPES.__getitem__,
     "Layout": _LAYOUTS.__getitem__,

@@ -13,11 +13,8 @@ from bringup.errors import SchemaError, did_you_mean
 _NAMED = ("CPU", "CUDA", "XPU", "MPS", "HPU", "Meta")  # devices are called as these are
 _BACKENDS = (*_NAMED, "PrivateUse1", "PrivateUse2")
 _AUTOGRAD = (
-    "Autograd",
-    "AutogradOther",
-    "AutogradNestedTensor",
-    *(f"Autograd{b}" for b in _BACKENDS),
-)
+    "Autograd", "AutogradOther", "AutogradNestedTensor", *(f"Autograd{b}" for b in _BACKENDS),
+)  # fmt: skip
 _ALIASES = ("CompositeImplicitAutograd", "CompositeExplicitAutograd")
 _OTHERS = (
     "CompositeExplicitAutogradNonFunctional", "CompositeImplicitAutogradNestedTensor",

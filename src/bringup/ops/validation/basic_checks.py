@@ -454,21 +454,9 @@ def _words(outcome: list[Any] | Exception) -> str:
 
 
 CHECKS: dict[str, CheckFunction] = {
-    "schema": schema,
-    "autograd registration": autograd_registration,
-    "fake": fake,
-    "aot dispatch": aot_dispatch,
-    "hidden writes": hidden_writes,
-    "aliases": aliases,
-    "strides": strides,
-    "offsets": offsets,
-    "expanded": expanded,
-    "channels-last": channels_last,
-    "zero-size": zero_size,
-    "dtypes": dtypes,
-    "compile": compiled,
-    "dynamic shapes": dynamic_shapes,
-    "vmap": vmap,
-    "cpu and npu": cpu_and_npu,
-    "fast and slow": fast_and_slow,
-}
+    "schema": schema, "autograd registration": autograd_registration, "fake": fake,
+    "aot dispatch": aot_dispatch, "hidden writes": hidden_writes, "aliases": aliases,
+    "strides": strides, "offsets": offsets, "expanded": expanded, "channels-last": channels_last,
+    "zero-size": zero_size, "dtypes": dtypes, "compile": compiled, "dynamic shapes": dynamic_shapes,
+    "vmap": vmap, "cpu and npu": cpu_and_npu, "fast and slow": fast_and_slow,
+}  # fmt: skip

@@ -20,14 +20,9 @@ from bringup.ops.schema.schema import SchemaArgument
 
 _SIZES = (2, 3, 4, 5)
 _SCALARS: Mapping[str, Any] = {
-    "int": 1,
-    "float": 0.5,
-    "bool": False,
-    "int[]": [1, 1],
-    "float[]": [0.5, 0.5],
-    "bool[]": [True, False],
-    "ScalarType": torch.float32,
-}
+    "int": 1, "float": 0.5, "bool": False, "int[]": [1, 1], "float[]": [0.5, 0.5],
+    "bool[]": [True, False], "ScalarType": torch.float32,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -103,9 +103,7 @@ class PassContext:
             self._on_fusion(old, new)
 
     def refuse(self, node: str, reason: str) -> None:
-        """Note that a graph pass left a candidate alone, at the node of this name: the first reason
-        becomes the near miss of the report.
-        """
+        """Note why a candidate was left alone: the first reason is the near miss of the report."""
         self._live()
         if self._on_refusal is not None:
             self._on_refusal(node, reason)

@@ -18,9 +18,7 @@ Hook: TypeAlias = Callable[[Any, Any, PassContext], Any]
 
 
 def _positional(cls: type, name: str) -> list[str]:
-    """Return what a method must be given, without `self` but with `context`; `*arguments` is `*`.
-    Raises `TypeError` when it needs a keyword.
-    """
+    """Return what a method is to be given, `*arguments` as `*`, or raise `TypeError`."""
     where = f"{cls.__qualname__}.{name}"
     raw = inspect.getattr_static(cls, name)
     parameters = list(inspect.signature(getattr(cls, name)).parameters.values())

@@ -116,9 +116,7 @@ atexit.register(clear_registered_passes)  # their classes belong to an interpret
 
 
 def add(descriptor: PassDescriptor) -> None:
-    """Register a pass; the same class of the same file again changes nothing. Raises `ValueError`
-    when another has taken name and version.
-    """
+    """Register a pass, once. Raises `ValueError` when another has taken name and version."""
     file = getattr(sys.modules.get(descriptor.pass_class.__module__), "__file__", None)
     digest = ""
     if file is not None and Path(file).is_file():

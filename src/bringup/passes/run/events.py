@@ -18,9 +18,7 @@ from bringup import settings
 
 
 class EventKind(str, Enum):
-    """What happened: an instance was made, a pass ended, a match was found or replaced, or a pass
-    (or one match of it) failed.
-    """
+    """What happened to an instance, a pass or a match."""
 
     CREATED = "created"
     EXECUTED = "executed"
