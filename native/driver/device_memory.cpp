@@ -83,13 +83,21 @@ int32_t DeviceMemory::allocate_segment(size_t bytes, int64_t stream, Block** blo
   return BRINGUP_OK;
 }
 
+int32_t DeviceMemory::alloc_within_limit(size_t bytes, void** address) {
+  if (const size_t limit = limit_; limit != SIZE_MAX) {
+    const auto reserved = static_cast<size_t>(stats().reserved_bytes[0].current);
+    if (bytes > limit || reserved > limit - bytes) return BRINGUP_OUT_OF_MEMORY;
+  }
+  return driver_.mem_alloc(device_, bytes, address);
+}
+
 // First what costs nothing: segments whose streams are idle. Then after waiting for everything, and
 // at last no more than what was asked for.
 int32_t DeviceMemory::ask_driver(size_t bytes, void** address, size_t* got) {
   if (bytes > largest_) return BRINGUP_OUT_OF_MEMORY;  // whatever is given back
   *got = std::min(pool_.segment_bytes(bytes), largest_ / pool_.granularity() * pool_.granularity());
   *got = std::max(*got, bytes);
-  int32_t status = driver_.mem_alloc(device_, *got, address);
+  int32_t status = alloc_within_limit(*got, address);
   if (status != BRINGUP_OUT_OF_MEMORY) return status;
   {
     const std::lock_guard lock(mutex_);
@@ -97,14 +105,14 @@ int32_t DeviceMemory::ask_driver(size_t bytes, void** address, size_t* got) {
   }
   status = give_back_idle();
   if (status != BRINGUP_OK) return status;
-  status = driver_.mem_alloc(device_, *got, address);
+  status = alloc_within_limit(*got, address);
   if (status != BRINGUP_OUT_OF_MEMORY) return status;
   status = empty();
   if (status != BRINGUP_OK) return status;
-  status = driver_.mem_alloc(device_, *got, address);
+  status = alloc_within_limit(*got, address);
   if (status != BRINGUP_OUT_OF_MEMORY || *got == bytes) return status;
   *got = bytes;
-  return driver_.mem_alloc(device_, *got, address);
+  return alloc_within_limit(*got, address);
 }
 
 void DeviceMemory::free(Block* block) noexcept {

@@ -94,6 +94,9 @@ class DeviceMemory {
   void record(Block* block, StreamOfDevice stream);
   // Gives every unused segment back to the driver, after waiting for all work of the device.
   int32_t empty();
+  // From now on the driver has no more than this in all, for allocations.
+  void set_limit(size_t bytes) { limit_ = bytes; }
+  size_t limit() const { return limit_; }
 
   DeviceMemoryStats stats() const;
   void reset_peaks();
@@ -121,6 +124,7 @@ class DeviceMemory {
 
   int32_t allocate_segment(size_t bytes, int64_t stream, Block** block, size_t requested);
   int32_t ask_driver(size_t bytes, void** address, size_t* got);
+  int32_t alloc_within_limit(size_t bytes, void** address);
   int32_t give_back_oversized(Block* block, size_t bytes, int64_t stream, uint64_t until);
   int32_t give_back(const std::function<bool(const Segment&)>& chosen);
   int32_t give_back_idle();
@@ -152,6 +156,7 @@ class DeviceMemory {
   uint64_t clock_ = 0;  // counts what is given back
   std::atomic<size_t> waiting_{0};
   std::atomic<size_t> pending_bytes_{0};
+  std::atomic<size_t> limit_{SIZE_MAX};
 };
 
 }  // namespace bringup::driver

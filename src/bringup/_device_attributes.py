@@ -10,7 +10,9 @@ if TYPE_CHECKING:
 
 
 GRAPHS = {
-    "ExternalEvent": "ExternalEvent", "NPUGraph": "CapturedGraph", "graph": "capture",
+    "ExternalEvent": "ExternalEvent", "MemPool": "GraphPool", "NPUGraph": "CapturedGraph",
+    "_launch_host_func": "_launch_host_func", "_subscribe_report": "_subscribe_report",
+    "_unsubscribe_report": "_subscribe_report", "graph": "capture",
     "graph_pool_handle": "graph_pool_handle", "graph_task_group_begin": "graph_task_group_begin",
     "graph_task_group_end": "graph_task_group_end",
     "graph_task_update_begin": "graph_task_update_begin",

@@ -202,6 +202,15 @@ capture = Setting(
     "1",
     parse.switch,
 )
+capture_memory = Setting(
+    "BRINGUP_CAPTURE_MEMORY",
+    "what captures of compiled functions may hold on one device, copies of inputs among it: bytes, "
+    "or a number with K, M or G; those used longest ago make room; "
+    "0: no limit",
+    "a quarter of the device's memory",
+    parse.size,
+    lambda: -1,
+)
 graph_optimize = Setting(
     "BRINGUP_GRAPH_OPTIMIZE",
     "how captured graphs replay where `CapturedGraph(optimize=...)` does not say: 0, every "

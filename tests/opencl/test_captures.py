@@ -69,7 +69,7 @@ wanted = [step().item() for _ in range(4)]
 step = stepper()
 losses = [step().item()]  # the optimizer makes its state in its first step
 graph = graphs.CapturedGraph()
-with graphs.capture(graph, gradients=True):
+with graphs.capture(graph):
     loss = step()
 for _ in range(3):
     graph.replay()

@@ -43,7 +43,7 @@ def step():
     weight.detach().sub_(weight.grad)
 step()
 trained = graphs.CapturedGraph()
-with graphs.capture(trained, gradients=True):
+with graphs.capture(trained):
     step()
 before = weight.detach().clone()
 trained.replay()

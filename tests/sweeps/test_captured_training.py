@@ -275,7 +275,7 @@ def _capture(side: Side, captured: str) -> tuple[dict[str, Callable[[], object]]
         return {}, None
     graph = graphs.CapturedGraph()
     nothing = {"forward": lambda: None, "backward": lambda: None, "step": lambda: None}
-    with graphs.capture(graph, gradients=True):
+    with graphs.capture(graph):
         if captured != "step":
             side.forward()
             side.backward()

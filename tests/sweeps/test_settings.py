@@ -51,6 +51,7 @@ WRONG = {
     "BRINGUP_PASS_LIBRARY": ["banana", "2"],
     "BRINGUP_FREEZE": ["banana", "2"],
     "BRINGUP_CAPTURE": ["banana", "2"],
+    "BRINGUP_CAPTURE_MEMORY": ["banana", "-1", "2T"],
     "BRINGUP_PASS_VERIFY": ["banana", "2"],
     "BRINGUP_PASS_DUMP": ["~nobody-of-this-name/x"],
     "BRINGUP_PASS_LIMIT": ["banana", "-1", "²"],

@@ -245,7 +245,7 @@ def test_a_captured_graph_of_the_kernels_replays_on_changed_inputs() -> None:
     torch.npu.synchronize()
     devices.fallback_report(reset=True)
     graph = graphs.CapturedGraph()
-    with graphs.capture(graph, gradients=True):
+    with graphs.capture(graph):
         captured = _with_gradients(*leaves)
     assert {row.operator for row in devices.fallback_report().rows} == set()
     for seed in (1, 2):

@@ -13,6 +13,7 @@
 #include "driver/device_memory.h"
 #include "driver/time_limits.h"
 #include "torch/common/allocation.h"
+#include "torch/devices/memory_history.h"
 
 namespace bringup::torch_ext {
 namespace {
@@ -81,6 +82,9 @@ void free_block(void* context) {
   const c10::DeviceIndex device = device_of(block);
   void* address = block->address;
   const auto bytes = static_cast<int64_t>(block->bytes);
+  if (C10_UNLIKELY(records_memory_history())) {
+    note_memory(false, device, block->segment->stream, address, block->bytes);
+  }
   memory_of(device).free(block);
   if (C10_UNLIKELY(c10::memoryProfilingEnabled())) report_to_profiler(address, -bytes, device);
 }
@@ -101,6 +105,10 @@ void free_block(void* context) {
           ? ""
           : " One allocation has at most " + readable(memory.largest()) +
                 " (max_allocation of the driver's properties): use smaller tensors.";
+  const std::string limit = memory.limit() == SIZE_MAX
+                                ? ""
+                                : " This process may take " + readable(memory.limit()) +
+                                      " (set_per_process_memory_fraction).";
   const std::string pending = memory.pending_bytes() == 0 ? ""
                                                           : " " + readable(memory.pending_bytes()) +
                                                                 " of it waits for other streams.";
@@ -108,7 +116,7 @@ void free_block(void* context) {
                    " out of memory. Tried to allocate ", readable(requested), ". Device ",
                    static_cast<int>(device), capacity, " Tensors of this process hold ",
                    readable(allocated), "; ", readable(reserved - allocated),
-                   " is reserved by the allocator but unused.", pending, largest,
+                   " is reserved by the allocator but unused.", pending, largest, limit,
                    " The largest free block has ", readable(memory.largest_free_block()), ".");
 }
 
@@ -238,6 +246,9 @@ at::DataPtr allocate_block(size_t bytes, c10::DeviceIndex device) {
   if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
     report_to_profiler(block->address, static_cast<int64_t>(block->bytes), device);
   }
+  if (C10_UNLIKELY(records_memory_history())) {
+    note_memory(true, device, block->segment->stream, block->address, block->bytes);
+  }
   return {block->address, block, &free_block, where};
 }
 
@@ -263,6 +274,10 @@ c10::DeviceIndex device_of_address(const void* address) {
     return static_cast<c10::DeviceIndex>(info->device);
   }
   TORCH_CHECK(false, "no device '", driver_facts().device_name, "' holds the address ", address);
+}
+
+void set_memory_limit(c10::DeviceIndex device, size_t bytes) {
+  memory_of(checked_device(device)).set_limit(bytes);
 }
 
 std::vector<driver::SegmentSnapshot> device_memory_snapshot(c10::DeviceIndex device) {

@@ -33,6 +33,9 @@ const std::byte* segment_of_address(c10::DeviceIndex device, const void* address
 // The device that holds an address; raises when none does.
 c10::DeviceIndex device_of_address(const void* address);
 
+// The most bytes that the allocator takes of the driver; what it has stays.
+void set_memory_limit(c10::DeviceIndex device, size_t bytes);
+
 // The segments of a device with their blocks, by address.
 std::vector<driver::SegmentSnapshot> device_memory_snapshot(c10::DeviceIndex device);
 

@@ -1,4 +1,5 @@
 // What bringup.devices sees of the native side.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -19,6 +20,7 @@
 #include "torch/devices/fallback_policy.h"
 #include "torch/devices/generator.h"
 #include "torch/devices/host_allocator.h"
+#include "torch/devices/memory_history.h"
 #include "torch/devices/metadata.h"
 #include "torch/devices/registration.h"
 #include "torch/devices/shared_memory.h"
@@ -165,6 +167,43 @@ nb::dict segment_dict(const driver::SegmentSnapshot& segment, c10::DeviceIndex d
   return dict;
 }
 
+// In torch.cuda's form, of pinned memory.
+nb::dict host_memory_stats() {
+  const at::HostStats stats = host_allocator().get_stats();
+  nb::dict dict;
+  const auto add = [&](const std::string& name, const auto& stat) {
+    dict[nb::str((name + ".current").c_str())] = stat.current;
+    dict[nb::str((name + ".peak").c_str())] = stat.peak;
+    dict[nb::str((name + ".allocated").c_str())] = stat.allocated;
+    dict[nb::str((name + ".freed").c_str())] = stat.freed;
+  };
+  add("active_requests", stats.active_requests);
+  add("active_bytes", stats.active_bytes);
+  add("allocations", stats.allocations);
+  add("allocated_bytes", stats.allocated_bytes);
+  dict["num_host_alloc"] = stats.num_host_alloc;
+  dict["num_host_free"] = stats.num_host_free;
+  return dict;
+}
+
+// In the form of torch.cuda.memory._snapshot(): a list for each device.
+nb::list device_traces() {
+  std::vector<nb::list> traces(static_cast<size_t>(driver_facts().device_count));
+  for (const MemoryEvent& event : memory_history()) {
+    nb::dict dict;
+    dict["action"] = event.is_allocation ? "alloc" : "free_completed";
+    dict["addr"] = reinterpret_cast<uintptr_t>(event.address);
+    dict["size"] = event.bytes;
+    dict["stream"] = event.stream;
+    dict["time_us"] = event.microseconds;
+    dict["frames"] = nb::list();
+    traces[static_cast<size_t>(event.device)].append(dict);
+  }
+  nb::list all;
+  for (const nb::list& trace : traces) all.append(trace);
+  return all;
+}
+
 nb::list memory_snapshot() {
   nb::list segments;
   for (int32_t index = 0; index < driver_facts().device_count; ++index) {
@@ -284,6 +323,13 @@ void bind_devices(nb::module_& module) {
   module.def("start_dispatch_trace", &start_dispatch_trace, nb::arg("limit"), Release());
   module.def("stop_dispatch_trace", &dispatch_trace, nb::arg("tracer"));
   module.def("memory_snapshot", &memory_snapshot);
+  module.def("set_memory_limit", &set_memory_limit, nb::arg("device"), nb::arg("bytes"));
+  module.def("record_memory_history", &record_memory_history, nb::arg("most").none());
+  module.def("device_traces", &device_traces);
+  module.def("host_memory_stats", &host_memory_stats);
+  module.def("reset_peak_host_memory_stats", [] { host_allocator().reset_peak_stats(); });
+  module.def("reset_accumulated_host_memory_stats",
+             [] { host_allocator().reset_accumulated_stats(); });
   module.def("launches_values", &launches_values);
   module.def("synchronize", &synchronize_device, nb::arg("device"));
   nb::enum_<Float64Policy>(module, "Float64Policy")

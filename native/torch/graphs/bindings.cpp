@@ -163,6 +163,7 @@ void bind_graph(nb::module_& module) {
       .def("writes", &Graph::writes, nb::arg("tensor"))
       .def("knows", &Graph::knows, nb::arg("tensor"))
       .def("owns", &Graph::owns, nb::arg("tensor"))
+      .def("unowned", &Graph::unowned, nb::arg("tensor"))
       .def("nodes", &list_nodes)
       .def("operators", &list_operators)
       .def("accesses", &list_accesses)
@@ -197,6 +198,14 @@ void bind_graph(nb::module_& module) {
                      const Graph::MemoryUse use = graph.memory_use();
                      return nb::make_tuple(use.results, use.intermediates, use.constants,
                                            use.inputs, use.shared);
+                   })
+      .def_prop_ro("driver_graphs",
+                   [](const Graph& graph) {
+                     nb::list handles;
+                     for (bringup_graph one : graph.driver_graphs()) {
+                       handles.append(reinterpret_cast<uintptr_t>(one));
+                     }
+                     return handles;
                    })
       .def_prop_ro("memory_pool", &Graph::memory_pool)
       .def_prop_ro("reserved_bytes", &Graph::reserved_bytes);
@@ -248,8 +257,10 @@ void bind_event(nb::module_& module) {
 
 void bind_memory_pool(nb::module_& module) {
   nb::class_<MemoryPool>(module, "MemoryPool")
-      .def(nb::new_([] { return std::make_shared<MemoryPool>(); }))
+      .def(nb::new_([](bool reuses) { return std::make_shared<MemoryPool>(reuses); }),
+           nb::arg("reuses_results"))
       .def_prop_ro("reserved_bytes", &MemoryPool::reserved_bytes)
+      .def("trim", &MemoryPool::trim, nb::call_guard<nb::gil_scoped_release>())
       // (name, bytes, bytes that others use too) of every graph.
       .def("graphs", [](const MemoryPool& pool) {
         nb::list rows;

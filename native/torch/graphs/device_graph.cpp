@@ -279,6 +279,14 @@ void DeviceGraph::update(size_t node) {
   check_driver(driver.graph_update_kernel(graph, number, launch), launch->name);
 }
 
+std::vector<bringup_graph> DeviceGraph::driver_graphs() const {
+  std::vector<bringup_graph> found;
+  for (const Part& part : parts_) {
+    if (part.graph != nullptr) found.push_back(part.graph);
+  }
+  return found;
+}
+
 void DeviceGraph::run_alone(size_t number) {
   const Node& node = *nodes_[number];
   const bringup_driver& driver = *active_driver();

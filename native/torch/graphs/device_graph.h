@@ -87,6 +87,8 @@ class DeviceGraph {
   void wait() noexcept;
 
   c10::DeviceIndex device() const { return work_->device(); }
+  // The driver's graphs that a launch is made of.
+  std::vector<bringup_graph> driver_graphs() const;
   // Its launches, and what came before order_after().
   const std::shared_ptr<const DeviceWork>& work() const { return work_; }
 

@@ -135,7 +135,8 @@ nb::tuple memory_uses(Graph& graph, const FusedRuns::Arguments& arguments) {
   for (const auto& block : graph.pool().live_blocks()) {
     held.emplace_back(block->data, block->data + block->capacity);
   }
-  const bool is_alone = graph.pool().memory().graphs().size() == 1;
+  const MemoryPool& pool = graph.pool().memory();
+  const bool is_alone = pool.graphs().size() == 1 && !pool.reuses_results();
   const bool is_own = is_alone && is_straight(graph);
   return nb::make_tuple(nodes, spans_of(is_own ? graph.pool().spans() : Spans()), spans_of(held));
 }

@@ -57,10 +57,6 @@ const char* const kDisturbed =
 const char* const kWithinItself =
     "CapturedGraph.run: the graph is in the middle of a run, and cannot run inside of it";
 
-const char* const kWithinPool =
-    "CapturedGraph.run: another graph that has the same memory pool is in the middle of a run, and "
-    "this one cannot run inside of it";
-
 [[noreturn]] void refuse_change(const std::string& change) {
   throw CaptureFailure(
       "since the graph was captured, " + change +
@@ -133,17 +129,12 @@ std::vector<at::Tensor> Graph::run(const RunLocks& run_locks, std::vector<InputC
                                    const std::function<void()>& before) {
   const auto me = std::this_thread::get_id();
   if (runner_.load() == me) throw CaptureFailure(kWithinItself);
-  MemoryPool& memory = pool_->memory();
-  if (memory.runner.load() == me) throw CaptureFailure(kWithinPool);
+  PoolTurn::check(pool_->memory());  // before locks
   const RunLocks::Held held(run_locks);
-  const auto one_run = RunLocks::lock(memory.run_mutex);
+  const PoolTurn turn(pool_->shared_memory());
   const auto inside = RunLocks::inside();
   runner_.store(me);
-  memory.runner.store(me);
-  const auto over = c10::make_scope_exit([&] {
-    memory.runner.store(std::thread::id());
-    runner_.store(std::thread::id());
-  });
+  const auto over = c10::make_scope_exit([&] { runner_.store(std::thread::id()); });
   std::vector<at::Tensor> copies;
   begin_run(held);
   try {
@@ -187,6 +178,11 @@ void Graph::follow_pool() const {
   if (former == nullptr || former.get() == own) return;
   if (own != nullptr && own->device() == former->device()) return former->order_before();
   check_driver(former->wait(), "waiting for another graph of the memory pool");
+}
+
+at::Tensor Graph::unowned(const at::Tensor& tensor) const {
+  Block* block = pool_->find(tensor.storage());
+  return block == nullptr ? tensor : shallow_copy(tensor, alias_storage(*block));
 }
 
 bool Graph::writes(const at::Tensor& tensor) const { return any_access(tensor, true); }

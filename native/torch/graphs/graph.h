@@ -94,6 +94,9 @@ class Graph {
   bool knows(const at::Tensor& tensor) const;
   // Whether the storage is the graph's own.
   bool owns(const at::Tensor& tensor) const { return pool_->find(tensor.storage()) != nullptr; }
+  // A result that does not keep its memory from later captures of the pool, for run() to copy from;
+  // what is not the graph's own, as it is.
+  at::Tensor unowned(const at::Tensor& tensor) const;
 
   // The first run: nodes settle how they keep their addresses.
   void validate();
@@ -117,6 +120,11 @@ class Graph {
   c10::Device device() const {
     return device_graph_ == nullptr ? c10::Device(c10::kCPU)
                                     : c10::Device(c10::kPrivateUse1, device_graph_->device());
+  }
+
+  // The driver's graphs; none on the cpu.
+  std::vector<bringup_graph> driver_graphs() const {
+    return device_graph_ == nullptr ? std::vector<bringup_graph>() : device_graph_->driver_graphs();
   }
 
   // What operators are given now. Without the GIL: it waits for a replay.

@@ -80,6 +80,27 @@ MemoryPool::~MemoryPool() {
   }
 }
 
+void MemoryPool::trim() {
+  const auto living = graphs();
+  std::vector<std::unique_ptr<Segment>> unused;  // goes after the locks
+  const std::lock_guard lock(mutex_);
+  const auto is_unused = [&](const std::unique_ptr<Segment>& segment) {
+    size_t free = 0;
+    for (const Range& range : free_) free += range.segment == segment.get() ? range.bytes : 0;
+    return free == segment->bytes && std::ranges::none_of(living, [&](const auto& pool) {
+             return pool->writes(segment->memory.get(), segment->bytes);
+           });
+  };
+  const std::lock_guard registered(pool_registry().mutex);
+  for (auto& segment : segments_) {
+    if (!is_unused(segment)) continue;
+    std::erase_if(free_, [&](const Range& range) { return range.segment == segment.get(); });
+    pool_registry().segments.erase(static_cast<const char*>(segment->memory.get()));
+    unused.push_back(std::move(segment));
+  }
+  std::erase(segments_, nullptr);
+}
+
 size_t MemoryPool::join(std::weak_ptr<Pool> pool, const std::string& name) {
   const std::lock_guard lock(mutex_);
   members_.emplace_back(std::move(pool), "graph " + std::to_string(members_.size() + 1) +

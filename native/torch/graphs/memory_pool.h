@@ -51,7 +51,8 @@ using Spans = std::vector<std::pair<const char*, const char*>>;
 
 class MemoryPool {
  public:
-  MemoryPool() = default;
+  // `reuses_results`: what runs copy out has no owner, so that later captures get it too.
+  explicit MemoryPool(bool reuses_results = false) : reuses_results_(reuses_results) {}
   ~MemoryPool();
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
@@ -92,6 +93,10 @@ class MemoryPool {
 
   // Bytes taken from the allocators below, in use or not.
   size_t reserved_bytes() const;
+  bool reuses_results() const { return reuses_results_; }
+  // Gives the allocators below what no tensor has and no graph writes. While no capture is under
+  // way in it.
+  void trim();
   // Of these, the bytes of one capture that others use too.
   size_t shared_bytes(const Pool& pool) const;
   std::string name(size_t graph) const;
@@ -121,6 +126,7 @@ class MemoryPool {
   void give_back(const Block& block);
   std::string at_once(size_t user, size_t refused) const;
 
+  const bool reuses_results_;
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Segment>> segments_;
   std::vector<Range> free_;

@@ -162,6 +162,10 @@ void refuse_replay_in_capture() {
 }
 
 void bind_run(nb::module_& module, nb::class_<Graph>& graph) {
+  nb::class_<PoolTurn>(module, "PoolTurn")
+      .def(nb::init<std::shared_ptr<MemoryPool>>(), nb::arg("pool"),
+           nb::call_guard<nb::gil_scoped_release>());
+  module.def("inside_run", &RunLocks::is_inside);
   nb::class_<RunLocks>(module, "RunLocks")
       .def(nb::init<const std::vector<at::Tensor>&>(), nb::arg("tensors"));
   graph.def("run", &run, nb::arg("run_locks"), nb::arg("targets"), nb::arg("given"),

@@ -53,6 +53,21 @@ void RunLocks::Held::order_after_former(const DeviceWork& own) const {
   }
 }
 
+void PoolTurn::check(const MemoryPool& pool) {
+  if (pool.runner.load() != std::this_thread::get_id()) return;
+  throw CaptureFailure(
+      "CapturedGraph.run: another graph that has the same memory pool is in the middle of a run, "
+      "and this one cannot run inside of it");
+}
+
+PoolTurn::PoolTurn(std::shared_ptr<MemoryPool> pool) : pool_(std::move(pool)) {
+  check(*pool_);
+  lock_ = RunLocks::lock(pool_->run_mutex);
+  pool_->runner.store(std::this_thread::get_id());
+}
+
+PoolTurn::~PoolTurn() { pool_->runner.store(std::thread::id()); }
+
 void RunLocks::Held::release(const std::shared_ptr<const DeviceWork>& work) const {
   for (Stripe* stripe : run_locks_.stripes_) stripe->former = work;
 }

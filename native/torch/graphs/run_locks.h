@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "torch/graphs/device_graph.h"
+#include "torch/graphs/memory_pool.h"
 
 namespace bringup::torch_ext::graphs {
 
@@ -26,6 +27,8 @@ class RunLocks {
     ++depth_;
     return c10::make_scope_exit([] { --depth_; });
   }
+
+  static bool is_inside() { return depth_ > 0; }
 
   // Waits for the lock. A thread that is inside a run does not: the holder may wait for
   // what that run has. CaptureFailure then.
@@ -64,6 +67,22 @@ class RunLocks {
   static thread_local int depth_;
 
   std::vector<Stripe*> stripes_;  // ascending: all take them in this order
+};
+
+// While it lives its thread alone runs a graph of the pool, or captures one. Waits for others as
+// RunLocks::lock does. CaptureFailure where this thread has the turn already.
+class PoolTurn {
+ public:
+  explicit PoolTurn(std::shared_ptr<MemoryPool> pool);
+  ~PoolTurn();
+  PoolTurn(const PoolTurn&) = delete;
+  PoolTurn& operator=(const PoolTurn&) = delete;
+
+  static void check(const MemoryPool& pool);
+
+ private:
+  std::shared_ptr<MemoryPool> pool_;
+  std::unique_lock<std::mutex> lock_;
 };
 
 }  // namespace bringup::torch_ext::graphs

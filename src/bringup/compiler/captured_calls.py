@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakValueDictionary
@@ -14,6 +15,7 @@ import torch
 
 from bringup import graphs, settings
 from bringup._native import torch_library
+from bringup.compiler.capture_memory import CaptureMemory, device_of, memory_of
 from bringup.compiler.inner_compiler import BoxedFunction
 from bringup.compiler.update_plan import Updates
 from bringup.errors import CaptureError, UpdateError
@@ -26,6 +28,9 @@ _CAPTURE_TURN = threading.RLock()
 _NUMBERS = itertools.count()
 _ALIVE: WeakValueDictionary[int, _CapturedCalls] = WeakValueDictionary()
 """The captured calls of every compiled graph that is alive, in the order of their compiles."""
+_TICKS = itertools.count()
+MOST_DROPPED = 64
+"""How many captures of one graph make room before its further kinds of calls run as they are."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +42,11 @@ class CaptureReport:
         captures: how many kinds of calls are captured now.
         uncaptured: how many kinds of calls run as they are, since they could not be captured.
         max_captures: how many kinds are kept.
-        memory_bytes: what all captures hold: results, intermediates and copies of inputs. Weights
-            are not among them.
+        dropped: how many captures made room for others, in this graph or elsewhere.
+        memory_bytes: what all captures hold: copies of inputs, results and intermediates; of these
+            only the copies where they share their memory. Weights are not among them.
+        shared_bytes: what the memory takes that they share with those of other graphs of the
+            device; 0 where none of them does.
         plan: what calls write into the captures, where some inputs of the graph are nothing but
             host arguments of its operators; another value of these is no other kind of call.
     """
@@ -47,7 +55,9 @@ class CaptureReport:
     captures: int
     uncaptured: int
     max_captures: int
+    dropped: int
     memory_bytes: int
+    shared_bytes: int
     plan: graphs.UpdatePlan | None
 
 
@@ -64,6 +74,7 @@ def captured(
     *,
     is_required: bool = True,
     static_outputs: bool = False,
+    shared_memory: bool | None = None,
     updates: Updates | None = None,
 ) -> BoxedFunction:
     """`run`, but replayed from a captured graph that was made for this kind of call.
@@ -80,21 +91,31 @@ def captured(
         is_required: whether a kind of call that cannot be captured, or replayed any more, is an
             error; otherwise it runs as it is, and the log has the reason once.
         static_outputs: whether results are the captured tensors, which the next call of this kind
-            overwrites, instead of copies that belong to the caller.
+            overwrites, instead of copies that belong to the caller. They lie in no shared memory.
+        shared_memory: whether captures take turns in one memory of their device; None: where that
+            is not the cpu.
         updates: the numbers that are no part of a call's kind: they are written into the captured
             graph, except those that it refuses.
 
     Raises `CaptureError` at the call when the graph cannot be captured; the message names the
     operator or tensor.
     """
-    calls = _CapturedCalls(run, name, static, max_captures, is_required, static_outputs, updates)
+    if static_outputs:
+        shared_memory = False
+    calls = _CapturedCalls(
+        run, name, static, max_captures, is_required, static_outputs, shared_memory, updates
+    )
 
     def run_captured(arguments: list[Any]) -> Any:
+        if graphs.is_current_stream_capturing():  # a capture around this one has its operators
+            return run(arguments)
         results = calls.call(arguments)
         arguments.clear()
         return results
 
     def run_captured_if_possible(arguments: list[Any]) -> Any:
+        if graphs.is_current_stream_capturing():
+            return run(arguments)
         try:
             results = calls.call(arguments)
         except CaptureError as reason:
@@ -120,12 +141,15 @@ class _CapturedCalls:
     max_captures: int
     is_required: bool
     static_outputs: bool
+    shared_memory: bool | None
     updates: Updates | None
 
     def __post_init__(self) -> None:
         self._kind = torch_library("option 'capture'").graphs.call_kind
         self._captures: OrderedDict[object, _Captured | None] = OrderedDict()
-        self._lock = threading.Lock()  # of the dict: held for moments
+        self._dropped = 0
+        self._has_told = False
+        self._lock = threading.Lock()  # of both: held for moments
         _ALIVE[next(_NUMBERS)] = self
 
     def report(self) -> CaptureReport:
@@ -133,12 +157,15 @@ class _CapturedCalls:
         with self._lock:
             entries = list(self._captures.values())
         kept = [entry for entry in entries if entry is not None]
+        pools = {entry.shared for entry in kept if entry.shared is not None}
         return CaptureReport(
             self.name,
             len(kept),
             len(entries) - len(kept),
             self.max_captures,
+            self._dropped,
             sum(entry.memory_bytes for entry in kept),
+            sum(memory.pool.memory_bytes for memory in pools),
             None if self.updates is None else self.updates.plan,
         )
 
@@ -182,17 +209,33 @@ class _CapturedCalls:
             if key not in self._captures:
                 return False, None
             self._captures.move_to_end(key)
-            return True, self._captures[key]
+            entry = self._captures[key]
+        if entry is not None:
+            entry.used = next(_TICKS)
+        return True, entry
+
+    def kept(self) -> list[tuple[_CapturedCalls, object, _Captured]]:
+        """Return what is captured now."""
+        with self._lock:
+            return [(self, key, entry) for key, entry in self._captures.items() if entry]
+
+    def drop(self, key: object) -> None:
+        """Make room; a call that is in it ends as it would."""
+        with self._lock:
+            entry = self._captures.pop(key, None)
+            self._dropped += entry is not None
 
     def _capture(
         self, key: object, arguments: list[Any], updates: Updates | None
     ) -> _Captured | None:
-        with _CAPTURE_TURN:
+        with _capture_turn():
             is_known, entry = self._known(key)  # another thread may have been first
             if is_known:
                 return entry
+            if self._is_over_limit():
+                return None
             try:
-                entry = _Captured(self.run, arguments, self.static, self.static_outputs, updates)
+                entry = self._captured_within_limit(arguments, updates)
             except UpdateError as reason:
                 _LOG.warning("%s is captured for each value of its numbers: %s", self.name, reason)
                 self.updates = None
@@ -213,10 +256,88 @@ class _CapturedCalls:
         _LOG.info(words, self.name, size, report.captures, limit, whole)
         return entry
 
+    def _is_over_limit(self) -> bool:
+        """Return whether a kind of call that is not captured stays so; say so once."""
+        if self._dropped < MOST_DROPPED or len(self._captures) < self.max_captures:
+            return False
+        if not self._has_told:
+            self._has_told = True
+            _LOG.warning(
+                "%s has been called in more ways than are kept: %d of its captures made room for"
+                " others, %d are kept. %s. Pad sizes to a few ('buckets'), raise 'max_captures', or"
+                " BRINGUP_CAPTURE_MEMORY",
+                self.name,
+                self._dropped,
+                len(self._captures),
+                "Each further one is captured again"
+                if self.is_required
+                else "Others run as they are from now on",
+            )
+        return not self.is_required
+
+    def _captured_within_limit(self, arguments: list[Any], updates: Updates | None) -> _Captured:
+        """Capture, and drop what was used longest ago until all captures of the device are within
+        its limit; once again where the new one alone is above it, for which an empty pool is best.
+        """
+        memory = memory_of(device_of(arguments))
+        shared = self.shared_memory
+        if shared is None:
+            shared = memory.device.type != "cpu"
+        for _ in range(2):
+            entry = _Captured(
+                self.run,
+                arguments,
+                self.static,
+                self.static_outputs,
+                updates,
+                memory if shared else None,
+            )
+            taken = entry.needed_bytes
+            if taken <= memory.limit:
+                taken = _make_room(memory, entry)
+                if taken <= memory.limit:
+                    return entry
+            del entry
+            memory.trim()
+        raise CaptureError(
+            f"it takes {_megabytes(taken)}, more than captures may hold on {memory.device}:"
+            f" {_megabytes(memory.limit)} (BRINGUP_CAPTURE_MEMORY)"
+        )
+
     def _keep(self, key: object, entry: _Captured | None) -> None:
         self._captures[key] = entry
         if len(self._captures) > self.max_captures:
-            self._captures.popitem(last=False)
+            _, oldest = self._captures.popitem(last=False)
+            self._dropped += oldest is not None
+
+
+def _make_room(memory: CaptureMemory, newest: _Captured) -> int:
+    """Drop captures of the device, those used longest ago first, until the rest and the `newest`
+    are within its limit; return what they take.
+    """
+    kept = [one for calls in _ALIVE.values() for one in calls.kept() if one[2].memory is memory]
+    kept.sort(key=lambda one: one[2].used, reverse=True)
+    own = newest.memory_bytes + sum(entry.memory_bytes for _, _, entry in kept)
+    while (taken := own + memory.trim()) > memory.limit and kept:
+        calls, key, entry = kept.pop()
+        own -= entry.memory_bytes
+        calls.drop(key)
+        del entry
+    return int(taken)
+
+
+@contextmanager
+def _capture_turn() -> Iterator[None]:
+    """One capture at a time. A call within a replay does not wait for it: a capture waits for
+    replays that are in its memory.
+    """
+    within = torch_library("option 'capture'").graphs.inside_run()
+    if not _CAPTURE_TURN.acquire(blocking=not within):
+        raise CaptureError("another thread captures, and this call is made by a replay")
+    try:
+        yield
+    finally:
+        _CAPTURE_TURN.release()
 
 
 def require_capturable(aten: Any, name: str, static: frozenset[int]) -> None:
@@ -253,6 +374,7 @@ class _Captured:
         static: frozenset[int],
         static_outputs: bool,
         updates: Updates | None,
+        shared: CaptureMemory | None,
     ) -> None:
         slots = {
             index: copied(item)
@@ -268,8 +390,11 @@ class _Captured:
         self._copied = tuple(slots)
         self._kept = [item for index, item in enumerate(given) if index in static]
         self._graph = graphs.CapturedGraph()
-        inputs = Placeholders(slots.values())
-        with torch.no_grad(), graphs.capture(self._graph, inputs=inputs):
+        pool = None if shared is None else shared.pool
+        block = graphs.capture(self._graph, pool, inputs=Placeholders(slots.values()))
+        block._refuses_nothing = True
+        turn = nullcontext() if shared is None else shared.turn()
+        with torch.no_grad(), turn, block:
             results = tuple(run(list(given)))  # it may empty its list
             # inputs and their views are given back as they are: what was written, what is kept
             self._results = [_alias(result, given) for result in results]
@@ -279,12 +404,22 @@ class _Captured:
             # run() gives something: without results the least of what is there, as of a step
             self._graph.outputs = fresh or tuple(sorted(tensors, key=lambda item: item.nbytes)[:1])
 
+        self.memory = memory_of(device_of(arguments))
+        self.shared = shared
+        self.used = next(_TICKS)
         self._plan = None if updates is None else updates.bind(self._graph, arguments)
         self._slots = tuple(slots.values())
-        self.memory_bytes = self._graph.memory_bytes + sum(
-            slot.untyped_storage().nbytes() for slot in self._slots
-        )
-        """What it holds: results, intermediates, and copies of inputs."""
+        self.memory_bytes = sum(slot.untyped_storage().nbytes() for slot in self._slots)
+        """What it holds alone: copies of inputs, and what it computes where that is not shared."""
+        self.needed_bytes = self.memory_bytes + self._graph.memory_bytes
+        if shared is None:
+            self.memory_bytes = self.needed_bytes
+        else:  # runs copy them out at once, and later captures have their memory
+            native = self._graph._captured("run").native
+            self._graph.outputs = tuple(
+                native.unowned(one) if isinstance(one, torch.Tensor) else one
+                for one in self._graph.outputs
+            )
         self._replay = self._run_in_place if static_outputs else self._graph.run
 
     def call(self, arguments: Sequence[Any]) -> tuple[Any, ...]:

@@ -149,6 +149,7 @@ class InferenceGraph:
             options.most_captures,
             is_required=bool(options.capture),
             static_outputs=options.static_outputs,
+            shared_memory=options.shared_memory,
             updates=updates_of(graph) if options.inner == "eager" else None,
         )
         if length is None:

@@ -41,8 +41,11 @@ class CompileOptions:
             ({length: how often}: the best `max_captures` sizes, 8 by default), or "auto". A longer
             call runs as it is, not captured. Where it cannot be shown that padding is inert,
             nothing is padded and the log has the operator.
+        shared_memory: whether captures of all compiled functions take turns in one memory of their
+            device, which then holds what the largest of them needs, and not the sum. None: on a
+            driver's device. On the cpu, where each has its own, calls of other threads wait then.
         static_outputs: results of captured graphs are the captured tensors, which the next call
-            overwrites, instead of copies that belong to the caller.
+            overwrites, instead of copies that belong to the caller. They share no memory.
         passes: names of the passes to run; None for all registered ones.
         freeze: whether the weights of an inference graph are frozen; None: where they may be.
         freeze_inference_tensors: whether weights made in inference mode are frozen too. They have
@@ -79,6 +82,7 @@ class CompileOptions:
     capture: bool | None = None
     max_captures: int | None = None
     buckets: Sequence[int] | Mapping[int, int] | str | None = None
+    shared_memory: bool | None = None
     static_outputs: bool = False
     passes: Sequence[str] | None = None
     freeze: bool | None = None
@@ -179,7 +183,7 @@ class CompileOptions:
                     f"option {name!r} must be one of {words}, got "
                     f"{_unknown(getattr(self, name), words, shown=False)}"
                 )
-        optional = ("capture", "freeze")
+        optional = ("capture", "freeze", "shared_memory")
         for name in (*optional, "autotune", "freeze_inference_tensors", "static_outputs"):
             value = getattr(self, name)
             if not isinstance(value, bool) and not (value is None and name in optional):

@@ -199,7 +199,7 @@ def a_step_of_training_is_replayed(device: str) -> None:
     x, y = (part.to(device) for part in _BATCHES[1])
     optimizer.zero_grad()
     captured = graphs.CapturedGraph()
-    with graphs.capture(captured, gradients=True):
+    with graphs.capture(captured):
         loss = _squares(model, x, y)
         loss.backward()
         optimizer.step()

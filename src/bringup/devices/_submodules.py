@@ -5,8 +5,10 @@ functions under CUDA's names, e.g. `from torch.npu.amp import autocast`.
 from __future__ import annotations
 
 import functools
+import pickle
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -20,9 +22,12 @@ _RANDOM = (
     "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all",
 )  # fmt: skip
 _MEMORY = (
-    "empty_cache", "max_memory_allocated", "max_memory_reserved", "mem_get_info",
-    "memory_allocated", "memory_reserved", "memory_snapshot", "memory_stats", "memory_summary",
-    "reset_accumulated_memory_stats", "reset_peak_memory_stats",
+    "caching_allocator_alloc", "caching_allocator_delete", "empty_cache",
+    "get_per_process_memory_fraction", "host_empty_cache", "host_memory_stats",
+    "max_memory_allocated", "max_memory_reserved", "mem_get_info", "memory_allocated",
+    "memory_reserved", "memory_snapshot", "memory_stats", "memory_summary",
+    "reset_accumulated_host_memory_stats", "reset_accumulated_memory_stats",
+    "reset_peak_host_memory_stats", "reset_peak_memory_stats", "set_per_process_memory_fraction",
 )  # fmt: skip
 _ROWS = (
     ("in tensors", "allocated_bytes.all"),
@@ -39,7 +44,9 @@ def add_submodules(module: ModuleType, device: str) -> None:
     _add(module, "amp", _amp(device))
     _add(module, "random", {name: getattr(module, name) for name in _RANDOM})
     memory = {name: getattr(module, name) for name in _MEMORY}
-    _add(module, "memory", {**memory, "_snapshot": functools.partial(_snapshot, module)})
+    for function in (_snapshot, _dump_snapshot, _record_memory_history):
+        memory[function.__name__] = functools.partial(function, module)
+    _add(module, "memory", memory)
     _add(module, "profiler", _profiler())
     _add_module(module, "graphs", _Graphs(f"{module.__name__}.graphs"))
     _add(module, "_utils", {"_get_device_index": functools.partial(_device_index, module)})
@@ -61,7 +68,7 @@ class _Graphs(ModuleType):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self.__all__ = list(_device_attributes.GRAPHS)
+        self.__all__ = [name for name in _device_attributes.GRAPHS if name[0] != "_"]
 
     def __getattr__(self, name: str) -> object:
         if name not in _device_attributes.GRAPHS:
@@ -138,12 +145,25 @@ def _device_index(
 
 
 def _snapshot(module: Any, device: int | str | torch.device | None = None) -> dict[str, Any]:
-    """Return `torch.cuda.memory._snapshot`'s form, for `_memory_viz`, without history."""
+    """Return `torch.cuda.memory._snapshot`'s form, for `_memory_viz`."""
     segments = module.memory_snapshot()
     if device is not None:
         index = _device_index(module, device, optional=True)
         segments = [segment for segment in segments if segment["device"] == index]
-    return {"segments": segments, "device_traces": [[] for _ in range(module.device_count())]}
+    return {"segments": segments, "device_traces": list(module._native.device_traces())}
+
+
+def _dump_snapshot(module: Any, filename: str = "dump_snapshot.pickle") -> None:
+    Path(filename).write_bytes(pickle.dumps(_snapshot(module)))
+
+
+def _record_memory_history(
+    module: Any, enabled: str | bool | None = "all", *_: Any, max_entries: int = 1 << 20, **__: Any
+) -> None:
+    """Keep what tensors take and give back for `_snapshot`, without the frames that
+    `torch.cuda.memory`'s has, or no more where `enabled` is None or False.
+    """
+    module._native.record_memory_history(max_entries if enabled else None)
 
 
 def memory_summary(stats: dict[str, Any], device: str, free: int, total: int) -> str:

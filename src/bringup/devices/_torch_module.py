@@ -112,6 +112,34 @@ class ExternalStream(torch.Stream):  # type: ignore[misc]
         return made
 
 
+class _EventType(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, torch.Event)
+
+
+class Event(torch.Event, metaclass=_EventType):  # type: ignore[misc]
+    """`torch.Event`, which a call gives; with `external` a `graphs.ExternalEvent`, which captured
+    code waits for or records as a node, as CUDA's external events are.
+
+    Args:
+        device: whose; None for the current one.
+        external: whether captured code and what is outside of it meet there.
+        options: of `torch.Event`, which an external one has none of.
+
+    Raises:
+        TypeError: an external event is given options.
+    """
+
+    def __new__(cls, device: DeviceLike = None, *, external: bool = False, **options: Any) -> Any:
+        """Return the event."""
+        if not external:
+            return torch.Event(device, **options)
+        if any(options.values()):
+            raise TypeError(f"an external event is an order alone, got {', '.join(options)}")
+        made: Any = _device_attributes.resolve("ExternalEvent")
+        return made()
+
+
 class DeviceModule(ModuleType):
     """The module `torch.<name>` of a loaded driver.
 
@@ -120,7 +148,7 @@ class DeviceModule(ModuleType):
     """
 
     Stream = torch.Stream
-    Event = torch.Event
+    Event = Event
     StreamContext = StreamContext
     ExternalStream = ExternalStream
     OutOfMemoryError = torch.OutOfMemoryError
@@ -129,6 +157,8 @@ class DeviceModule(ModuleType):
         super().__init__(f"torch.{name}", f"Device {name!r}, brought up by bringup.")
         self._name = name
         self._native = _native.torch_library().devices
+        self._fractions: dict[int, float] = {}
+        self._lent: dict[int, torch.Tensor] = {}
         self.default_generators = tuple(
             self._native.default_generator(index) for index in range(self.device_count())
         )
@@ -430,6 +460,59 @@ class DeviceModule(ModuleType):
             "active_pending_free" while another stream may use it, or "inactive"), by address.
         """
         return list(self._native.memory_snapshot())
+
+    def set_per_process_memory_fraction(self, fraction: float, device: DeviceLike = None) -> None:
+        """Let this process's allocator take no more than a part of a device's memory: what does not
+        fit into it raises `OutOfMemoryError`, after what is cached was given back.
+
+        Raises:
+            ValueError: `fraction` is not from 0 to 1.
+        """
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"fraction is from 0 to 1, got {fraction!r}")
+        index = self._index(device)
+        self._native.set_memory_limit(index, int(fraction * self.mem_get_info(index)[1]))
+        self._fractions[index] = float(fraction)
+
+    def get_per_process_memory_fraction(self, device: DeviceLike = None) -> float:
+        """Return what `set_per_process_memory_fraction` was given, 1.0 where it was not."""
+        return self._fractions.get(self._index(device), 1.0)
+
+    def caching_allocator_alloc(
+        self, size: int, device: DeviceLike = None, stream: torch.Stream | None = None
+    ) -> int:
+        """Return the address of `size` bytes, until `caching_allocator_delete`: for code that works
+        in `stream`, by default the current one.
+        """
+        with torch.accelerator.device_index(self._index(device)), StreamContext(stream):
+            memory = torch.empty(size, dtype=torch.uint8, device=self._name)
+        self._lent[memory.data_ptr()] = memory
+        return int(memory.data_ptr())
+
+    def caching_allocator_delete(self, mem_ptr: int) -> None:
+        """Give memory of `caching_allocator_alloc` back.
+
+        Raises:
+            DeviceError: it is none, or was given back.
+        """
+        if self._lent.pop(mem_ptr, None) is None:
+            raise DeviceError(f"caching_allocator_alloc gave no memory at {mem_ptr:#x}")
+
+    def host_memory_stats(self) -> dict[str, int]:
+        """Return statistics of pinned memory, with the keys of `torch.cuda.host_memory_stats`."""
+        return dict(self._native.host_memory_stats())
+
+    def reset_peak_host_memory_stats(self) -> None:
+        """Make the present the new peak of pinned memory."""
+        self._native.reset_peak_host_memory_stats()
+
+    def reset_accumulated_host_memory_stats(self) -> None:
+        """Set the sums and counters of pinned memory back to 0."""
+        self._native.reset_accumulated_host_memory_stats()
+
+    def host_empty_cache(self) -> None:
+        """Give unused pinned memory back."""
+        torch.accelerator.empty_host_cache()
 
     def reset_peak_memory_stats(self, device: DeviceLike = None) -> None:
         """Make the present the new peak."""

@@ -24,7 +24,13 @@ from bringup.graphs._handlers import (
     register_graph_handler,
     unregister_graph_handler,
 )
-from bringup.graphs._host_functions import host_function, print_tensor, save_tensor
+from bringup.graphs._host_functions import (
+    host_function,
+    launch_host_function,
+    print_tensor,
+    save_tensor,
+    subscribe_report,
+)
 from bringup.graphs._lint import DetectedUpdate, DetectedUpdates, Refusal, detect_updates, lint
 from bringup.graphs._plans import BoundPlan, Constant, Input, PlannedCall, UpdatePlan
 from bringup.graphs._pool import GraphPool, graph_pool_handle
@@ -92,4 +98,6 @@ record_control_flow()
 NpuGraphOpHandler = GraphOpHandler
 register_npu_graph_handler = register_graph_handler
 TensorWeakRef = TensorRef
+_launch_host_func = launch_host_function
+_subscribe_report = subscribe_report
 _NPU_GRAPH_OP_HANDLERS = _registry  # for writing; `graph_handlers` is for reading

@@ -6,6 +6,7 @@ import functools
 import gc
 import sys
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -80,9 +81,9 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         inputs: what `graph.run` takes: a tensor, a sequence (by position) or a mapping (by keyword)
             of tensors that the block reads; nests are allowed. Without it, and without
             `graph.outputs = ...`, run takes and gives what the block's only module call did.
-        gradients: whether autograd may record in the block, whose backward is then called there,
-            as in a whole step of training. A backward outside of it raises after a replay, which
-            has written what autograd saved.
+        gradients: whether autograd may record in the block, as it does where gradients are on. Its
+            backward is called there, as in a whole step of training, or not at all: outside of the
+            block it raises after a replay, which has written what autograd saved. False refuses.
 
     Raises:
         TypeError: `graph` is no `CapturedGraph`, `pool` is no pool, or `inputs` holds something
@@ -111,7 +112,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         capture_error_mode: str = "global",
         *,
         inputs: Any = None,
-        gradients: bool = False,
+        gradients: bool = True,
     ) -> None:
         if not isinstance(graph, CapturedGraph):
             raise TypeError(f"capture takes a CapturedGraph, got {type(graph).__name__}")
@@ -131,6 +132,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         self._kept: list[Any] = []
         self._accepts_gradients = gradients
         self._note: Callable[[CaptureError], None] | None = None
+        self._refuses_nothing = False  # whether a block in which no operator ran is an error
 
     def __enter__(self) -> CapturedGraph:
         return self._begin(sys._getframe(1))
@@ -230,6 +232,8 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             check_become_nodes(recorder.handled_without_node)
             _check_outputs(recorder)
             native = recorder.finish(graph._level, settings.graph_verify() or 0)
+            if native.node_count == 0:
+                self._meet_nothing()
             optimizers = given.settle(native, recorder.watch, list(scopes.called))
             unit.settle(native, scopes.calls)
             unit.watch_inputs(recorder.watch)
@@ -247,6 +251,15 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             recorder.abandon()
             given.gradients.put_back()
             raise
+
+    def _meet_nothing(self) -> None:
+        if self._refuses_nothing:
+            raise CaptureError("the capture saw no work: no operator ran that writes a tensor")
+        warnings.warn(
+            "The captured graph is empty: no operator ran in the block that writes a tensor. Call"
+            " the model inside of it, on this thread",
+            stacklevel=3,
+        )
 
 
 CapturedGraph._capture = capture  # for capture_begin

@@ -68,6 +68,14 @@ class ExternalEvent:
         """
         self._do(stream, wait=True)
 
+    def synchronize(self) -> None:
+        """Wait for the next record on this thread, as `wait()` does."""
+        self.wait()
+
+    def query(self) -> bool:
+        """Return whether a record came that no wait has taken."""
+        return self.ahead > 0
+
     def reset(self, stream: Any = None) -> None:
         """Forget records that no wait has taken and waits that are over, and end those under way
         with an error: after a replay failed on a device, so that records and replays go together

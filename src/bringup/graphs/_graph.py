@@ -237,6 +237,20 @@ class CapturedGraph:
         """
         self._captured("instantiate")
 
+    def raw_cuda_graph(self) -> int:
+        """Return the driver's handle of the graph, for its own functions.
+
+        Raises:
+            CaptureError: nothing is captured; the graph runs on the cpu, or is several of the
+                driver's (control flow, host entries).
+        """
+        handles = self._captured("raw_cuda_graph").native.driver_graphs
+        if len(handles) != 1:
+            raise CaptureError(
+                f"raw_cuda_graph: this graph is made of {len(handles)} graphs of a driver"
+            )
+        return int(handles[0])
+
     def enable_debug_mode(self) -> None:
         """Do nothing: `debug_dump` needs nothing that is not kept anyhow."""
 

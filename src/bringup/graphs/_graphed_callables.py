@@ -15,7 +15,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils import _pytree
 
 from bringup.errors import CaptureError, ContractError
-from bringup.graphs._capture import capture, current_recorder
+from bringup.graphs._capture import capture, current_recorder, is_current_stream_capturing
 from bringup.graphs._equality import value_text
 from bringup.graphs._gradients import leaves_behind
 from bringup.graphs._graph import CapturedGraph
@@ -44,7 +44,7 @@ def make_graphed_callables(
     a function closes over, gets it.
 
     A deep copy of a module, or one that was pickled, runs eagerly, with its own weights;
-    `del module.forward` makes the module itself eager again.
+    `module.forward.ungraph()` makes the module itself eager again.
 
     Args:
         callables: a function or a `torch.nn.Module`, or a tuple of them. A module is changed in
@@ -52,7 +52,8 @@ def make_graphed_callables(
             and stays what it was otherwise.
         sample_args: the arguments of a call, a tuple of tensors or of nests of them; for a tuple of
             callables, a tuple of such tuples. Later calls take the same nest with the same shapes,
-            dtypes, devices and `requires_grad`, by position or by name.
+            dtypes, devices and `requires_grad`, by position or by name. Under autocast floating
+            arguments are converted to the sample's dtype.
         num_warmup_iters: accepted for programs written for CUDA graphs; a capture needs none.
         allow_unused_input: whether an input or parameter that requires a gradient may have none.
         pool: memory that the graphs of all callables share, as for `graphs.capture`. A backward
@@ -121,8 +122,15 @@ class _GraphedForward:
         self.__signature__ = inspect.signature(module.forward)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        captured = self._module.training == self._training
+        captured = self._module.training == self._training and not is_current_stream_capturing()
         return (self._call if captured else self._eager)(*args, **kwargs)
+
+    def ungraph(self) -> None:
+        """Make the module itself eager again; its graphs go with the last call of them."""
+        if self._former is None:
+            del self._module.forward
+        else:
+            self._module.forward = self._former
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if self._former is not None:
@@ -156,8 +164,8 @@ def _check_module(module: torch.nn.Module) -> None:
     for submodule in module.modules():
         if isinstance(vars(submodule).get("forward"), _GraphedForward):
             raise CaptureError(
-                f"make_graphed_callables: {type(submodule).__name__} is graphed already. `del"
-                " module.forward` makes it eager again"
+                f"make_graphed_callables: {type(submodule).__name__} is graphed already."
+                " `module.forward.ungraph()` makes it eager again"
             )
         if any(getattr(submodule, name) for name in _HOOKS):
             raise CaptureError(
@@ -238,6 +246,7 @@ class _Forward(NamedTuple):
     """A captured forward, whose backward is captured next."""
 
     what: str
+    run: Callable[..., Any]
     inputs: list[torch.Tensor]
     parameters: tuple[torch.Tensor, ...]
     named: dict[int, tuple[str, torch.Tensor]]  # what the run can reach
@@ -257,7 +266,9 @@ def _captured_forward(function: Any, sample: Any, pool: object | None) -> _Forwa
     graph = CapturedGraph()
     run = function.forward if of_module else function
     since = torch.autograd._get_sequence_nr()
-    with torch.enable_grad(), capture(graph, pool, inputs=Placeholders(inputs), gradients=True):
+    block = capture(graph, pool, inputs=Placeholders(inputs))
+    block._refuses_nothing = True
+    with torch.enable_grad(), block:
         result = run(*_pytree.tree_unflatten(inputs, nest))
         results, result_nest = _pytree.tree_flatten(result)
         graph.outputs = [_result(what, value).detach() for value in results]
@@ -283,6 +294,7 @@ def _captured_forward(function: Any, sample: Any, pool: object | None) -> _Forwa
     parameters += {id(one): one for one in reached if id(one) not in known}.values()
     return _Forward(
         what=what,
+        run=run,
         inputs=inputs,
         parameters=tuple(parameters),
         named=named,
@@ -299,9 +311,12 @@ def _graphed_call(forward: _Forward, allow_unused: bool, pool: object | None) ->
         captured = _capture_backward(forward, allow_unused, pool)
     forward.results.clear()
     what, nest, signature = forward.what, forward.nest, forward.signature
+    function = forward.run
     parameters, result_nest = forward.parameters, forward.result_nest
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        if is_current_stream_capturing():
+            return function(*args, **kwargs)
         if kwargs:
             args = _by_position(what, signature, args, kwargs)
         given, given_nest = _pytree.tree_flatten(args)
@@ -310,11 +325,27 @@ def _graphed_call(forward: _Forward, allow_unused: bool, pool: object | None) ->
                 f"a captured call of {what} takes the arguments that it was captured with ({nest})"
                 f", got {given_nest}"
             )
+        given = [_as_captured(*both) for both in zip(given, captured.inputs, strict=True)]
         surface = [*given, *parameters]
         _check_gradients(captured, surface)
         return _pytree.tree_unflatten(list(_Call.apply(captured, *surface)), result_nest)
 
     return call
+
+
+def _as_captured(given: Any, captured: torch.Tensor) -> Any:
+    """Return an argument in the dtype of the sample where autocast is on: what another callable
+    gives there is of autocast's, and samples are mostly not.
+    """
+    if (
+        isinstance(given, torch.Tensor)
+        and given.dtype != captured.dtype
+        and given.is_floating_point()
+        and captured.is_floating_point()
+        and torch.is_autocast_enabled(given.device.type)
+    ):
+        return given.to(captured.dtype)
+    return given
 
 
 def _signature_of(function: Any) -> inspect.Signature | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils import _pytree
 
 from bringup.graphs._capture import is_current_stream_capturing, keep_in_graph
 
@@ -19,8 +20,9 @@ from bringup.graphs._capture import is_current_stream_capturing, keep_in_graph
 class _HostCall:
     """A function that nodes call by number, from the end of the capture on."""
 
-    def __init__(self, function: Callable[..., object]) -> None:
+    def __init__(self, function: Callable[..., object], given: object = None) -> None:
         self.function = function
+        self.given = given  # in the place of copies of tensors
         self.number = next(_numbers)
         self.armed = False
 
@@ -35,7 +37,11 @@ _calls: weakref.WeakValueDictionary[int, _HostCall] = weakref.WeakValueDictionar
 
 def _run(tensors: list[torch.Tensor], number: int) -> None:
     call = _calls.get(number)
-    if call is not None and call.armed:
+    if call is None or not call.armed:
+        return
+    if call.given is not None:
+        call.function(call.given)
+    else:
         call.function(*(tensor.detach().cpu().clone() for tensor in tensors))
 
 
@@ -65,7 +71,41 @@ def host_function(function: Callable[..., object], *tensors: torch.Tensor) -> No
         raise TypeError(f"host_function takes a function, got {function!r}")
     if not tensors or not all(isinstance(tensor, torch.Tensor) for tensor in tensors):
         raise TypeError(f"host_function takes tensors after the function, got {tensors!r}")
-    call = _HostCall(function)
+    _call(_HostCall(function), tensors)
+
+
+def launch_host_function(
+    stream: object, function: Callable[[Any], object], arguments: object
+) -> None:
+    """Call `function(arguments)` as `host_function` does, with the tensors in them themselves: what
+    torch_npu calls `_launch_host_func`. On a device it may give other streams work, which a replay
+    does not wait for, and must not wait for the device.
+
+    Args:
+        stream: accepted for programs written for torch_npu; it is the current one's.
+        function: takes `arguments` alone.
+        arguments: any nest that is not None; at least one tensor is in it.
+
+    Raises:
+        TypeError: `function` cannot be called, or there is no tensor.
+    """
+    del stream
+    tensors = [one for one in _pytree.tree_leaves(arguments) if isinstance(one, torch.Tensor)]
+    if not callable(function) or not tensors:
+        raise TypeError(f"a function and a nest with tensors, got {function!r} and {arguments!r}")
+    _call(_HostCall(function, arguments), tensors)
+
+
+def subscribe_report(stream: object) -> None:
+    """Do nothing: host functions need no thread of the program's. For programs written for
+    torch_npu, as is `_unsubscribe_report`.
+
+    Args:
+        stream: of the device.
+    """
+
+
+def _call(call: _HostCall, tensors: Sequence[torch.Tensor]) -> None:
     _calls[call.number] = call
     if is_current_stream_capturing():
         keep_in_graph(call)

@@ -23,10 +23,15 @@ class GraphPool:
 
     def __init__(self, native: Any = None) -> None:
         if native is None:
-            native = torch_library("graphs.GraphPool").graphs.MemoryPool()
+            native = torch_library("graphs.GraphPool").graphs.MemoryPool(reuses_results=False)
         self._native = native
         self.number = next(_numbers)
         _pools[self.number] = self
+
+    @property
+    def id(self) -> tuple[int, int]:
+        """Return what CUDA's `MemPool.id` is: captures take it as `pool`, too."""
+        return 0, self.number
 
     @property
     def memory_bytes(self) -> int:
@@ -59,6 +64,8 @@ def pool_of(pool: object | None) -> GraphPool:
     """Return the pool that a capture is given, or a new one for None. Raises `TypeError`."""
     if pool is None:
         return GraphPool()
+    if isinstance(pool, tuple) and len(pool) == 2 and pool[0] == 0 and type(pool[1]) is int:
+        pool = numbered_pool(pool[1])
     if not isinstance(pool, GraphPool):
         raise TypeError(
             "pool is what graphs.graph_pool_handle() or CapturedGraph.pool() gives, got "

@@ -42,7 +42,7 @@ class Training:
         (self.layer(self.x) * scale).sum().backward()
 
     def capture(self, *parts: Callable[[], object]) -> None:
-        with graphs.capture(self.graph, gradients=True):
+        with graphs.capture(self.graph):
             for run in parts:
                 run()
 
@@ -138,7 +138,7 @@ def test_gradients_of_two_parameters_in_one_place_are_refused() -> None:
     one, two = (nn.Parameter(torch.ones(2)) for _ in range(2))
     (one * two).sum().backward()
     graph = graphs.CapturedGraph()
-    with graphs.capture(graph, gradients=True):
+    with graphs.capture(graph):
         (one * two).sum().backward()
     one.grad = two.grad = torch.zeros(2)
     with pytest.raises(CaptureError, match=r"gradient of \w+ '\w+' shares memory with that of"):

@@ -83,7 +83,8 @@ UNASKED = """
 devices.kernel("aten::mul.Tensor", expression="self * other")
 table = torch.ones(4, 2, device="npu", requires_grad=True)
 try:
-    captured(lambda: F.embedding(torch.tensor([1, 2], device="npu"), table))
+    with graphs.capture(graphs.CapturedGraph(), gradients=False):
+        F.embedding(torch.tensor([1, 2], device="npu"), table)
 except CaptureError as error:
     print(error)
 """

@@ -307,7 +307,7 @@ def function_of(x: Tensor) -> Tensor:
 
 
 def test_something_else_as_a_pool_is_refused() -> None:
-    for pool in ((0, 1), 3, graphs.CapturedGraph()):
+    for pool in ((1, 1), 3, graphs.CapturedGraph()):
         with pytest.raises(TypeError, match=r"pool is what graphs\.graph_pool_handle"):
             graphs.capture(graphs.CapturedGraph(), pool=pool)
     with pytest.raises(CaptureError, match="nothing is captured"):

@@ -127,7 +127,7 @@ def test_shape_that_depends_on_data_is_refused(action: Action, op: str) -> None:
         captured(action, torch.ones(2, 2))
 
 
-def test_recording_a_gradient_is_refused() -> None:
+def test_recording_a_gradient_is_refused_where_none_is_wanted() -> None:
     weight = torch.ones(2, 2, requires_grad=True)
     with (
         torch.enable_grad(),
@@ -135,8 +135,9 @@ def test_recording_a_gradient_is_refused() -> None:
             CaptureError,
             match=r"aten::mm would record a gradient for its result float32\[2, 2\].*no_grad",
         ),
+        graphs.capture(graphs.CapturedGraph(), gradients=False),
     ):
-        captured(lambda: weight @ weight)
+        weight @ weight
 
 
 def test_sparse_tensors_are_refused() -> None:
@@ -180,10 +181,20 @@ def test_blank_memory_that_is_read_is_refused_as_never_filled() -> None:
     )
 
 
-def test_capture_without_work_is_refused() -> None:
+def test_capture_without_work_warns_once_and_replays_nothing() -> None:
     x = torch.ones(3)
-    with pytest.raises(CaptureError, match="the capture saw no work"):
-        captured(lambda: x.view(1, 3))
+    with pytest.warns(UserWarning, match="captured graph is empty") as told:
+        graph, view = captured(lambda: x.view(1, 3))
+    assert len(told) == 1
+    x.fill_(2)
+    graph.replay()
+    assert graph.nodes == ()
+    assert view.tolist() == [[2, 2, 2]]
+    assert (graph.memory_bytes, graph.to_dot().count("->")) == (0, 0)
+    graph.reset()
+    with graphs.capture(graph):
+        y = x + 1
+    assert y.tolist() == [3, 3, 3]
 
 
 def test_result_that_nothing_fills_is_refused_with_its_shape() -> None:

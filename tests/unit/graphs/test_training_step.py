@@ -49,7 +49,7 @@ def test_replays_train_as_eager_does(name: str, device: str) -> None:
         step(net, optimizer, x)  # makes the optimizer's state
         optimizer.zero_grad()
     graph = graphs.CapturedGraph()
-    with graphs.capture(graph, gradients=True):
+    with graphs.capture(graph):
         loss = step(model, ours, x)
     for _ in range(5):
         fresh = torch.randn(3, 4, device=device)
@@ -67,7 +67,7 @@ def test_gradients_from_before_are_added_to() -> None:
     layer, x = nn.Linear(2, 1, bias=False), torch.ones(1, 2)
     layer(x).sum().backward()
     graph = graphs.CapturedGraph()
-    with graphs.capture(graph, gradients=True):
+    with graphs.capture(graph):
         layer(x).sum().backward()
     assert layer.weight.grad.tolist() == [[1, 1]]
     for n in (2, 3):
@@ -78,18 +78,11 @@ def test_gradients_from_before_are_added_to() -> None:
 def test_backward_outside_raises_after_a_replay() -> None:
     x = torch.ones(2, requires_grad=True)
     graph = graphs.CapturedGraph()
-    with graphs.capture(graph, gradients=True):
+    with graphs.capture(graph):
         y = (x * x).exp()
     graph.replay()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
-
-
-def test_gradients_are_asked_for() -> None:
-    x = torch.ones(2, requires_grad=True)
-    words = r"graphs\.capture\(graph, gradients=True\)"
-    with pytest.raises(CaptureError, match=words), graphs.capture(graphs.CapturedGraph()):
-        x.exp()
 
 
 @pytest.mark.parametrize("name", ["momentum", "rmsprop"])
@@ -98,7 +91,7 @@ def test_the_first_step_of_an_optimizer_is_refused(name: str) -> None:
     optimizer = OPTIMIZERS[name][0](layer.parameters())
     before = copy.deepcopy(layer.state_dict())
     graph, words = graphs.CapturedGraph(), r"made new state.*Take a step before the capture"
-    with pytest.raises(CaptureError, match=words), graphs.capture(graph, gradients=True):
+    with pytest.raises(CaptureError, match=words), graphs.capture(graph):
         step(layer, optimizer, x)
     assert not optimizer.state
     for key, value in layer.state_dict().items():
@@ -117,7 +110,7 @@ def test_recomputed_activations_are_captured_with_their_random_numbers() -> None
         return y.detach(), gradient
 
     graph = graphs.CapturedGraph()
-    with graphs.capture(graph, gradients=True):
+    with graphs.capture(graph):
         result = step()
     for seed in (1, 2):
         torch.npu.manual_seed(seed)  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from bringup import graphs, settings
+from bringup import settings
 from bringup.compiler.captured_calls import captured
 from bringup.compiler.inner_compiler import BoxedFunction
 from bringup.graphs._compiled_code import is_recorded
@@ -41,8 +41,6 @@ def replayed(code: Any, run: BoxedFunction) -> BoxedFunction:
 
     def call(arguments: list[Any]) -> Any:
         nonlocal replay
-        if graphs.is_current_stream_capturing():  # a capture around this one has its kernels
-            return run(arguments)
         if replay is None:
             kept = _kept(arguments) if static is None else static
             _KEPT.update((_memory(arguments[i]), arguments[i]) for i in kept)

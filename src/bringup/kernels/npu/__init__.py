@@ -17,6 +17,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 from bringup.kernels.npu import _handlers as _handlers
+from bringup.kernels.npu._graph_tensors import print_npugraph_tensor, save_npugraph_tensor
 from bringup.kernels.npu._operators import FUSED, NpuOperator, define_paged
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "_npu_fusion_attention_grad_v3_infer_output", "_npu_fusion_attention_v3_infer_output",
     "_npu_paged_attention", "atb", "npu_fused_infer_attention_score",
     "npu_fused_infer_attention_score_v2", "npu_fusion_attention_grad_v3", "npu_fusion_attention_v3",
+    "print_npugraph_tensor", "save_npugraph_tensor",
 ]  # fmt: skip
 
 _npu_paged_attention = define_paged()

@@ -104,7 +104,7 @@ def test_a_compiled_step_of_training_is_one_replay() -> None:
 
     model = _model()
     other = copy.deepcopy(model)
-    step, (graph, loss) = stepper(other), _captured(stepper(model), gradients=True)
+    step, (graph, loss) = stepper(other), _captured(stepper(model))
     for _ in range(3):
         x.copy_(torch.randn(3, 8))
         graph.replay()

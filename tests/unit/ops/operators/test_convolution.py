@@ -127,7 +127,7 @@ def test_a_convolution_that_falls_back_is_captured_beside_native_operators(
     x, weight = (one.to("npu").requires_grad_() for one in given())
     bias = torch.zeros(4, device="npu", requires_grad=True)
     graph = graphs.CapturedGraph()
-    with graphs.capture(graph, gradients=True):
+    with graphs.capture(graph):
         got = torch.conv2d(x * 2, weight, bias).square().sum()
         gradients = torch.autograd.grad(got, (x, weight, bias))
     with torch.no_grad():
