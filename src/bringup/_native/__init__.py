@@ -128,11 +128,9 @@ def torch_library(feature: str = "this") -> ModuleType:
 
 
 def has_torch_library() -> bool:
-    """Return whether the library is there; decided once a process, and said where it is not.
-
-    Raises:
-        NativeLibraryError: torch is missing; or there is no library and `BRINGUP_NATIVE=1` demands
-            it.
+    """Return whether the library is there; decided once a process, and said where it is not. Raises
+    `NativeLibraryError`: torch is missing; or there is no library and `BRINGUP_NATIVE=1` demands
+    it.
     """
     return _decide().module is not None
 

@@ -27,7 +27,6 @@ from bringup.cli import (
     _driver_command,
     _new_command,
     _passes_command,
-    _prebuild_command,
     _requirements,
     _stubs_command,
     _try_command,
@@ -94,7 +93,7 @@ cache = _group("cache", "Look at, bound and move the kernel cache.", Panel.KERNE
 _add(cache, "ls", _cache_command.ls, "List the kernels.")
 _add(cache, "show", _cache_command.show, "What a kernel was built from, and how.")
 _add(cache, "why", _cache_command.why, "What differs between two kernels.")
-_add(cache, "prebuild", _prebuild_command.prebuild, "Build the kernels that a run recorded.")
+_add(cache, "prebuild", _cache_command.prebuild, "Build the kernels that a run recorded.")
 _add(cache, "prune", _cache_command.prune, "Remove what was used longest ago.")
 _add(cache, "export", _cache_command.export, "Write kernels into a bundle.")
 _add(cache, "import", _cache_command.import_, "Take the kernels of a bundle.")

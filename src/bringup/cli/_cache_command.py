@@ -12,7 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from bringup import jit, report, settings
-from bringup.cli._requirements import JsonFile, Output
+from bringup.cli._exit_codes import ExitCode
+from bringup.cli._requirements import ExecutorAddress, JsonFile, Output
 from bringup.jit.store.prune import Pruned
 from bringup.report._columns import fixed, numbers, texts
 
@@ -183,3 +184,38 @@ def import_(
 def _report_entries(out: Output, words: str, path: Path, entries: Sequence[jit.Entry]) -> None:
     out.say(words)
     out.results({"path": path, "entries": [entry._asdict() for entry in entries]})
+
+
+def prebuild(
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE", help="Of specs, written by jit.record or jit.save_specs."),
+    ],
+    workers: Annotated[
+        int | None, typer.Option("--workers", help="Compilers at a time; default: processors.")
+    ] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option("--target", help="Build for this instead of the specs' own; repeatable."),
+    ] = None,
+    executor: ExecutorAddress = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Build all kernels of the files that the cache lacks. Exit code 1: one could not be built."""
+    specs = jit.load_specs(*files)
+    done = jit.prebuild(specs, workers=workers, targets=target or None, executor=executor)
+    out = Output(json_file)
+    out.say(str(done))
+    outcomes = [
+        {
+            "kernel": str(outcome.spec),
+            "status": outcome.status,
+            "key": outcome.key,
+            "seconds": round(outcome.seconds, 4),
+            "error": str(outcome.error or ""),
+        }
+        for outcome in done.outcomes
+    ]
+    out.results({"cache": str(jit.cache().root), "outcomes": outcomes})
+    if done.failed:
+        raise typer.Exit(ExitCode.FAILED)

@@ -86,25 +86,16 @@ def compare(
 def as_json(target: str, found: Comparison) -> dict[str, object]:
     """Return the comparison for `--json`."""
     seen = found.watched
+    told = ("a", "b", "level", "isolated", "backward", "agrees", "failure", "notes")
+    counted = ("operators", "compared", "not_compared", "random", "unaligned")
     return {
         "model": target,
-        "a": found.a,
-        "b": found.b,
-        "level": found.level,
-        "isolated": found.isolated,
-        "backward": found.backward,
-        "agrees": found.agrees,
-        "failure": found.failure,
-        "notes": found.notes,
-        "operators": seen.operators,
-        "compared": seen.compared,
+        **{name: getattr(found, name) for name in told},
+        **{name: getattr(seen, name) for name in counted},
+        "not_to_blame": seen.excused,
         "differences": [_one(one) for one in seen.differences],
         "first_accumulated": _one(seen.first_accumulated),
         "first_nonfinite": _one(seen.first_nonfinite),
-        "not_compared": dict(seen.not_compared),
-        "random": dict(seen.random),
-        "unaligned": dict(seen.unaligned),
-        "not_to_blame": dict(seen.excused),
         "results": [
             {"name": result.name, **report.finite_fields(result.deviation)}
             for result in found.results

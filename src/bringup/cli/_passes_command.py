@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
-from bringup import passes, settings
+from bringup import passes, report, settings
 from bringup.cli._exit_codes import ExitCode
 from bringup.cli._requirements import HtmlFile, JsonFile, Output, require_torch
 from bringup.errors import BringupError
+from bringup.report._columns import fixed, names, numbers
 
 if TYPE_CHECKING:
     from bringup.compiler.bisection import Bisection
@@ -50,17 +52,32 @@ def list_(path: Places = None, json_file: JsonFile = None) -> None:
 
     Exit code 0: listed; 1: a plugin could not be loaded.
     """
-    from bringup.cli.explain.listing import as_json_of, registered_rows, show_list
-
     errors = [str(error) for error in passes.load_pass_plugins(*places_of(path)).errors]
-    rows = registered_rows()
+    switches = settings.pass_switch()
+    rows = [
+        {**row, "on": passes.is_enabled(str(row["pass_name"]), switches)}
+        for row in passes.get_registered_pass_dicts()
+    ]
     out = Output(json_file)
-    show_list(out.console, rows)
+    _show_list(out.console, rows)
     for error in errors:
         typer.echo(error, err=True)
-    out.results(as_json_of(rows, errors))
+    out.results({"passes": rows, "plugin_errors": errors})
     if errors:
         raise typer.Exit(ExitCode.FAILED)
+
+
+def _show_list(console: Console, rows: Sequence[dict[str, object]]) -> None:
+    """Print the registered passes."""
+    columns = [*fixed("on"), *names("pass"), *fixed("stage"), *numbers("priority")]
+    columns += [*fixed("kind", "version", spare=True), *names("defined by", least=24)]
+    table = report.Table("Registered passes, as they run", columns)
+    for row in rows:
+        place = f"{row['module_name']}.{row['class_qualname']}"
+        keys = ("pass_name", "stage", "priority", "kind", "version")
+        state = "on" if row["on"] else "off"
+        table.add(state, *(str(row[key]) for key in keys), place)
+    report.render(table, console)
 
 
 def explain(

@@ -65,7 +65,7 @@ def apply_passes(
     if _is_fx(target):
         return _rewrite_fx(target, selected, plugins, options or {})
     if _is_onnx(target):
-        from bringup.compiler.onnx.apply import opened
+        from bringup.compiler.onnx.model import opened
 
         with opened(target) as model:
             return _rewrite_all(model.graphs, selected, plugins, options or {})

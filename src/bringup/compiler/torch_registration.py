@@ -6,6 +6,7 @@ Nothing here imports torch: torch and Dynamo's registry are changed once each is
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from bringup import passes
@@ -31,7 +32,14 @@ def _register() -> None:
 
 
 def _prepare_torch() -> None:
-    from bringup.compiler.profiling import profiler_range
-
-    passes.profile_with(profiler_range)
+    passes.profile_with(_profiler_range)
     check_options_early()
+
+
+def _profiler_range(name: str) -> AbstractContextManager[object]:
+    """Return a range, none without a profiler: `record_function` costs as much as a pass."""
+    torch: Any = sys.modules["torch"]
+    if not torch.autograd._profiler_enabled():
+        return nullcontext()
+    recorded: AbstractContextManager[object] = torch.profiler.record_function(name)
+    return recorded

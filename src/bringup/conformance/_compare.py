@@ -145,10 +145,12 @@ def compare(
     forms = [side for side in (a, b) if side in (*VARIANTS, EAGER)]
     if forms:
         _compare_forms(found, model, given, seed)
-    elif level == "module":
-        _compare_modules(found, model, given, _device(a), _device(b), seed)
-    else:
-        _compare_operators(found, model, given, _device(a), _device(b), seed)
+        return found
+    here, there = _device(a), _device(b)
+    if here == there:
+        raise ModelError(f"both sides are {here}: expected two devices, or a device and a form")
+    run = _compare_modules if level == "module" else _compare_operators
+    run(found, _side(model, given, here), _side(model, given, there), seed)
     return found
 
 
@@ -217,19 +219,14 @@ def _side(model: nn.Module, given: Any, device: torch.device) -> _Side:
     return _Side(device, inner, args, kwargs)
 
 
-def _compare_operators(
-    found: Comparison, model: nn.Module, given: Any, a: torch.device, b: torch.device, seed: int
-) -> None:
-    if a == b:
-        raise ModelError(f"both sides are {a}: expected two devices, or a device and a form")
-    theirs, ours = _side(model, given, b), _side(model, given, a)
+def _compare_operators(found: Comparison, ours: _Side, theirs: _Side, seed: int) -> None:
     with ModulePaths(theirs.model) as paths:
         recorder = Recorder(paths)
         if failed := outcome(lambda: theirs.run(recorder, found.backward, seed))[1]:
             _raise_or_say(found, found.b, failed, None)
             return
     with ModulePaths(ours.model) as paths:
-        comparer = Comparer(paths, b, recorder.results, found.isolated)
+        comparer = Comparer(paths, theirs.device, recorder.results, found.isolated)
         found.watched = comparer.watched
         if failed := outcome(lambda: ours.run(comparer, found.backward, seed))[1]:
             _raise_or_say(found, found.a, failed, comparer.place)
@@ -263,12 +260,7 @@ def _end_results(found: Comparison, ours: _Side, theirs: _Side) -> None:
     ]
 
 
-def _compare_modules(
-    found: Comparison, model: nn.Module, given: Any, a: torch.device, b: torch.device, seed: int
-) -> None:
-    if a == b:
-        raise ModelError(f"both sides are {a}: expected two devices, or a device and a form")
-    theirs, ours = _side(model, given, b), _side(model, given, a)
+def _compare_modules(found: Comparison, ours: _Side, theirs: _Side, seed: int) -> None:
     source = theirs if found.isolated else ours
     torch.manual_seed(seed)
     recorded, failed = outcome(lambda: record_calls(source.model, source.args, source.kwargs))
@@ -283,7 +275,7 @@ def _compare_modules(
             believed[call.path],
             lambda module, args, kwargs: module,
             checked[call.path],
-            (b, a),
+            (theirs.device, ours.device),
             found.backward,
         )
         _keep(found.watched, call, check)

@@ -178,10 +178,8 @@ class PythonDriver(_SynchronousDriver, ABC):
 
     def table_address(self) -> int:
         """Return the address of the function table; it and this object live as long as the process.
-
-        Raises:
-            DriverError: a subclass's `__init__` did not call this class's, or it has a function
-                of `bringup/driver.h` that a driver in Python cannot have.
+        Raises `DriverError`: a subclass's `__init__` did not call this class's, or it has a
+        function of `bringup/driver.h` that a driver in Python cannot have.
         """
         if not hasattr(self, "_callbacks"):
             raise DriverError(

@@ -209,11 +209,7 @@ class DeviceModule(ModuleType):
         return self.is_initialized()
 
     def init(self) -> None:
-        """Do nothing: loading the driver made the devices ready.
-
-        Raises:
-            DeviceError: in a forked child, where they are not and cannot be.
-        """
+        """Do nothing, for the devices are ready, or raise `DeviceError` in a forked child."""
         if self._is_in_bad_fork():
             raise DeviceError(
                 f"device {self._name!r} cannot be used in a forked child: its driver's threads and"

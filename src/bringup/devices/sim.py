@@ -55,7 +55,7 @@ class InjectedFaults:
 
     @property
     def functions(self) -> Mapping[str, FaultCount]:
-        """Calls of each function of `driver.h`; `graph_kernel`: kernels of captured graphs."""
+        """Return how often each function of `driver.h` was called, and kernels of graphs ran."""
         return self._read()
 
     @property

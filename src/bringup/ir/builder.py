@@ -238,7 +238,7 @@ class GraphBuilder:
         return TensorHolder(self, self._live().add_constant(payload, name=name, before=before))
 
     def create_scalar(self, value: complex, dtype: str | None = None) -> TensorHolder:
-        """Return a constant without dimensions. Raises `TypeError` when `value` is no number."""
+        """Return a constant `value` without dimensions of `dtype`. `TypeError` for no number."""
         if not isinstance(value, (bool, int, float, complex)):
             raise TypeError(f"a scalar is made from a number, got {value!r}")
         return self.create_constant(value, dtype)

@@ -559,10 +559,8 @@ class Graph(GraphTree):
         return difference
 
     def shape_again(self, node: Node) -> None:
-        """Infer the outputs of a node that was made or changed without doing so.
-
-        Raises:
-            PassError: the operator has another number of outputs than the node.
+        """Infer the outputs of a node that was made or changed without doing so. Raises
+        `PassError`: the operator has another number of outputs than the node.
         """
         self._own(node)
         if any(value.meta is not None for value in node.outputs):

@@ -196,17 +196,9 @@ for _kernel, _text in _DESCRIPTIONS.items():
 def names() -> tuple[str, ...]:
     """Return the names of the operators for transformers, which are those of their sources."""
     return (
-        "add_layer_norm",
-        "add_layer_norm_sum",
-        "add_rms_norm",
-        "attention",
-        "bias_gelu",
-        "mean_pool",
-        "packed_linear",
-        "rms_norm",
-        "rotary",
-        "silu_mul",
-    )
+        "add_layer_norm", "add_layer_norm_sum", "add_rms_norm", "attention", "bias_gelu",
+        "mean_pool", "packed_linear", "rms_norm", "rotary", "silu_mul",
+    )  # fmt: skip
 
 
 def build(name: str, dtype: torch.dtype = torch.float32, target: str = "cpu") -> jit.Binary:

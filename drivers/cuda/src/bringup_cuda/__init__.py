@@ -11,10 +11,8 @@ __all__ = ["check_kernels", "driver_path"]
 
 
 def driver_path() -> Path:
-    """Return the driver's shared library, for `devices.load_driver("cuda")`.
-
-    Raises:
-        FileNotFoundError: it is not built.
+    """Return the driver's shared library, for `devices.load_driver("cuda")`. Raises
+    `FileNotFoundError`: it is not built.
     """
     library = Path(__file__).with_name("libnv.so")
     if not library.is_file():

@@ -16,10 +16,8 @@ __all__ = ["check_kernels", "driver_path", "load", "unload"]
 
 
 def driver_path() -> Path:
-    """Return the driver's shared library, for `devices.load_driver("opencl")`.
-
-    Raises:
-        FileNotFoundError: it is not built.
+    """Return the driver's shared library, for `devices.load_driver("opencl")`. Raises
+    `FileNotFoundError`: it is not built.
     """
     library = Path(__file__).with_name("libocl.so")
     if not library.is_file():

@@ -29,10 +29,8 @@ _PRODUCTS = tuple(
 
 
 def operators() -> tuple[Operator, ...]:
-    """Return what the setting wants: nothing where it is "tiled" or not set.
-
-    Raises:
-        DeviceError: there is no such library, or the setting is nothing that is known.
+    """Return what the setting wants: nothing where it is "tiled" or not set. Raises `DeviceError`:
+    there is no such library, or the setting is nothing that is known.
     """
     wanted = os.environ.get(SETTING) or "tiled"
     if wanted == "tiled":

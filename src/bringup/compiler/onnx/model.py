@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,7 +23,7 @@ from bringup.compiler.onnx.reading import read_function, read_graph
 from bringup.compiler.onnx.unknown import add_unknown_fields
 from bringup.compiler.onnx.writing import write_function, write_graph
 from bringup.compiler.output_file import replacing
-from bringup.errors import ModelError
+from bringup.errors import ModelError, PassError
 
 _UNREADABLE = (
     message.Error,
@@ -234,3 +235,24 @@ def _write(proto: Any, target: Path) -> None:
     kind = registry.get_format_from_file_extension(target.suffix) or "protobuf"
     with replacing(target) as made:
         onnx.save_model(proto, made, format=kind)
+
+
+@contextmanager
+def opened(target: Any) -> Iterator[OnnxModel]:
+    """In this block: the model behind `target`.
+
+    A proto is written back at the end, also after a `PassError`: the edits of the passes that
+    succeeded stay. Any other exception leaves it as it was.
+    """
+    if isinstance(target, OnnxModel):
+        yield target
+        return
+    copy = type(target)()
+    copy.CopyFrom(target)
+    model = from_proto(copy)
+    try:
+        yield model
+    except PassError:
+        target.CopyFrom(model.to_proto())
+        raise
+    target.CopyFrom(model.to_proto())

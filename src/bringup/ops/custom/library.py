@@ -102,10 +102,8 @@ class Library(torch.library.Library):  # type: ignore[misc]
     def define(
         self, schema: str, alias_analysis: str = "", *, tags: Iterable[torch.Tag] | torch.Tag = ()
     ) -> str:
-        """Define an operator, `"name(Tensor x, int n=1) -> Tensor"`, and return its name.
-
-        Raises:
-            SchemaError: the text is no schema, the name is taken, or this library's kind is "IMPL".
+        """Define an operator, `"name(Tensor x, int n=1) -> Tensor"`, and return its name. Raises
+        `SchemaError`: the text is no schema, the name is taken, or this library's kind is "IMPL".
         """
         if self.kind == "IMPL":
             raise SchemaError(

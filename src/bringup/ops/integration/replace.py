@@ -69,10 +69,8 @@ class Replacement:
         return bool(self._swaps)
 
     def undo(self) -> None:
-        """Give every module its own forward back. Does nothing the second time.
-
-        Raises:
-            RuntimeError: a forward was replaced again since; nothing is undone then.
+        """Give every module its own forward back. Does nothing the second time. Raises
+        `RuntimeError`: a forward was replaced again since; nothing is undone then.
         """
         for swap in self._swaps:
             if swap.module.__dict__.get("forward") is not swap.ours:

@@ -7,8 +7,13 @@ from typing import Any
 
 import torch
 
-from bringup.ops.schema.dtypes import DTYPES
+from bringup._language.signature import SCALAR_TYPES
 
+DTYPES: dict[int, torch.dtype] = {
+    number: getattr(torch, name)
+    for number, name in enumerate(SCALAR_TYPES.split())
+    if hasattr(torch, name)
+}
 # In the order of c10::Layout and c10::MemoryFormat.
 _LAYOUTS = (
     torch.strided, torch.sparse_coo, torch.sparse_csr, torch._mkldnn, torch.sparse_csc,

@@ -7,8 +7,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from bringup import ir
+from bringup.errors import PassError
 from bringup.passes.definition.context import PassContext
-from bringup.passes.definition.expressions import pattern_of
+from bringup.passes.definition.expressions import configure, pattern_of
 from bringup.passes.definition.hooks import (
     Hook,
     check_arity,
@@ -16,10 +17,10 @@ from bringup.passes.definition.hooks import (
     subject_hook,
 )
 from bringup.passes.patterns.matcher_config import PatternMatcherConfig
+from bringup.passes.patterns.pattern import Pattern
 
 if TYPE_CHECKING:
     from bringup.passes.patterns.match import MatchResult
-    from bringup.passes.patterns.pattern import Pattern
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -184,3 +185,23 @@ def _refuse_run(cls: type) -> None:
             f"{cls.__qualname__} must not define run: a {cls.__mro__[1].__name__} is driven by its "
             "hooks; derive from FusionBasePass to write run yourself"
         )
+
+
+def patterns_of(graph: ir.Graph, instance: PatternFusionPass) -> list[Pattern]:
+    """Return an instance's patterns for `graph`. Raises `PassError` for none or a released one."""
+    methods = pattern_methods(type(instance))
+    if methods:
+        return [pattern_of(instance, name, graph.dialect) for name in methods]
+    given = instance.patterns()
+    listed = given if isinstance(given, (tuple, list)) else [given]
+    patterns = [item if isinstance(item, Pattern) else Pattern(item) for item in listed]  # type: ignore[arg-type]
+    if not patterns:
+        raise PassError(f"{type(instance).__qualname__}.patterns() returned no pattern")
+    for pattern in patterns:
+        if not pattern.is_valid():
+            raise PassError(
+                f"{type(instance).__qualname__}.patterns() returned the pattern "
+                f"{pattern.name!r}, which was released"
+            )
+        configure(pattern, graph.dialect, instance.matcher_config)
+    return patterns

@@ -103,7 +103,7 @@ class PassContext:
             self._on_fusion(old, new)
 
     def refuse(self, node: str, reason: str) -> None:
-        """Note why a candidate was left alone: the first reason is the near miss of the report."""
+        """Note the reason to leave the candidate at this node alone: the first is reported."""
         self._live()
         if self._on_refusal is not None:
             self._on_refusal(node, reason)

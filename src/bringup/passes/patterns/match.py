@@ -146,7 +146,7 @@ class MatchResult:
         return self._frame.chosen.get(self._pattern.choices[name])
 
     def each(self, name: str) -> tuple[MatchResult, ...]:
-        """Return the matches of a `variadic`'s items, in order; `KeyError` without such a one."""
+        """Return the matches of the items of a `variadic` of this name, or raise `KeyError`."""
         self._live()
         if name not in self._frame.lists:
             known = sorted(self._frame.lists)

@@ -80,19 +80,8 @@ class PassDescriptor:
 
     def as_dict(self) -> dict[str, object]:
         """Return the fields as plain values, `descriptor_key` among them."""
-        return {
-            "descriptor_key": self.descriptor_key,
-            "pass_name": self.pass_name,
-            "version": self.version,
-            "kind": self.kind,
-            "stage": self.stage.value,
-            "priority": self.priority,
-            "module_name": self.module_name,
-            "class_qualname": self.class_qualname,
-            "op_types": list(self.op_types),
-            "requires": list(self.requires),
-            "after": list(self.after),
-            "max_rewrites": self.max_rewrites,
-            "repeat_until_stable": self.repeat_until_stable,
-            "on_error": self.on_error.value,
-        }
+        left_out = {"source_digest", "pass_class", "registration"}
+        known = {name: value for name, value in vars(self).items() if name not in left_out}
+        known.update(stage=self.stage.value, on_error=self.on_error.value)
+        plain = {name: list(v) if isinstance(v, tuple) else v for name, v in known.items()}
+        return {"descriptor_key": self.descriptor_key, **plain}

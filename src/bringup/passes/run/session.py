@@ -16,7 +16,7 @@ from bringup.errors import PassError, PassFatalError, PassSkipException, WrongRe
 from bringup.ir.edits import Committer
 from bringup.ir.inference import shapes_withheld
 from bringup.ir.outputs import on_copies
-from bringup.passes.definition.base import FusionBasePass
+from bringup.passes.definition.base import FusionBasePass, patterns_of
 from bringup.passes.definition.context import PassContext
 from bringup.passes.definition.expressions import configure
 from bringup.passes.definition.stages import PassStage
@@ -33,7 +33,6 @@ from bringup.passes.run.controls import Controls
 from bringup.passes.run.dump import dump
 from bringup.passes.run.events import EventKind, PassEvent, emit, profiled
 from bringup.passes.run.library_host import LibraryHost
-from bringup.passes.run.programs import patterns_of
 from bringup.passes.run.verify import Verifier
 
 _LOG = settings.logger("passes")

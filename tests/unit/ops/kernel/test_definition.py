@@ -13,7 +13,7 @@ from tests.unit.ops.support import ELEMENTWISE, NOTHING
 from bringup import jit, ops
 from bringup._native import torch_library
 from bringup.errors import ExpiredHandleError, SchemaError
-from bringup.ops.schema.dtypes import DTYPES
+from bringup.ops.schema.defaults import DTYPES
 
 ONE = {"outputs": ops.empty_like("x")}
 BINARY = {**ONE, "checks": ELEMENTWISE}
