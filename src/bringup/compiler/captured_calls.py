@@ -26,7 +26,7 @@ _LOG = settings.logger("compiler")
 _CAPTURE_TURN = threading.RLock()
 """Captures run one after the other in a process: compiled functions of several threads wait."""
 _NUMBERS = itertools.count()
-_ALIVE: WeakValueDictionary[int, _CapturedCalls] = WeakValueDictionary()
+ALIVE: WeakValueDictionary[int, _CapturedCalls] = WeakValueDictionary()
 """The captured calls of every compiled graph that is alive, in the order of their compiles."""
 _TICKS = itertools.count()
 MOST_DROPPED = 64
@@ -63,7 +63,7 @@ class CaptureReport:
 
 def captures() -> tuple[CaptureReport, ...]:
     """Return what captures take of each compiled graph that is alive, in the order of compiles."""
-    return tuple(calls.report() for _, calls in sorted(_ALIVE.items()))
+    return tuple(calls.report() for _, calls in sorted(ALIVE.items()))
 
 
 def captured(
@@ -150,7 +150,7 @@ class _CapturedCalls:
         self._dropped = 0
         self._has_told = False
         self._lock = threading.Lock()  # of both: held for moments
-        _ALIVE[next(_NUMBERS)] = self
+        ALIVE[next(_NUMBERS)] = self
 
     def report(self) -> CaptureReport:
         """Return what they take now."""
@@ -315,7 +315,7 @@ def _make_room(memory: CaptureMemory, newest: _Captured) -> int:
     """Drop captures of the device, those used longest ago first, until the rest and the `newest`
     are within its limit; return what they take.
     """
-    kept = [one for calls in _ALIVE.values() for one in calls.kept() if one[2].memory is memory]
+    kept = [one for calls in ALIVE.values() for one in calls.kept() if one[2].memory is memory]
     kept.sort(key=lambda one: one[2].used, reverse=True)
     own = newest.memory_bytes + sum(entry.memory_bytes for _, _, entry in kept)
     while (taken := own + memory.trim()) > memory.limit and kept:

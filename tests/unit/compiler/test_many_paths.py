@@ -222,7 +222,7 @@ def test_memory_of_what_was_dropped_goes_back(device: str) -> None:
 
 
 def _kept() -> list[Any]:
-    return [one for calls in captured_calls._ALIVE.values() for one in calls.kept()]
+    return [one for calls in captured_calls.ALIVE.values() for one in calls.kept()]
 
 
 def test_calls_of_threads_wait_for_a_capture_into_their_memory(device: str) -> None:
