@@ -28,7 +28,7 @@ from bringup.graphs._dispatch_records import HandledCalls
 from bringup.graphs._graph import CapturedGraph
 from bringup.graphs._handlers import hooked_names, registered_names
 from bringup.graphs._inputs import declared_inputs
-from bringup.graphs._jagged import show_to_recorder
+from bringup.graphs._jagged import RECORDER, show_to_recorder
 from bringup.graphs._optimizers import steps_seen
 from bringup.graphs._patched_function import attribute_replaced
 from bringup.graphs._pool import pool_of
@@ -145,6 +145,11 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         if graph._content is not None:
             raise CaptureError(
                 "this graph holds a capture already: call reset() first, or use another graph"
+            )
+        if torch._C._dispatch_tls_is_dispatch_key_excluded(RECORDER):
+            raise CaptureError(
+                "a capture cannot begin inside an operator, such as a function of Python that a"
+                " replay calls: it would see none of its operators"
             )
         self._handled = handled = HandledCalls()
         recorder = self._native.Recorder(

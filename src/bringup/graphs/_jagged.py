@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-_RECORDER = torch._C._parse_dispatch_key("DeferredInit")
+RECORDER = torch._C._parse_dispatch_key("DeferredInit")
 
 
 def show_to_recorder() -> None:
@@ -18,9 +18,9 @@ def show_to_recorder() -> None:
 
     @functools.wraps(original)
     def dispatch(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not torch._C._dispatch_tls_is_dispatch_key_included(_RECORDER):
+        if not torch._C._dispatch_tls_is_dispatch_key_included(RECORDER):
             return original(cls, func, types, args, kwargs)
-        with torch._C._SetExcludeDispatchKeyGuard(_RECORDER, False):
+        with torch._C._SetExcludeDispatchKeyGuard(RECORDER, False):
             return original(cls, func, types, args, kwargs)
 
     nested.NestedTensor.__torch_dispatch__ = classmethod(dispatch)

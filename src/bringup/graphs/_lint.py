@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from bringup.errors import CaptureError
-from bringup.graphs._capture import capture, rehearsal
+from bringup.graphs._capture import capture, current_recorder, rehearsal
 from bringup.graphs._equality import same_value
 from bringup.graphs._graph import CapturedGraph
 from bringup.graphs._slots import HostValue, keyword_only_of
@@ -52,6 +52,8 @@ def lint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Refus
         CaptureError: a capture is under way already.
         Exception: what `function` raises where nothing was refused before it.
     """
+    if current_recorder() is not None:
+        raise CaptureError("lint: a capture is under way on this thread; call it outside")
     found: list[str] = []
     try:
         with rehearsal(lambda error: found.append(str(error))):

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bringup import compiler, devices
+from bringup import compiler, devices, graphs
 from bringup.compiler import capture_memory, captured_calls
 from bringup.errors import CaptureError
 
@@ -251,6 +251,27 @@ def test_calls_of_threads_wait_for_a_capture_into_their_memory(device: str) -> N
     for result, x in results:
         assert torch.equal(result, body(x))
     assert report().uncaptured == 0
+
+
+def test_a_call_within_a_replay_of_its_memory_runs_as_it_is(device: str) -> None:
+    inner, seen = captured(lambda x: x.cumsum(0) * 2), []
+
+    def look(x: Tensor) -> None:  # on the cpu, in whose memory the capture around is
+        with torch.no_grad():
+            seen.append(inner([x])[0])
+
+    def outer(x: Tensor) -> Tensor:
+        graphs.host_function(look, x + 1)
+        return x * 2
+
+    run = captured(outer)
+    for start in range(3):
+        x = torch.arange(3.0) + start
+        assert torch.equal(run([x])[0], x * 2)
+        if device == "npu":
+            torch.npu.synchronize()
+        assert torch.equal(seen[-1], (x.cpu() + 1).cumsum(0) * 2)
+    assert len(seen) == 3
 
 
 def test_calls_of_many_threads_and_shapes_are_right(device: str) -> None:

@@ -13,6 +13,7 @@ from tests.unit.graphs.support import captured
 from torch import Tensor
 
 from bringup import devices, graphs
+from bringup.errors import CaptureError
 
 DEVICES = ["cpu", "npu"]
 
@@ -84,6 +85,24 @@ def test_what_it_raises_is_the_error_of_the_replay_and_the_graph_goes_on(device:
     x.fill_(1)
     replay()
     assert y.cpu().item() == 2
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_capture_inside_of_it_is_refused(device: str) -> None:
+    """There the recorder sees no operator: what was captured would be a constant."""
+    seen: list[str] = []
+
+    def call(x: Tensor) -> None:
+        with pytest.raises(CaptureError) as refused, graphs.capture(graphs.CapturedGraph()):
+            x + 1
+        seen.append(str(refused.value))
+
+    x = torch.ones(3, device=device)
+    graph, _ = captured(lambda: graphs.host_function(call, x + 0))
+    graph.replay()
+    torch.npu.synchronize()
+    (words,) = seen
+    assert "a capture cannot begin inside an operator" in words
 
 
 def test_it_lives_as_long_as_the_graph() -> None:

@@ -103,7 +103,8 @@ def test_waiting_for_the_device_ends_the_search() -> None:
 
 def test_within_a_capture_it_is_refused() -> None:
     x = torch.ones(2)
-    with pytest.raises(CaptureError), graphs.capture(graphs.CapturedGraph()):
+    words = "lint: a capture is under way"
+    with pytest.raises(CaptureError, match=words), graphs.capture(graphs.CapturedGraph()):
         graphs.lint(lambda: x + 1)
     assert not graphs.is_current_stream_capturing()
 
