@@ -40,8 +40,8 @@ NATIVE_UNARY: list[Callable[[Tensor], Tensor]] = [
     torch.nn.functional.silu,
     lambda x: x * 0.5,
     lambda x: x / 3 - 2,
-    lambda x: x.sum(-1, keepdim=True),
-    lambda x: x.amax(-1, keepdim=True),
+    lambda x: widened(x).sum(-1, keepdim=True).to(x.dtype),
+    lambda x: widened(x).amax(-1, keepdim=True).to(x.dtype),
     lambda x: x.t().contiguous(),
     lambda x: x.t(),
     lambda x: x[::2],
@@ -71,6 +71,8 @@ NATIVE_BINARY: list[Callable[[Tensor, Tensor], Tensor]] = [
 UNARY: list[Callable[[Tensor], Tensor]] = [
     *NATIVE_UNARY,
     torch.erf,
+    lambda x: x.sum(-1, keepdim=True),
+    lambda x: x.amax(-1, keepdim=True),
     lambda x: 2 - x,
     lambda x: torch.softmax(x, -1),
     lambda x: torch.log_softmax(x, 0),
@@ -121,6 +123,11 @@ PRODUCTS: list[Callable[[Tensor, Tensor], Tensor]] = [
     lambda x, y: torch.baddbmm(x[:, :1], x[None], y.t()[None])[0],
     lambda x, y: (x @ y.t())[None].baddbmm_(x[None], y.t()[None], beta=0.5)[0],
 ]
+
+
+def widened(x: Tensor) -> Tensor:
+    """Return numbers for which every device reduces rows."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def order(x: Tensor) -> Tensor:

@@ -144,8 +144,7 @@ bool find_route(const KernelOp& op, c10::DispatchKeySet keys, Route& route) {
   return is_ours(route.backend, op.backend_trampoline);
 }
 
-bool dispatcher_would_run_kernel(const KernelOp& op, c10::DispatchKeySet tensor_keys) {
-  const c10::DispatchKeySet keys = effective_keys(op.entry, tensor_keys);
+bool dispatcher_would_run_kernel(const KernelOp& op, c10::DispatchKeySet keys) {
   const c10::DispatchKey top = keys.highestFunctionalityKey();
   if (C10_UNLIKELY(top > c10::DispatchKey::AutogradFunctionality)) return false;
   if (C10_LIKELY(op.route.keys == keys && op.route.backend != nullptr)) {
@@ -262,6 +261,30 @@ PyObject* results_of_call(CallFrame& frame, PyObject* const* slots) {
   });
 }
 
+// What torch.ops' callable does where no Python is to be asked: something wraps the kernel, such as
+// the recorder of a capture.
+PyObject* call_dispatcher(const CallFrame& frame, PyObject* const* slots) {
+  const KernelOp& op = frame.op();
+  std::vector<c10::IValue> stack;
+  for (int i = 0; i < static_cast<int>(op.arguments.size()); ++i) stack.push_back(frame.value(i));
+  {
+    GilRelease no_gil;
+    no_gil.release();
+    op.handle.callBoxed(&stack);
+  }
+  return results_of(static_cast<Py_ssize_t>(op.returns.size()), [&](Py_ssize_t i) {
+    if (op.outputs.empty()) return written_result(op, slots, i);
+    if (stack[i].isTensor()) return THPVariable_Wrap(stack[i].toTensor());
+    const auto tensors = stack[i].toTensorVector();
+    return list_of(static_cast<Py_ssize_t>(tensors.size()),
+                   [&](Py_ssize_t k) { return THPVariable_Wrap(tensors[k]); });
+  });
+}
+
+constexpr c10::DispatchKeySet kPythonKeys({c10::DispatchKey::Python,
+                                           c10::DispatchKey::PythonTLSSnapshot,
+                                           c10::DispatchKey::PreDispatch});
+
 // The fast call. Null without a Python exception: take the slow path; nothing has happened yet.
 PyObject* call_fast(const KernelOp& op, PyObject* const* slots) {
   if (C10_UNLIKELY(at::impl::torch_function_mode_enabled())) return nullptr;
@@ -280,7 +303,10 @@ PyObject* call_fast(const KernelOp& op, PyObject* const* slots) {
       return nullptr;
     }
   }
-  if (!dispatcher_would_run_kernel(op, keys)) return nullptr;
+  keys = effective_keys(op.entry, keys);
+  if (!dispatcher_would_run_kernel(op, keys)) {
+    return keys.has_any(kPythonKeys) ? nullptr : call_dispatcher(frame, slots);
+  }
   const Needs needs = needs_of(op, frame);
   if (needs.slow_path) return nullptr;
   check_contract(frame);
