@@ -38,6 +38,11 @@ typedef ushort bfloat16_t;
 #define BRINGUP_LOCAL local
 #define BRINGUP_THREAD ((long)get_local_id(0))
 #define BRINGUP_BLOCK ((long)get_group_id(0))
+#ifdef POCL_DEVICE_ADDRESS_BITS
+#define BRINGUP_TOGETHER() barrier(CLK_LOCAL_MEM_FENCE)
+#else
+#define BRINGUP_TOGETHER()
+#endif
 #define BRINGUP_BARRIER() barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
 """
 _NUMBERS = """\

@@ -257,16 +257,23 @@ class Nest:
             "const int64_t thread = BRINGUP_THREAD, xindex = BRINGUP_BLOCK;",
             *self._named(),
         ]
+        # As many turns for every thread: where they wait for each other in each, compilers for
+        # processors make vectors of threads; what Welford keeps for each would go through memory.
+        together = [] if any(one.welford for one in self.segments) else ["BRINGUP_TOGETHER();"]
+        is_whole = self.reduced.isdigit() and int(self.reduced) % threads == 0
         for segment in self.segments:
             if segment.loops:
                 parts = _parts(segment)
                 lines += [f"{p.c_type} {p.name} = {p.start};" for p in parts]
                 lines += [
-                    f"for (int64_t r0_index = thread; r0_index < {self.reduced}; "
-                    f"r0_index += {threads}) {{",
-                    *_inverses(segment, f"r0_index / {threads} + 1"),
+                    f"for (int64_t r0_at = 0; r0_at < {self.reduced}; r0_at += {threads}) {{",
+                    *_inverses(segment, f"r0_at / {threads} + 1"),
+                    "const int64_t r0_index = r0_at + thread;",
+                    "{" if is_whole else f"if (r0_index < {self.reduced}) {{",
                     *segment.indices,
                     *_lines(segment.code, ""),
+                    "}",
+                    *together,
                     "}",
                     *(_combined(segment, threads) if parts else ()),
                 ]

@@ -21,6 +21,7 @@ class LoopLanguage:
     * with `shared`, `BRINGUP_LOCAL`, the address space of what the threads of a block share,
       declared at the beginning of a kernel, `BRINGUP_BLOCK`, `BRINGUP_THREAD` (of a block) and
       `BRINGUP_BARRIER()`: every thread of the block is there, and sees what the others wrote;
+      `BRINGUP_TOGETHER()`: they wait where a processor computes them as a vector, else nothing;
     * C's functions of math.h by their names, for float with the suffix `f`; `INFINITY` and `NAN`;
     * `atomic_add_T(p, v)` for each type of `atomics`, in the body of a kernel;
     * with lanes, `transpose_square(to, from, step)`: 16 x 16 elements of 4 bytes, of which those of
