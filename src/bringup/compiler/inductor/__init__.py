@@ -11,6 +11,7 @@
 - `kernel`: what Inductor fused as a loop nest
 - `nests`: nests that one launch computes, as a function
 - `scheduling`: which nodes become a kernel, and the lines of the wrapper that define and call it
+- `pairs`: complex numbers as pairs of real ones
 - `fallback`: which nodes stay the device's eager operators
 - `search`: which generated node makes a result wrong
 - `launch`: what the wrapper calls

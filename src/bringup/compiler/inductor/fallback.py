@@ -15,6 +15,7 @@ from torch._dynamo.utils import counters
 from torch._inductor.custom_graph_pass import CustomGraphModulePass, get_hash_for_files
 from torch.utils._pytree import tree_leaves
 
+from bringup.compiler.inductor.pairs import compute_pairs
 from bringup.compiler.inductor.search import Generated
 
 
@@ -48,8 +49,11 @@ class EagerNodes(CustomGraphModulePass):  # type: ignore[misc]
 
     def __call__(self, gm: Any) -> None:
         """Mark nodes of one graph."""
+        from bringup.compiler.inductor.launch import dtypes_of
+
         _keep_what_is_overwritten(gm.graph)
         _copy_negative_inputs(gm.graph, self._device_type)
+        compute_pairs(gm.graph, self._device_type, dtypes_of(torch.device(self._device_type, 0)))
         for node in gm.graph.nodes:
             if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
                 continue
