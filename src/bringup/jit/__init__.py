@@ -40,6 +40,7 @@ from bringup.jit.load.binary import Binary
 from bringup.jit.lookup.compilation import cache, compile, freeze, frozen, toolchain  # noqa: A004
 from bringup.jit.source.argument_check import Declared
 from bringup.jit.source.source import Source
+from bringup.jit.store.active_cache import use_bundle
 from bringup.jit.store.cache import Cache, Entry
 from bringup.jit.target.ascend import AscendTarget
 from bringup.jit.target.compiler_process import Finished
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from bringup._language.signature import Argument, Layout, layout_of
     from bringup.jit.ahead_of_time.autotune import measured, tune, tuned
     from bringup.jit.ahead_of_time.prebuild import PrebuildReport, prebuild
-    from bringup.jit.ahead_of_time.use_bundle import use_bundle
     from bringup.jit.load.cuda_kernel import CudaKernel
     from bringup.jit.lookup.difference import differences
     from bringup.jit.lookup.spec import Recording, Spec, load_specs, record, save_specs
@@ -65,61 +65,15 @@ if TYPE_CHECKING:
     from bringup.jit.template.template import BoundTemplate, Template
 
 __all__ = [
-    "Argument",
-    "AscendTarget",
-    "Binary",
-    "BoundTemplate",
-    "Cache",
-    "CudaKernel",
-    "CudaTarget",
-    "Debug",
-    "Declared",
-    "Element",
-    "ElementExpression",
-    "Entry",
-    "Field",
-    "Finished",
-    "GnuTarget",
-    "Job",
-    "Layout",
-    "LoopLanguage",
-    "Macro",
-    "Memo",
-    "Operand",
-    "Params",
-    "PrebuildReport",
-    "Recording",
-    "Source",
-    "Spec",
-    "Target",
-    "Template",
-    "Toolchain",
-    "ToolchainInfo",
-    "TritonTarget",
-    "Writer",
-    "Written",
-    "cache",
-    "compile",
-    "differences",
-    "end_warmup",
-    "freeze",
-    "frozen",
-    "include_flags",
-    "layout_of",
-    "load_specs",
-    "measured",
-    "params",
-    "prebuild",
-    "record",
-    "register_target",
-    "save_specs",
-    "target_of_arch",
-    "targets",
-    "toolchain",
-    "tune",
-    "tuned",
-    "use_bundle",
-]
+    "Argument", "AscendTarget", "Binary", "BoundTemplate", "Cache", "CudaKernel", "CudaTarget",
+    "Debug", "Declared", "Element", "ElementExpression", "Entry", "Field", "Finished", "GnuTarget",
+    "Job", "Layout", "LoopLanguage", "Macro", "Memo", "Operand", "Params", "PrebuildReport",
+    "Recording", "Source", "Spec", "Target", "Template", "Toolchain", "ToolchainInfo",
+    "TritonTarget", "Writer", "Written", "cache", "compile", "differences", "end_warmup", "freeze",
+    "frozen", "include_flags", "layout_of", "load_specs", "measured", "params", "prebuild",
+    "record", "register_target", "save_specs", "target_of_arch", "targets", "toolchain", "tune",
+    "tuned", "use_bundle",
+]  # fmt: skip
 
 if not TYPE_CHECKING:
     # What the first kernel of a process has no use for.
@@ -128,19 +82,15 @@ if not TYPE_CHECKING:
         {
             "ahead_of_time.autotune": "measured tune tuned",
             "ahead_of_time.prebuild": "PrebuildReport prebuild",
-            "ahead_of_time.use_bundle": "use_bundle",
             "bringup._language.signature": "Argument Layout layout_of",
-            "load.cuda_kernel": "CudaKernel",
-            "lookup.difference": "differences",
+            "load.cuda_kernel": "CudaKernel", "lookup.difference": "differences",
             "lookup.spec": "Recording Spec load_specs record save_specs",
-            "lookup.warmup": "end_warmup",
-            "source.element": "ElementExpression",
+            "lookup.warmup": "end_warmup", "source.element": "ElementExpression",
             "source.loop_language": "LoopLanguage",
             "source.writer": "Element Operand Writer Written",
-            "template.params": "Field Params params",
-            "template.template": "BoundTemplate Template",
+            "template.params": "Field Params params", "template.template": "BoundTemplate Template",
         },
-    )
+    )  # fmt: skip
 
 
 def __dir__() -> list[str]:

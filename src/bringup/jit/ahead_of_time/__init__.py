@@ -1,1 +1,1 @@
-"""Kernels built, carried (`entry_transfer`, `use_bundle`) and tuned before they are needed."""
+"""Kernels built and tuned before they are needed."""

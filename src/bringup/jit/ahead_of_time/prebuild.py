@@ -16,11 +16,14 @@ from typing import Literal, TypeAlias
 
 from bringup._executors import completed, opened
 from bringup.errors import CompileError, MissingCompilerError, first_line
-from bringup.jit.ahead_of_time.entry_transfer import Shipment, pack, unpack
 from bringup.jit.builder.request import Request
+from bringup.jit.files.headers import Header
 from bringup.jit.lookup import compilation, events, progress
+from bringup.jit.lookup.publish import publish_from_elsewhere
 from bringup.jit.lookup.spec import Spec
 from bringup.jit.source.source import Source
+from bringup.jit.store.bundle import Packed, pack_entry
+from bringup.jit.store.cache import Cache
 from bringup.jit.template.params import Params
 
 Status: TypeAlias = Literal["built", "hit", "failed"]
@@ -82,11 +85,7 @@ class PrebuildReport:
         return self._with("failed")
 
     def check(self) -> PrebuildReport:
-        """Return this report, if nothing failed.
-
-        Raises:
-            CompileError: something failed; the message has every failure.
-        """
+        """Return this report, or raise `CompileError` with every failure."""
         if self.failed:
             failures = "\n".join(f"- {outcome}" for outcome in self.failed)
             count = f"{len(self.failed)} of {len(self.outcomes)}"
@@ -138,7 +137,7 @@ def _builds_of_this_thread() -> Iterator[list[events.CompileFinished]]:
         end()
 
 
-def _work(job: _Job) -> tuple[Outcome, Shipment | None]:
+def _work(job: _Job) -> tuple[Outcome, Packed | None]:
     """Build in a worker, and pack the entry when it has to travel. Never raises."""
     worker = _worker_name()
     try:
@@ -152,12 +151,12 @@ def _work(job: _Job) -> tuple[Outcome, Shipment | None]:
                     "kernel. Give prebuild an executor whose workers have the same of both"
                 )
             binary = compilation.compile(job.spec.source, **job.spec.arguments)
-        shipment = None if _home() == job.home else pack(binary.path.parent)
+        packed = None if _home() == job.home else pack_entry(binary.path.parent)
     except Exception as error:
         return Outcome(job.spec, "failed", error=error, worker=worker), None
     status: Status = "built" if finished else "hit"
     seconds = sum(event.seconds for event in finished)
-    return Outcome(job.spec, status, binary.key, seconds, worker=worker), shipment
+    return Outcome(job.spec, status, binary.key, seconds, worker=worker), packed
 
 
 def _plan(spec: Spec) -> Outcome | _Job:
@@ -184,16 +183,33 @@ def _already_there(spec: Spec) -> Outcome:
         return Outcome(spec, "failed", error=error, worker=_worker_name())
 
 
-def _result(spec: Spec, future: Future[tuple[Outcome, Shipment | None]]) -> Outcome:
+def _result(spec: Spec, future: Future[tuple[Outcome, Packed | None]]) -> Outcome:
     """Return what the worker says, with its entry in the cache here."""
     try:
-        outcome, shipment = future.result()
+        outcome, packed = future.result()
         request, store = _request(spec), compilation.cache()
-        if shipment is not None and compilation.find(request, store) is None:
-            unpack(shipment, request, store)
+        if packed is not None and compilation.find(request, store) is None:
+            _take(packed, request, store)
     except Exception as error:  # the worker or its machine is gone, or sent something else
         return Outcome(spec, "failed", error=error)
     return outcome
+
+
+def _take(packed: Packed, request: Request, store: Cache) -> None:
+    """Publish an entry that was built elsewhere as the answer to `request`. Raises `CompileError`
+    where it was built from something else than is here.
+    """
+    packed.check()
+    record, digest = packed.meta["record"], request.source.digest()
+    digests = (*record["headers"], *record["inputs"])
+    files = [Header(*pair, None) for pair in zip(packed.meta["headers"], digests, strict=True)]
+    if publish_from_elsewhere(request, digest, packed, files, store) is None:
+        raise CompileError(f"{request.source}: the worker built something else than was asked for")
+    if store.lookup(request.key(digest)) is None:
+        raise CompileError(
+            f"{request.source}: the worker's headers or libraries have another content than those "
+            f"here: one of {', '.join(packed.meta['headers'])}"
+        )
 
 
 def _as_spec(given: Spec | Source | Params) -> Spec:

@@ -12,18 +12,9 @@ DEVICE_CODE = "an NVIDIA GPU"
 
 # e_machine -> the name that `uname -m` has for it.
 _MACHINES = {
-    3: "i686",
-    8: "mips",
-    20: "ppc",
-    21: "ppc64le",
-    22: "s390x",
-    40: "armv7l",
-    62: "x86_64",
-    183: "aarch64",
-    190: DEVICE_CODE,
-    243: "riscv64",
-    258: "loongarch64",
-}
+    3: "i686", 8: "mips", 20: "ppc", 21: "ppc64le", 22: "s390x", 40: "armv7l", 62: "x86_64",
+    183: "aarch64", 190: DEVICE_CODE, 243: "riscv64", 258: "loongarch64",
+}  # fmt: skip
 
 
 def machine_of(path: str | os.PathLike[str]) -> str:

@@ -21,26 +21,10 @@ QUARANTINE, STAGING = ".quarantine", ".staging"
 LAST_USED = ".last_used"  # in an entry; its mtime is the time of the last use, to the hour
 
 _UNWRITABLE = {
-    errno.EACCES,
-    errno.EPERM,
-    errno.EROFS,
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EFBIG,
-    errno.ENOENT,
-    errno.ENOTDIR,
-    errno.EEXIST,
-    errno.ENAMETOOLONG,
-    errno.ELOOP,
-    errno.ESTALE,
-    errno.EBUSY,
-    errno.EIO,
-    errno.EXDEV,
-    errno.EISDIR,
-    errno.EMLINK,
-    errno.ENOSYS,
-    errno.EOPNOTSUPP,
-}
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOENT,
+    errno.ENOTDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.ESTALE, errno.EBUSY,
+    errno.EIO, errno.EXDEV, errno.EISDIR, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP,
+}  # fmt: skip
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _SHARED = stat.S_IWGRP | stat.S_IWOTH
 

@@ -12,15 +12,11 @@ from bringup.jit.store.cache import Cache
 
 # Fields whose values are digests or fixed texts say nothing to people.
 _WORDS = {
-    "source": "another content of the source",
-    "headers": "another content of a header",
-    "inputs": "another content of a linked file",
-    "compiler": "another compiler",
-    "assembler": "another assembler",
-    "linker": "another linker",
-    "runtime": "another default runtime of the compiler",
-    "schema": "another format of the key",
-}
+    "source": "another content of the source", "headers": "another content of a header",
+    "inputs": "another content of a linked file", "compiler": "another compiler",
+    "assembler": "another assembler", "linker": "another linker",
+    "runtime": "another default runtime of the compiler", "schema": "another format of the key",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 
 from bringup import settings
 from bringup.errors import BundleError
-from bringup.jit.builder.build import shown_names
 from bringup.jit.builder.key import key_of
 from bringup.jit.builder.request import Request
 from bringup.jit.files.headers import Header, PortableHeader
-from bringup.jit.files.identity import file_time_ns
-from bringup.jit.files.layout import StoreUnwritableError, write_durably
-from bringup.jit.lookup.publish import publish, search_here
+from bringup.jit.files.layout import StoreUnwritableError
+from bringup.jit.lookup.publish import publish_from_elsewhere
 from bringup.jit.store.bundle import pack_entry
 from bringup.jit.store.cache import Cache
 from bringup.jit.store.entries import Hit
@@ -45,31 +42,11 @@ def find_shared(request: Request, source_digest: str, store: Cache) -> Hit | Non
         for file in files
         if not file.is_place
     ]
-    count = len(packed.meta["record"]["headers"])
-    start_ns = file_time_ns()
     try:
-        found = search_here(request, [header.path for header in read[:count]], start_ns)
-    except (StoreUnwritableError, OSError):
-        return None
-    digests = [file.digest for file in read]
-    names = shown_names(request, found)
-    record = request.record(source_digest, digests[:count], digests[count:], found.answers, names)
-    if key_of(record) != packed.key:
-        return None
-    facts = {name: packed.meta[name] for name in ("name", "command", "compiler", "seconds")}
-    staged = None
-    try:
-        staged = store.stage()
-        for name in packed.meta["files"]:
-            write_durably(staged / name, packed.files[name])
-        searched = found.searched.joined(found.probed)
-        return publish(request, record, read, searched, staged, store, facts)
+        return publish_from_elsewhere(request, source_digest, packed, read, store)
     except (StoreUnwritableError, OSError) as error:
         _log.debug("the shared kernel %s cannot be kept: %s", packed.key, error)
         return None
-    finally:
-        if staged is not None:
-            shutil.rmtree(staged, ignore_errors=True)
 
 
 def share(request: Request, source_digest: str, hit: Hit) -> None:

@@ -31,11 +31,8 @@ _QUALIFIERS = re.compile(r"\b(?:const|volatile|struct|restrict|__restrict__|__re
 _NUMBER = re.compile(r"(u?int64_t|(unsigned )?long( long)?( int)?|size_t|ptrdiff_t|u?intptr_t)\Z")
 _NARROW = re.compile(r"(float|(unsigned )?(int|short|char)|unsigned|bool|_Bool|u?int(32|16|8)_t)\Z")
 _SHOWN: Mapping[str, str] = {
-    "void*": "a pointer",
-    "const char*": "a pointer",
-    "int64_t": "an int64_t",
-    "double": "a double",
-}
+    "void*": "a pointer", "const char*": "a pointer", "int64_t": "an int64_t", "double": "a double",
+}  # fmt: skip
 
 
 @lru_cache(maxsize=256)

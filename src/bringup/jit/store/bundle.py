@@ -27,17 +27,9 @@ _INDEX = "bundle.json"
 # What zipfile and json raise for content that is none: RuntimeError for an archive that wants a
 # password or for JSON nested too deep, NotImplementedError for another version's.
 _DAMAGED = (
-    zipfile.BadZipFile,
-    zlib.error,
-    struct.error,
-    OSError,
-    RuntimeError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    EOFError,
-)
+    zipfile.BadZipFile, zlib.error, struct.error, OSError, RuntimeError, ValueError, KeyError,
+    TypeError, AttributeError, EOFError,
+)  # fmt: skip
 _THE_SAME_FOR_EVERYBODY = (1980, 1, 1, 0, 0, 0)  # the same entries make the same bundle
 
 

@@ -61,11 +61,7 @@ class AscendTarget(Target):
         self._known = KnownToolchain()
 
     def variant(self, text: str) -> Target:
-        """Return the same for another architecture.
-
-        Raises:
-            ValueError: the text is no architecture.
-        """
+        """Return the same for another architecture. Raises `ValueError` for text that is none."""
         if not re.match(_ARCHITECTURE, text):
             raise ValueError(
                 f"target '{self.name}:{text}': expected an architecture like {_DEFAULT} after the "
@@ -90,7 +86,6 @@ class AscendTarget(Target):
             machine=self._architecture,
             isa=(self._architecture,),
             identity=content_of(version, (compiler, *libraries)),
-            fingerprint="",
             tools=stamps_of([compiler]),
             parts=stamps_of(libraries),
             environment=build_environment(self.variables),
@@ -98,11 +93,7 @@ class AscendTarget(Target):
         ).fingerprinted()
 
     def flags(self, toolchain: Toolchain, language: str, debug: Debug) -> tuple[str, ...]:
-        """Return a shared library for the architecture of the name.
-
-        Raises:
-            ValueError: `debug` asks for sanitizers.
-        """
+        """Return what makes a shared library for the architecture; `ValueError` for sanitizers."""
         if debug.sanitizers:
             raise ValueError(
                 f"target {self.name!r}: jit.Debug(sanitize={debug.sanitize!r}) is for compilers of "

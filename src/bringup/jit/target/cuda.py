@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -71,11 +72,7 @@ class CudaTarget(Target):
         self.known_toolchain = KnownToolchain()
 
     def variant(self, text: str) -> Target:
-        """Return the same for other architectures, joined by `+`.
-
-        Raises:
-            ValueError: the text names no architectures.
-        """
+        """Return the same for other architectures, joined by `+`, or raise `ValueError`."""
         if not re.match(_ARCHITECTURES, text):
             raise ValueError(
                 f"target '{self.name}:{text}': expected architectures like sm_90 or sm_80+sm_90 "
@@ -122,31 +119,22 @@ class CudaTarget(Target):
         version = ask(nvcc, "--version", get=_GET_NVCC)
         files = _files_of(nvcc)
         release = next((line for line in version.splitlines() if "release" in line), version)
-        return Toolchain(
+        return replace(
+            host,
             compiler=nvcc,
             version=release.strip(),
             family="nvcc",
-            machine=host.machine,
             isa=self._architectures,
             identity=content_of(version + host.identity, files),
-            assembler=host.assembler,
-            linker=host.linker,
-            runtime=host.runtime,
-            fingerprint="",
             tools=(*stamps_of(files), *host.tools),
-            parts=host.parts,
-            linked=host.linked,
-            environment=host.environment,
-            include_directories=bringup_includes(),
+            lacking=(),
+            c_folders=(),
+            cxx_folders=(),
             host=host.compiler,
         ).fingerprinted()
 
     def flags(self, toolchain: Toolchain, language: str, debug: Debug) -> tuple[str, ...]:
-        """Return the options for code of every architecture of the name, and for PTX of the newest.
-
-        Raises:
-            ValueError: `debug` asks for sanitizers.
-        """
+        """Return options: code of each architecture, PTX of the newest, or raise `ValueError`."""
         if debug.sanitizers:
             raise ValueError(
                 f"target {self.name!r}: jit.Debug(sanitize={debug.sanitize!r}) is for compilers of "

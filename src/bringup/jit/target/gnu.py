@@ -52,15 +52,9 @@ _SAME_EVERYWHERE = (
 # kernel's own functions are inlined, and a symbol of the same name in the process cannot take their
 # place. That includes those that g++ lets the loader make one for all libraries (_ISOLATING).
 _COMPILE_FLAGS = (
-    "-O3",
-    "-fPIC",
-    "-shared",
-    "-pipe",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-ffp-contract=off",
-    "-fno-semantic-interposition",
-)
+    "-O3", "-fPIC", "-shared", "-pipe", "-fno-math-errno", "-fno-trapping-math",
+    "-ffp-contract=off", "-fno-semantic-interposition",
+)  # fmt: skip
 # clang makes no unique symbols and does not know the option. Where another compiler or an archive
 # makes some, `build` takes the mark from the binary.
 _ISOLATING = {"gcc": ("-fno-gnu-unique",)}
@@ -137,11 +131,7 @@ class GnuTarget(Target):
         return CppWriter()
 
     def variant(self, text: str) -> Target:
-        """Return the same compiler with another `-march`.
-
-        Raises:
-            ValueError: the text is no value of `-march`.
-        """
+        """Return the same compiler with another `-march`. Raises `ValueError` for none."""
         if not re.match(r"[A-Za-z0-9][A-Za-z0-9.+_-]*\Z", text):
             raise ValueError(
                 f"target '{self.name}:{text}': expected a value for -march after the colon"
@@ -256,7 +246,6 @@ class GnuTarget(Target):
             assembler=assembler,
             linker=linker,
             runtime=content_of("", linked),
-            fingerprint="",
             tools=stamps_of(programs.compiler),
             parts=stamps_of(
                 (*programs.assembler, *programs.linker, *itertools.chain(*libraries), *linked)

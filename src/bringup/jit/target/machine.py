@@ -9,19 +9,11 @@ from bringup.jit.files.elf import this_machine
 
 # Where the macro that a compiler predefines is not spelled like the kernel's name of the feature.
 _KERNEL_NAMES = {
-    "bmi": "bmi1",
-    "lahfsahf": "lahf_lm",
-    "lzcnt": "abm",
-    "pclmul": "pclmulqdq",
-    "prfchw": "3dnowprefetch",
-    "rdrnd": "rdrand",
-    "sha": "sha_ni",
-    "sse3": "pni",
-    "dotprod": "asimddp",
-    "fp16vectorarithmetic": "asimdhp",
-    "matmulint8": "i8mm",
+    "bmi": "bmi1", "lahfsahf": "lahf_lm", "lzcnt": "abm", "pclmul": "pclmulqdq",
+    "prfchw": "3dnowprefetch", "rdrnd": "rdrand", "sha": "sha_ni", "sse3": "pni",
+    "dotprod": "asimddp", "fp16vectorarithmetic": "asimdhp", "matmulint8": "i8mm",
     "bf16vectorarithmetic": "bf16",
-}
+}  # fmt: skip
 
 
 @cache

@@ -75,7 +75,6 @@ class Nvrtc:
             machine="nvidia",
             isa=self._architectures,
             identity=content_of(version, files),
-            fingerprint="",
             tools=stamps_of(files),
             environment=build_environment(),
             include_directories=(*bringup_includes(), *_toolkit_headers(folder)),

@@ -63,7 +63,7 @@ class Toolchain:
     machine: str
     isa: tuple[str, ...]
     identity: str
-    fingerprint: str
+    fingerprint: str = ""
     family: str = "gcc"
     assembler: str = ""
     linker: str = ""

@@ -116,11 +116,7 @@ class TritonTarget(Target):
         self._known = KnownToolchain()
 
     def variant(self, text: str) -> Target:
-        """Return the same for another GPU.
-
-        Raises:
-            ValueError: the text is no architecture.
-        """
+        """Return the same for another GPU. Raises `ValueError`: the text is no architecture."""
         if not (re.match(_NVIDIA, text) or re.match(_AMD, text)):
             raise ValueError(
                 f"target '{self.name}:{text}': expected an architecture like sm_90 or gfx942 after "
@@ -153,17 +149,12 @@ class TritonTarget(Target):
             machine="nvidia" if re.match(_NVIDIA, self._architecture) else "amd",
             isa=(self._architecture,),
             identity=content_of(version, [library]),
-            fingerprint="",
             tools=stamps_of([library]),
             environment=build_environment(self.variables),
         ).fingerprinted()
 
     def flags(self, toolchain: Toolchain, language: str, debug: Debug) -> tuple[str, ...]:
-        """Return no options: what Triton gets stands in the source.
-
-        Raises:
-            ValueError: `debug` asks for sanitizers, which device code has not.
-        """
+        """Return no options, or raise `ValueError` for sanitizers, which device code has not."""
         if debug.sanitizers:
             raise ValueError(f"target {self.name!r}: there are no sanitizers for device code")
         return ()

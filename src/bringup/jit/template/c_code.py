@@ -12,18 +12,13 @@ from bringup._language.expression import Expression, Instruction, Opcode, double
 from bringup.jit.source.generated import c_text
 
 _LEAVES: Mapping[Opcode, str] = {
-    Opcode.INT: "bringup_glue_int({arg})",
-    Opcode.FLOAT: "bringup_glue_float({arg})",
-    Opcode.STRING: "(const char*){arg}",
-    Opcode.DATA: "bringup_glue_data({arg})",
+    Opcode.INT: "bringup_glue_int({arg})", Opcode.FLOAT: "bringup_glue_float({arg})",
+    Opcode.STRING: "(const char*){arg}", Opcode.DATA: "bringup_glue_data({arg})",
     Opcode.LIST_DATA: "bringup_glue_list_data({arg})",
     Opcode.SIZE: "bringup_glue_size({arg}, {value})",
-    Opcode.STRIDE: "bringup_glue_stride({arg}, {value})",
-    Opcode.NUMEL: "bringup_glue_numel({arg})",
-    Opcode.NDIM: "bringup_glue_ndim({arg})",
-    Opcode.LENGTH: "bringup_glue_length({arg})",
-    Opcode.HAS: "(int64_t)({arg} != NULL)",
-    Opcode.DTYPE: "bringup_glue_dtype({arg})",
+    Opcode.STRIDE: "bringup_glue_stride({arg}, {value})", Opcode.NUMEL: "bringup_glue_numel({arg})",
+    Opcode.NDIM: "bringup_glue_ndim({arg})", Opcode.LENGTH: "bringup_glue_length({arg})",
+    Opcode.HAS: "(int64_t)({arg} != NULL)", Opcode.DTYPE: "bringup_glue_dtype({arg})",
     Opcode.DTYPE_CODE: "bringup_glue_dtype_code({arg})",
     Opcode.DTYPE_BITS: "bringup_glue_dtype_bits({arg})",
     Opcode.SIZE_ALONG: "bringup_glue_size_along({arg}, args[{value}])",
@@ -31,21 +26,17 @@ _LEAVES: Mapping[Opcode, str] = {
     Opcode.ELEMENT: "bringup_glue_element({arg}, {value})",
     Opcode.ITEM_DATA: "bringup_glue_data(bringup_glue_item({arg}, {value}))",
     Opcode.ITEM_NUMEL: "bringup_glue_numel(bringup_glue_item({arg}, {value}))",
-    Opcode.STREAM: "ctx->stream",
-    Opcode.DEVICE: "(int64_t)ctx->device.device_id",
-}
+    Opcode.STREAM: "ctx->stream", Opcode.DEVICE: "(int64_t)ctx->device.device_id",
+}  # fmt: skip
 _OPERATORS: Mapping[Opcode, str] = {
-    Opcode.ADD: "bringup_glue_add({0}, {1})",
-    Opcode.SUBTRACT: "bringup_glue_subtract({0}, {1})",
+    Opcode.ADD: "bringup_glue_add({0}, {1})", Opcode.SUBTRACT: "bringup_glue_subtract({0}, {1})",
     Opcode.MULTIPLY: "bringup_glue_multiply({0}, {1})",
     Opcode.FLOOR_DIVIDE: "bringup_glue_floor_divide({0}, {1})",
-    Opcode.MODULO: "bringup_glue_modulo({0}, {1})",
-    Opcode.MINIMUM: "({0} < {1} ? {0} : {1})",
-    Opcode.LESS: "(int64_t)({0} < {1})",
-    Opcode.EQUAL: "(int64_t)({0} == {1})",
+    Opcode.MODULO: "bringup_glue_modulo({0}, {1})", Opcode.MINIMUM: "({0} < {1} ? {0} : {1})",
+    Opcode.LESS: "(int64_t)({0} < {1})", Opcode.EQUAL: "(int64_t)({0} == {1})",
     Opcode.AND: "(int64_t)(({0} != 0) & ({1} != 0))",
     Opcode.OR: "(int64_t)(({0} != 0) | ({1} != 0))",
-}
+}  # fmt: skip
 # What a step refuses: when, and the reason.
 _OVERFLOWS = {
     Opcode.ADD: "__builtin_add_overflow({0}, {1}, &number)",

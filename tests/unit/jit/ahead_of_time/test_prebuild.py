@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from tests.unit.jit.support import ADD, run
 from bringup import jit
 from bringup.errors import CompileError, MissingKernelError
 from bringup.jit import Source, Spec
+from bringup.jit.store import bundle
 
 np = pytest.importorskip("numpy")
 ADDERS = [Spec(Source(text=ADD, name="add.cpp"), {"N": n}) for n in range(1, 4)]
@@ -220,26 +222,26 @@ def test_a_worker_with_another_compiler_is_refused(
 def test_an_entry_that_was_damaged_on_its_way_is_not_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bringup.jit.ahead_of_time import entry_transfer, prebuild
+    from bringup.jit.ahead_of_time import prebuild
 
-    def damaged(entry: Path) -> dict[str, bytes]:
-        return {**entry_transfer.pack(entry), "kernel.so": b"\x7fELF"}
+    def damaged(entry: Path) -> bundle.Packed:
+        packed = bundle.pack_entry(entry)
+        return replace(packed, files={**packed.files, "kernel.so": b"\x7fELF"})
 
-    monkeypatch.setattr(prebuild, "pack", damaged)
+    monkeypatch.setattr(prebuild, "pack_entry", damaged)
     report = jit.prebuild(ADDERS[:1], executor=Elsewhere(tmp_path / "farm"))
-    assert "add.cpp: kernel.so was damaged on its way from the worker" in str(
-        report.failed[0].error
-    )
+    assert "kernel.so is damaged" in str(report.failed[0].error)
     assert jit.cache().entries() == []
 
 
 def test_an_entry_that_was_built_from_something_else_is_not_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bringup.jit.ahead_of_time import entry_transfer, prebuild
+    from bringup.jit.ahead_of_time import prebuild
 
     other = jit.compile(Source(text="int run;", name="k.c"))
-    monkeypatch.setattr(prebuild, "pack", lambda entry: entry_transfer.pack(other.path.parent))
+    packed = bundle.pack_entry(other.path.parent)
+    monkeypatch.setattr(prebuild, "pack_entry", lambda entry: packed)
     report = jit.prebuild(ADDERS[:1], executor=Elsewhere(tmp_path / "farm"))
     assert "built something else than was asked for" in str(report.failed[0].error)
     assert [entry.name for entry in jit.cache().entries()] == ["k.c"]

@@ -16,7 +16,7 @@ from tests.unit.jit.support import forget
 
 from bringup import jit
 from bringup.jit.files.layout import STAGING
-from bringup.jit.lookup import sharing
+from bringup.jit.lookup import publish
 from bringup.jit.store import shared_tier as tier_module
 
 
@@ -87,7 +87,7 @@ def test_a_shared_kernel_that_cannot_be_kept_is_built_and_leaves_no_folder(
     built = jit.compile(source)
     flush()
     another_machine(tmp_path, monkeypatch)
-    monkeypatch.setattr(sharing, "write_durably", full)
+    monkeypatch.setattr(publish, "write_durably", full)
     assert jit.compile(source).key == built.key
     assert counted() == 2
     (staging,) = (tmp_path / "other").rglob(STAGING)
