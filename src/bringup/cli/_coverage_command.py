@@ -79,11 +79,6 @@ def as_json(target: str, found: Coverage) -> dict[str, object]:
 
     needs = [{**vars(need), "on_host": sorted(need.on_host)} for need in found.needs]
     return {
-        "model": target,
-        "device": found.device,
-        "phases": found.phases,
-        "notes": found.notes,
-        "shares": share_values(found),
-        "needs": needs,
-        "eager_nodes": found.eager_nodes,
-    }
+        "model": target, "device": found.device, "phases": found.phases, "notes": found.notes,
+        "shares": share_values(found), "needs": needs, "eager_nodes": found.eager_nodes,
+    }  # fmt: skip

@@ -35,15 +35,12 @@ class KernelKind(Enum):
 
 # What torch's table calls them (OperatorEntry::computeDispatchTableEntryWithDebug).
 _KINDS = {
-    "kernel": KernelKind.NATIVE,
-    "default backend kernel": KernelKind.COMPOSITE_EXPLICIT,
-    "math kernel": KernelKind.COMPOSITE_IMPLICIT,
-    "nested kernel": KernelKind.COMPOSITE_IMPLICIT,
-    "autograd kernel": KernelKind.AUTOGRAD,
-    "batched kernel": KernelKind.BATCHING,
+    "kernel": KernelKind.NATIVE, "default backend kernel": KernelKind.COMPOSITE_EXPLICIT,
+    "math kernel": KernelKind.COMPOSITE_IMPLICIT, "nested kernel": KernelKind.COMPOSITE_IMPLICIT,
+    "autograd kernel": KernelKind.AUTOGRAD, "batched kernel": KernelKind.BATCHING,
     "backend fallback": KernelKind.BACKEND_FALLBACK,
     "ambiguous autogradother": KernelKind.AMBIGUOUS,
-}
+}  # fmt: skip
 _ROW = re.compile(r"(?P<key>\w+): (?P<skip>fallthrough )?(?P<debug>.*) \[(?P<kind>[a-z ]+)\]")
 _PLACE = re.compile(r"registered at (?P<file>.+?):(?P<line>\d+)(?: \(.*\))?")
 _REGISTRATION = re.compile(

@@ -38,17 +38,10 @@ class Tensor(c.Structure):
     """DLTensor."""
 
     _fields_ = (
-        ("data", _pointer),
-        ("device_type", _i32),
-        ("device_id", _i32),
-        ("ndim", _i32),
-        ("code", _u8),
-        ("bits", _u8),
-        ("lanes", c.c_uint16),
-        ("shape", c.POINTER(_i64)),
-        ("strides", c.POINTER(_i64)),
-        ("byte_offset", _u64),
-    )
+        ("data", _pointer), ("device_type", _i32), ("device_id", _i32), ("ndim", _i32),
+        ("code", _u8), ("bits", _u8), ("lanes", c.c_uint16), ("shape", c.POINTER(_i64)),
+        ("strides", c.POINTER(_i64)), ("byte_offset", _u64),
+    )  # fmt: skip
 
 
 class List(c.Structure):

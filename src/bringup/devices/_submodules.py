@@ -89,13 +89,9 @@ def _profiler() -> dict[str, Any]:
 
     Profile.__name__ = Profile.__qualname__ = "profile"
     names = [
-        "ProfilerAction",
-        "ProfilerActivity",
-        "record_function",
-        "schedule",
-        "supported_activities",
+        "ProfilerAction", "ProfilerActivity", "record_function", "schedule", "supported_activities",
         "tensorboard_trace_handler",
-    ]
+    ]  # fmt: skip
     return {"profile": Profile, **{name: getattr(torch.profiler, name) for name in names}}
 
 

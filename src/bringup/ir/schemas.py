@@ -35,11 +35,8 @@ _NUMBERS_AS_TENSORS = frozenset({
 
 
 _KINDS: Mapping[str, tuple[type, ...]] = {
-    "number": (int, float, complex),
-    "int": (int,),
-    "float": (int, float),
-    "bool": (bool,),
-}
+    "number": (int, float, complex), "int": (int,), "float": (int, float), "bool": (bool,),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -70,17 +70,13 @@ def _index() -> Operator:
     for d in places:
         more = f"size(indices[{d}], {_INDEX_DIMS}, {more})"
     args = [
-        "ptr(self)",
-        *(f"size(self, {d}, 1)" for d in places),
-        *(f"stride(self, {d}, 0)" for d in places),
-        *(f"ptr(indices[{d}])" for d in places),
-        *(f"stride(indices[{d}], {i}, 0)" for d in places for i in inner),
-        "ptr(out)",
-        *(f"size(out, {d}, 1)" for d in outer),
-        *(f"stride(out, {d}, 0)" for d in outer),
+        "ptr(self)", *(f"size(self, {d}, 1)" for d in places),
+        *(f"stride(self, {d}, 0)" for d in places), *(f"ptr(indices[{d}])" for d in places),
+        *(f"stride(indices[{d}], {i}, 0)" for d in places for i in inner), "ptr(out)",
+        *(f"size(out, {d}, 1)" for d in outer), *(f"stride(out, {d}, 0)" for d in outer),
         "i32(ndim(self)), i32(ndim(out)), numel(out)",
         "fault('indices: an element is outside its dimension of self')",
-    ]
+    ]  # fmt: skip
     taken = f"(ndim(self) <= {_INDEXED_DIMS} and {more} == -1)"
     return raw(
         "index.Tensor",

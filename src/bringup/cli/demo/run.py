@@ -90,16 +90,12 @@ def run_demo(options: DemoOptions, console: Console) -> DemoResult:
             run.finish()
         threads = torch.get_num_threads()
     result.about = {
-        "bringup": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "threads": threads,
+        "bringup": __version__, "torch": torch.__version__, "python": platform.python_version(),
+        "machine": platform.machine(), "threads": threads,
         "sentences": 0 if run is None else len(run.sentences),
         "timed": 0 if run is None else sum(map(len, run.timed.values())),
-        "seconds": round(time.perf_counter() - started, 1),
-        "quick": options.quick,
-    }
+        "seconds": round(time.perf_counter() - started, 1), "quick": options.quick,
+    }  # fmt: skip
     return result
 
 

@@ -12,13 +12,9 @@ import torch
 _MOST_OBJECTS = 200_000
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device)
 _OPAQUE = (
-    type,
-    types.ModuleType,
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.MethodType,
+    type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType,
     torch.Generator,
-)
+)  # fmt: skip
 _OF_MODULES = frozenset({"_parameters", "_buffers", "_modules"})  # no part of their members' names
 _RANDOM = "torch's random numbers"
 

@@ -124,18 +124,12 @@ def _print(console: Console, text: str) -> None:
 def as_json(trial: Trial) -> dict[str, object]:
     """Return the trial as values for `report.write_json`; NaN and infinity become null."""
     return {
-        "name": trial.name,
-        "threads": trial.threads,
-        "verdict": verdict(trial),
-        "code": recommended_code(trial),
-        "interrupted": trial.is_interrupted,
-        "rows": [finite_row(line) for line in trial.lines],
-        "tolerance": trial.tolerance,
-        "narrow_tolerance": trial.narrow_tolerance,
-        "passes": trial.reports,
-        "graph_breaks": [asdict(broken) for broken in trial.breaks],
-        "notes": trial.notes,
-    }
+        "name": trial.name, "threads": trial.threads, "verdict": verdict(trial),
+        "code": recommended_code(trial), "interrupted": trial.is_interrupted,
+        "rows": [finite_row(line) for line in trial.lines], "tolerance": trial.tolerance,
+        "narrow_tolerance": trial.narrow_tolerance, "passes": trial.reports,
+        "graph_breaks": [asdict(broken) for broken in trial.breaks], "notes": trial.notes,
+    }  # fmt: skip
 
 
 def finite_row(line: Any) -> dict[str, object]:

@@ -26,13 +26,9 @@ from bringup.compiler.output_file import replacing
 from bringup.errors import ModelError, PassError
 
 _UNREADABLE = (
-    message.Error,
-    json_format.Error,
-    text_format.ParseError,
-    onnx.parser.ParseError,
-    ValueError,
+    message.Error, json_format.Error, text_format.ParseError, onnx.parser.ParseError, ValueError,
     RuntimeError,
-)
+)  # fmt: skip
 """What readers of the formats raise for a file that is none of theirs."""
 
 

@@ -83,27 +83,15 @@ class Request:
         """
         source, compiler = self.source, self.toolchain
         return {
-            "schema": (SCHEMA,),
-            "source": (source_digest,),
-            "headers": headers,
-            "inputs": inputs,
-            "probes": answers,
-            "names": names,
-            "language": (source.language,),
-            "entry": (source.symbol,),
-            "abi": (source.abi, str(KERNEL_ABI)),
-            "kind": (source.kind,),
-            "macros": self.macros,
-            "target": (self.target,),
-            "flags": (*self.options, *map(without_folders, self.flags)),
-            "debug": self.debug.words,
-            "compiler": (compiler.identity,),
-            "assembler": (compiler.assembler,),
-            "linker": (compiler.linker,),
-            "runtime": (compiler.runtime,),
-            "isa": (compiler.machine, *compiler.isa),
-            "environment": compiler.environment,
-        }
+            "schema": (SCHEMA,), "source": (source_digest,), "headers": headers, "inputs": inputs,
+            "probes": answers, "names": names, "language": (source.language,),
+            "entry": (source.symbol,), "abi": (source.abi, str(KERNEL_ABI)), "kind": (source.kind,),
+            "macros": self.macros, "target": (self.target,),
+            "flags": (*self.options, *map(without_folders, self.flags)), "debug": self.debug.words,
+            "compiler": (compiler.identity,), "assembler": (compiler.assembler,),
+            "linker": (compiler.linker,), "runtime": (compiler.runtime,),
+            "isa": (compiler.machine, *compiler.isa), "environment": compiler.environment,
+        }  # fmt: skip
 
     def __str__(self) -> str:
         parts = [str(self.source), f"entry {self.source.symbol!r}", f"target {self.target!r}"]

@@ -93,17 +93,12 @@ class Failures:
         headers, searched = known
         message = str(error).removeprefix(operator_prefix())  # another operator may ask next
         kept = {
-            "environment": _environment(request),
-            "headers": headers,
-            "searched": searched.places,
+            "environment": _environment(request), "headers": headers, "searched": searched.places,
             "error": {
-                "message": message,
-                "command": error.command,
-                "diagnostic": error.diagnostic,
-                "log": error.log,
-                "status": error.status,
+                "message": message, "command": error.command, "diagnostic": error.diagnostic,
+                "log": error.log, "status": error.status,
             },
-        }
+        }  # fmt: skip
         try:
             path = self._layout.folder(FAILED) / f"{key}.json"
             replace_file(path, json.dumps(kept, indent=1).encode())

@@ -106,14 +106,11 @@ class AscendTarget(Target):
         """Return the command line of the toolkit's compiler, which is called like clang."""
         toolchain = job.toolchain
         return [
-            toolchain.compiler,
-            *self.flags(toolchain, "c++", job.debug),
+            toolchain.compiler, *self.flags(toolchain, "c++", job.debug),
             *(f"-D{macro}" for macro in job.macros),
             *(f"-I{directory}" for directory in toolchain.include_directories),
-            *("-MD", "-MF", job.headers, "-MT", "kernel", "-o", job.output),
-            job.file,
-            *job.flags,
-        ]
+            *("-MD", "-MF", job.headers, "-MT", "kernel", "-o", job.output), job.file, *job.flags,
+        ]  # fmt: skip
 
 
 def _find() -> str:

@@ -118,14 +118,11 @@ class Params:
         """Return all macros that the source is compiled with."""
         template, kind = self.template, self.template.kernel_kind
         return {
-            **template.macros,
-            **self.dtypes,
+            **template.macros, **self.dtypes,
             **{macro: f"BRINGUP_LAYOUT_{layout.name}" for macro, layout in self.layouts.items()},
-            **self.choices,
-            **self.buckets,
-            **(template.tiles[self.tile] if template.tiles else {}),
+            **self.choices, **self.buckets, **(template.tiles[self.tile] if template.tiles else {}),
             **({"BRINGUP_KERNEL_KIND": f"BRINGUP_KERNEL_KIND_{kind.upper()}"} if kind else {}),
-        }
+        }  # fmt: skip
 
     @property
     def key(self) -> str:
@@ -134,15 +131,10 @@ class Params:
         """
         template, glued = self.template, self.bound.glued
         facts = (
-            str(template.source.path),
-            template.source.text,
-            glued.source.text,
-            glued.source.symbol,
-            glued.source.kind,
-            template.flags,
-            render_macros(self.macros),
+            str(template.source.path), template.source.text, glued.source.text, glued.source.symbol,
+            glued.source.kind, template.flags, render_macros(self.macros),
             *([binding] if (binding := self.bound.binding) else []),
-        )
+        )  # fmt: skip
         return hashlib.sha256(repr(facts).encode()).hexdigest()[:32]
 
     def spec(self, target: str = "cpu") -> Spec:

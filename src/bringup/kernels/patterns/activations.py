@@ -84,12 +84,8 @@ class TanhGelu(_WrittenOutGelu):
 
     approximate = "tanh"
     numbers: ClassVar[dict[str, float]] = {
-        "half": 0.5,
-        "three": 3.0,
-        "cubic": 0.044715,
-        "scale": math.sqrt(2 / math.pi),
-        "one": 1.0,
-    }
+        "half": 0.5, "three": 3.0, "cubic": 0.044715, "scale": math.sqrt(2 / math.pi), "one": 1.0,
+    }  # fmt: skip
 
     @passes.pattern
     def power(self, inputs: passes.PatternInputs) -> ir.TensorHolder:
@@ -121,11 +117,8 @@ class ErfGelu(_WrittenOutGelu):
 
     approximate = "none"
     numbers: ClassVar[dict[str, float]] = {
-        "half": 0.5,
-        "root": math.sqrt(2),
-        "inverse": math.sqrt(0.5),
-        "one": 1.0,
-    }
+        "half": 0.5, "root": math.sqrt(2), "inverse": math.sqrt(0.5), "one": 1.0,
+    }  # fmt: skip
 
     @passes.pattern
     def quotient(self, inputs: passes.PatternInputs) -> ir.TensorHolder:

@@ -136,15 +136,10 @@ class _Adapter:
         causal = bool(is_causal) and attention_mask is None and query.shape[2] > 1
         groups = query.shape[1] // key.shape[1]
         given = {
-            **options,
-            "module": module,
-            "attention_mask": attention_mask,
-            "scaling": query.shape[-1] ** -0.5 if scaling is None else scaling,
-            "dropout": dropout,
-            "is_causal": causal,
-            "num_key_value_groups": groups,
-            "enable_gqa": groups > 1,
-        }
+            **options, "module": module, "attention_mask": attention_mask,
+            "scaling": query.shape[-1] ** -0.5 if scaling is None else scaling, "dropout": dropout,
+            "is_causal": causal, "num_key_value_groups": groups, "enable_gqa": groups > 1,
+        }  # fmt: skip
         self._refuse(given)
         if causal and key.shape[2] > query.shape[2]:
             # A static cache at its first step: the keys behind the queries hold nothing yet.

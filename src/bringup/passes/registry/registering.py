@@ -231,14 +231,9 @@ def _template(name: str, stage: PassStage, settings: PassSettings) -> Callable[.
 
 def _checked_settings(name: str, given: PassSettings) -> dict[str, Any]:
     known: dict[str, Any] = {
-        "priority": 0,
-        "version": "1",
-        "requires": (),
-        "after": (),
-        "max_rewrites": None,
-        "repeat_until_stable": False,
-        "on_error": ErrorPolicy.FAIL,
-    }
+        "priority": 0, "version": "1", "requires": (), "after": (), "max_rewrites": None,
+        "repeat_until_stable": False, "on_error": ErrorPolicy.FAIL,
+    }  # fmt: skip
     unknown = sorted(given.keys() - known.keys())
     if unknown:
         raise TypeError(f"pass {name!r} has no setting {unknown[0]!r}; there are {list(known)}")

@@ -70,16 +70,10 @@ class PassEvent:
     def as_dict(self) -> dict[str, object]:
         """Return one flat dict of plain values."""
         return {
-            "event": self.kind.value,
-            "pass": self.pass_name,
-            "version": self.version,
-            "stage": self.stage,
-            "descriptor_key": self.descriptor_key,
-            "graph": self.graph,
-            "graph_id": self.graph_id,
-            "instance_id": self.instance_id,
-            **self.details,
-        }
+            "event": self.kind.value, "pass": self.pass_name, "version": self.version,
+            "stage": self.stage, "descriptor_key": self.descriptor_key, "graph": self.graph,
+            "graph_id": self.graph_id, "instance_id": self.instance_id, **self.details,
+        }  # fmt: skip
 
 
 Listener: TypeAlias = Callable[[PassEvent], None]

@@ -142,11 +142,8 @@ class DropZeroBiases(NodePass):
     """The bias of a `Conv`, `ConvTranspose`, `Gemm` or `QLinearConv` that is zero."""
 
     rules: ClassVar = {
-        "Conv": "bias",
-        "ConvTranspose": "bias",
-        "Gemm": "bias",
-        "QLinearConv": "bias",
-    }
+        "Conv": "bias", "ConvTranspose": "bias", "Gemm": "bias", "QLinearConv": "bias",
+    }  # fmt: skip
 
     def bias(self, node: ir.Node) -> None:
         """Keep the node without it. Before version 11 a `Gemm` needs one."""

@@ -22,13 +22,9 @@ class DropNoOps(NodePass):
     """
 
     rules: ClassVar = {
-        "Add": "either",
-        "Mul": "either",
-        "Sub": "second",
-        "Div": "second",
-        "Dropout": "dropout",
+        "Add": "either", "Mul": "either", "Sub": "second", "Div": "second", "Dropout": "dropout",
         "Identity": "identity",
-    }
+    }  # fmt: skip
 
     def either(self, node: ir.Node) -> ir.Value:
         """Of operators that commute."""
