@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from tests.forked_python import output_of
 from tests.list_program import COUNTED, LISTS
+from tests.sweeps.support import part
 
+WAYS = [("1", "1", "64, 64"), ("1", "0", "64, 64"), ("0", "1", "16, 12")]
 BEGIN = """
 DEVICE = "npu"
 from bringup import devices
@@ -16,10 +18,7 @@ devices.pointwise_kernels()
 """
 
 
-@pytest.mark.parametrize(
-    ("host_code", "isolated", "most"),
-    [("1", "0", "64, 64"), ("1", "1", "64, 64"), ("0", "1", "16, 12")],
-)
+@pytest.mark.parametrize(("host_code", "isolated", "most"), part(WAYS, always=[WAYS[1], WAYS[2]]))
 def test_lists_are_single_launches_with_the_bits_of_single_calls(
     host_code: str, isolated: str, most: str, tmp_path: Path
 ) -> None:
