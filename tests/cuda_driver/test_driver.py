@@ -185,7 +185,8 @@ assert "CUDA_ERROR_ILLEGAL_ADDRESS" in said and "BRINGUP_LAUNCH_BLOCKING=1" in s
 for stream in (None, c.c_void_p(made("stream_create", 0, 0))):
     call("stream_synchronize", 0, stream, gives="DEVICE_LOST")
     run(wild, stream=stream, gives="DEVICE_LOST")
-detail = abi.ErrorDetail(struct_size=c.sizeof(abi.ErrorDetail))
+Detail = abi.STRUCTURES["bringup_error_detail"]
+detail = Detail(struct_size=c.sizeof(Detail))
 call("error_detail", c.byref(detail))
 assert (detail.code, detail.device, detail.kernel) == (700, 0, b"test::run"), detail.code
 """

@@ -93,7 +93,8 @@ for place, wrong, words in [
     assert said.startswith("test::run: ") and words in said, said
 assert "takes 4 values, got 5" in run(fn, *right, integer(1, 4), gives="INVALID")
 assert "more parameters than the 3 values" in run(fn, *right[:3], gives="INVALID")
-detail = abi.ErrorDetail(struct_size=c.sizeof(abi.ErrorDetail))
+Detail = abi.STRUCTURES["bringup_error_detail"]
+detail = Detail(struct_size=c.sizeof(Detail))
 call("error_detail", c.byref(detail))
 assert detail.kernel == b"test::run" and detail.device == 0
 assert out.values() == [7, 7]

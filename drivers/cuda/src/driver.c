@@ -15,29 +15,6 @@
 #include "nv.h"
 
 nv_state nv;
-static _Atomic int forked, ended;
-
-/* --- failures */
-
-static _Thread_local char words[4000];
-static _Thread_local bringup_error_detail detail;
-
-int32_t fail(int32_t status, const char* format, ...) {
-  va_list values;
-  va_start(values, format);
-  vsnprintf(words, sizeof words, format, values);
-  va_end(values);
-  detail = (bringup_error_detail){.device = -1};
-  return status;
-}
-
-int32_t about(int32_t status, int32_t device, bringup_stream stream, const char* kernel) {
-  detail.device = device;
-  detail.stream = stream;
-  snprintf(detail.kernel, sizeof detail.kernel, "%s", kernel);
-  return status;
-}
-
 static int32_t status_of(CUresult code) {
   switch (code) {
     case CUDA_ERROR_INVALID_VALUE:
@@ -80,38 +57,7 @@ int32_t told(const char* function, CUresult code) {
            ? ": a kernel or the device failed, and CUDA in this process with it; its first "
              "failure is found with BRINGUP_LAUNCH_BLOCKING=1 or compute-sanitizer"
            : "");
-  detail.code = code;
-  snprintf(detail.text, sizeof detail.text, "%s", name);
-  return status;
-}
-
-static const char* last_error(void) { return words; }
-
-static int32_t error_detail(bringup_error_detail* told) {
-  bringup_error_detail mine = detail;
-  mine.struct_size = told->struct_size;
-  give(told, &mine, sizeof mine);
-  return BRINGUP_OK;
-}
-
-void give(void* to, const void* from, size_t size) {
-  const uint32_t room = *(const uint32_t*)to;
-  memcpy(to, from, room < size ? room : size);
-}
-
-/* --- the process: neither a child of fork() nor a process that ends can use CUDA */
-
-static void after_fork(void) { forked = 1; }
-static void at_exit(void) { ended = 1; }
-static void watch_process(void) {
-  pthread_atfork(NULL, NULL, after_fork);
-  atexit(at_exit);
-}
-
-int32_t usable(void) {
-  if (forked) return fail(BRINGUP_ERROR, "a child of fork() cannot use CUDA: spawn it");
-  if (ended) return fail(BRINGUP_ERROR, "the process is ending, and CUDA with it");
-  return BRINGUP_OK;
+  return coded(status, code, name);
 }
 
 /* --- the library */
@@ -187,19 +133,6 @@ static int32_t init(void) {
   return BRINGUP_OK;
 }
 
-/* CUDA's own objects end with the process: releasing them would race with work that was left. */
-static int32_t shutdown(void) {
-  ended = 1;
-  return BRINGUP_OK;
-}
-
-static int32_t check_device(int32_t device) {
-  TRY(usable());
-  NEED(device >= 0 && device < nv.count, "there is no device %d: expected 0 to %d", device,
-       nv.count - 1);
-  return BRINGUP_OK;
-}
-
 /* Once for a device: a context takes memory and a third of a second: not for GPUs that are not
  * used. */
 static int32_t make_context(int32_t device) {
@@ -225,19 +158,6 @@ int32_t enter(int32_t device) {
   return CUDA(cuCtxSetCurrent, of->context);
 }
 
-static int32_t device_count(int32_t* count) {
-  *count = nv.count;
-  return BRINGUP_OK;
-}
-
-static int32_t device_props(int32_t device, bringup_device_props* props) {
-  TRY(check_device(device));
-  bringup_device_props mine = nv.devices[device].props;
-  mine.struct_size = props->struct_size;
-  give(props, &mine, sizeof mine);
-  return BRINGUP_OK;
-}
-
 static int32_t device_synchronize(int32_t device) { return CUDA_ON(device, cuCtxSynchronize, ); }
 
 static int32_t native_handle(int32_t device, bringup_stream stream, int32_t kind, void** handle) {
@@ -257,7 +177,6 @@ static int32_t native_handle(int32_t device, bringup_stream stream, int32_t kind
   }
 }
 
-#define HAS(function) .function = function
 static const bringup_driver driver = {
     .struct_size = sizeof(bringup_driver),
     .abi_version = BRINGUP_DRIVER_ABI,
@@ -283,8 +202,5 @@ static const bringup_driver driver = {
     /* clang-format on */
 };
 
-__attribute__((visibility("default"))) const bringup_driver* bringup_driver_get(uint32_t version) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, watch_process);
-  return version == BRINGUP_DRIVER_ABI ? &driver : NULL;
-}
+#define DRIVER_PARTS
+#include <bringup/driver_parts.h>

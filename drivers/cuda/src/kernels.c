@@ -1,5 +1,4 @@
 /* Modules (cubin, fatbin or PTX), their functions, and launches with plain values. */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,32 +60,6 @@ int32_t module_load_data(int32_t device, const void* data, size_t bytes, void** 
   pthread_mutex_init(&made->lock, NULL);
   *loaded = made;
   return BRINGUP_OK;
-}
-
-/* The file's content, to be freed; NULL with errno. */
-static char* content_of(const char* path, size_t* bytes) {
-  FILE* file = fopen(path, "rb");
-  if (file == NULL) return NULL;
-  char* data = NULL;
-  long end = -1;
-  if (fseek(file, 0, SEEK_END) == 0) end = ftell(file);
-  if (end >= 0) data = malloc((size_t)end + 1);
-  if (data != NULL) {
-    rewind(file);
-    *bytes = fread(data, 1, (size_t)end, file);
-  }
-  fclose(file);
-  return data;
-}
-
-int32_t module_load(int32_t device, const char* library, void** loaded) {
-  TRY(enter(device));
-  size_t bytes = 0;
-  char* data = content_of(library, &bytes);
-  NEED(data != NULL, "%s cannot be read: %s", library, strerror(errno));
-  const int32_t status = module_load_data(device, data, bytes, loaded);
-  free(data);
-  return status;
 }
 
 int32_t module_unload(void* loaded) {
@@ -161,41 +134,13 @@ int32_t get_function(void* loaded, const char* name, bringup_kernel_fn* fn) {
 
 /* --- launches */
 
-static const char* text_of(const bringup_launch_values_args* launch) {
-  return launch->name != NULL ? launch->name : "a launch";
-}
-
-static int32_t check_sizes(const bringup_launch_values_args* launch, const function* fn) {
-  const bringup_device_props* props = &nv.devices[fn->device].props;
-  const uint32_t grid[] = {launch->grid.x, launch->grid.y, launch->grid.z};
-  const uint32_t block[] = {launch->block.x, launch->block.y, launch->block.z};
-  uint64_t threads = 1;
-  for (int i = 0; i < 3; ++i) {
-    NEED(grid[i] >= 1 && block[i] >= 1 && grid[i] <= props->max_grid[i] &&
-             block[i] <= props->max_block[i],
-         "%s: %u blocks of %u threads in dimension %d: expected at least 1, and at most %u blocks "
-         "of %u",
-         text_of(launch), grid[i], block[i], i, props->max_grid[i], props->max_block[i]);
-    threads *= block[i];
-  }
-  NEED(threads <= fn->max_threads,
-       "%s: a block of %u x %u x %u threads: kernel '%s' can have %u at most", text_of(launch),
-       block[0], block[1], block[2], fn->name, fn->max_threads);
-  NEED((uint64_t)launch->shared_bytes + fn->declared_shared_bytes <= props->max_shared_bytes,
-       "%s: %u bytes of shared memory, and the %u that kernel '%s' declares: a block of this "
-       "device has %u",
-       text_of(launch), launch->shared_bytes, fn->declared_shared_bytes, fn->name,
-       props->max_shared_bytes);
-  return BRINGUP_OK;
-}
-
 static int32_t check_values(const bringup_launch_values_args* launch, const function* fn) {
-  NEED(launch->nvalues == fn->count, "%s: kernel '%s' takes %d values, got %d", text_of(launch),
+  NEED(launch->nvalues == fn->count, "%s: kernel '%s' takes %d values, got %d", name_of(launch),
        fn->name, fn->count, launch->nvalues);
   for (int32_t i = 0; i < fn->count; ++i) {
     const bringup_value* value = &launch->values[i];
     NEED(value->size == fn->sizes[i],
-         "%s: parameter %d of kernel '%s' has %zu bytes, the value for it has %u", text_of(launch),
+         "%s: parameter %d of kernel '%s' has %zu bytes, the value for it has %u", name_of(launch),
          i, fn->name, fn->sizes[i], value->size);
   }
   return BRINGUP_OK;
@@ -204,11 +149,12 @@ static int32_t check_values(const bringup_launch_values_args* launch, const func
 int32_t prepare(int32_t device, const bringup_launch_values_args* launch, void** values,
                 CUDA_KERNEL_NODE_PARAMS* prepared) {
   const function* fn = (const function*)(const void*)launch->fn;
-  NEED(fn != NULL && fn->device == device, "%s: the function is not of device %d", text_of(launch),
+  NEED(fn != NULL && fn->device == device, "%s: the function is not of device %d", name_of(launch),
        device);
-  int32_t status = check_sizes(launch, fn);
+  int32_t status =
+      check_blocks(device, launch, fn->name, fn->max_threads, fn->declared_shared_bytes);
   if (status == BRINGUP_OK) status = check_values(launch, fn);
-  if (status != BRINGUP_OK) return about(status, device, NULL, text_of(launch));
+  if (status != BRINGUP_OK) return about(status, device, NULL, name_of(launch));
   for (int32_t i = 0; i < launch->nvalues; ++i) values[i] = (void*)launch->values[i].value.bytes;
   *prepared = (CUDA_KERNEL_NODE_PARAMS){.func = fn->function,
                                         .gridDimX = launch->grid.x,
@@ -232,5 +178,5 @@ int32_t launch_values(int32_t device, bringup_stream stream,
                                               of.blockDimX, of.blockDimY, of.blockDimZ,
                                               of.sharedMemBytes, stream->queue, values, NULL);
   if (code == CUDA_SUCCESS) return BRINGUP_OK;
-  return about(told(text_of(launch), code), device, stream, text_of(launch));
+  return about(told(name_of(launch), code), device, stream, name_of(launch));
 }

@@ -184,14 +184,6 @@ static int32_t needs_staging(const void* host, size_t bytes, bringup_stream stre
 
 /* --- copies and fills */
 
-int32_t check_copy(bringup_copy_kind kind, const void* dst, const void* src, size_t bytes) {
-  NEED(kind >= BRINGUP_HOST_TO_DEVICE && kind <= BRINGUP_DEVICE_TO_DEVICE,
-       "there is no copy kind %d", (int)kind);
-  NEED((dst != NULL && src != NULL) || bytes == 0, "copy of %zu bytes from %p to %p", bytes, src,
-       dst);
-  return BRINGUP_OK;
-}
-
 int32_t copy_async(bringup_copy_kind kind, int32_t dst_device, void* dst, int32_t src_device,
                    const void* src, size_t bytes, bringup_stream stream) {
   TRY(check_copy(kind, dst, src, bytes));
@@ -238,10 +230,7 @@ int32_t copy_2d_async(bringup_copy_kind kind, int32_t dst_device, void* dst, siz
 int32_t fill_wide_async(int32_t device, void* dst, const void* pattern, uint32_t size, size_t count,
                         bringup_stream stream) {
   TRY(stream_of(device, &stream));
-  NEED(size >= 1 && size <= 16 && (size & (size - 1)) == 0,
-       "a fill's pattern has 1, 2, 4, 8 or 16 bytes, not %u", size);
-  NEED((dst != NULL && (uintptr_t)dst % size == 0) || count == 0,
-       "a fill with %u bytes at %p, which is not aligned to them", size, dst);
+  TRY(check_fill(dst, size, count));
   if (count == 0) return BRINGUP_OK;
   const CUdeviceptr to = number_of(dst);
   if (size == 1) {
@@ -265,10 +254,6 @@ int32_t fill_wide_async(int32_t device, void* dst, const void* pattern, uint32_t
     TRY(CUDA(cuMemsetD2D32Async, to + 4 * i, size, words[i], 1, count, stream->queue));
   }
   return BRINGUP_OK;
-}
-
-int32_t fill_async(int32_t device, void* dst, uint8_t value, size_t bytes, bringup_stream stream) {
-  return fill_wide_async(device, dst, &value, 1, bytes, stream);
 }
 
 /* --- memory of other processes: CUDA's handle behind a mark, since CUDA takes any bytes for one */

@@ -3,12 +3,11 @@
 #ifndef BRINGUP_CUDA_NV_H_
 #define BRINGUP_CUDA_NV_H_
 
-#include <bringup/driver.h>
-#include <pthread.h>
+#define DRIVER_API "CUDA"
+#define DRIVER nv
+#include <bringup/driver_parts.h>
 
 #include "cuda_api.h"
-
-enum { kMaxDevices = 64 };
 
 /* --- driver.c: devices and errors */
 
@@ -33,49 +32,27 @@ typedef struct nv_state {
 } nv_state;
 extern nv_state nv;
 
-/* BRINGUP_OK, or why the driver cannot be used. */
-int32_t usable(void);
-/* Makes the device's context the thread's current one. */
-int32_t enter(int32_t device);
-
-__attribute__((format(printf, 2, 3))) int32_t fail(int32_t status, const char* format, ...);
 /* What a CUDA function gave, as a status. CUDA_ERROR_NOT_READY has no words. */
 int32_t told(const char* function, CUresult code);
-/* For error_detail: of the failure that was just told. Returns `status`. */
-int32_t about(int32_t status, int32_t device, bringup_stream stream, const char* kernel);
-
-/* Copies min(struct_size, size) bytes of `from`, a structure that begins with its size. */
-void give(void* to, const void* from, size_t size);
-
-#define NEED(condition, ...) \
-  if (!(condition)) return fail(BRINGUP_INVALID, __VA_ARGS__)
-#define TRY(call)                              \
-  do {                                         \
-    const int32_t status_ = (call);            \
-    if (status_ != BRINGUP_OK) return status_; \
-  } while (0)
 #define CUDA(function, ...) told(#function, nv.api.function(__VA_ARGS__))
 #define CUDA_ON(device, ...) (enter(device) ?: CUDA(__VA_ARGS__))
 
 static inline CUdeviceptr number_of(const void* address) { return (CUdeviceptr)(uintptr_t)address; }
 
-/* Functions of the table, with the types that it gives them. */
-#define OF_TABLE(name) __typeof__(*((bringup_driver*)0)->name) name
-
 /* clang-format off */
 /* --- memory.c */
 OF_TABLE(mem_alloc); OF_TABLE(mem_free); OF_TABLE(mem_info); OF_TABLE(host_alloc);
 OF_TABLE(host_free); OF_TABLE(host_register); OF_TABLE(host_unregister); OF_TABLE(pointer_info);
-OF_TABLE(copy_async); OF_TABLE(copy_2d_async); OF_TABLE(fill_async); OF_TABLE(fill_wide_async);
+OF_TABLE(copy_async); OF_TABLE(copy_2d_async);
 OF_TABLE(ipc_export); OF_TABLE(ipc_open); OF_TABLE(ipc_close);
 /* --- streams.c */
-OF_TABLE(stream_create); OF_TABLE(stream_destroy); OF_TABLE(stream_synchronize);
+OF_TABLE(stream_destroy); OF_TABLE(stream_synchronize);
 OF_TABLE(stream_query); OF_TABLE(event_create); OF_TABLE(event_destroy); OF_TABLE(event_record);
 OF_TABLE(event_wait); OF_TABLE(event_query); OF_TABLE(event_synchronize); OF_TABLE(event_elapsed);
 OF_TABLE(host_func); OF_TABLE(stream_capture_begin); OF_TABLE(stream_capture_end);
 OF_TABLE(stream_capture_abort); OF_TABLE(stream_capture_query);
 /* --- kernels.c */
-OF_TABLE(module_load); OF_TABLE(module_load_data); OF_TABLE(module_unload); OF_TABLE(get_function);
+OF_TABLE(module_unload); OF_TABLE(get_function);
 OF_TABLE(launch_values);
 /* --- graphs.c */
 OF_TABLE(graph_create); OF_TABLE(graph_destroy); OF_TABLE(graph_add_copy);
@@ -83,10 +60,6 @@ OF_TABLE(graph_add_host_func); OF_TABLE(graph_add_values); OF_TABLE(graph_update
 OF_TABLE(graph_launch);
 /* clang-format on */
 
-int32_t check_copy(bringup_copy_kind kind, const void* dst, const void* src, size_t bytes);
-int32_t open_stream(bringup_stream stream, int32_t device, int32_t priority);
-/* Enters the device. The stream itself for NULL and others; refused where it is of another. */
-int32_t stream_of(int32_t device, bringup_stream* stream);
 /* The launch as CUDA takes it, checked by the kernel's own declaration and the device's limits.
  * `values`: room for launch->nvalues addresses, which is what CUDA reads before it returns. */
 enum { kMaxValues = 256 };

@@ -12,33 +12,9 @@ struct bringup_event_s {
 /* --- streams */
 
 int32_t open_stream(bringup_stream stream, int32_t device, int32_t priority) {
-  const bringup_device_props* props = &nv.devices[device].props;
-  NEED(priority >= props->greatest_priority && priority <= props->least_priority,
-       "there is no stream priority %d: the device has those from %d to %d", priority,
-       props->greatest_priority, props->least_priority);
+  TRY(check_priority(device, priority));
   stream->device = device;
   return CUDA(cuStreamCreateWithPriority, &stream->queue, CU_STREAM_NON_BLOCKING, priority);
-}
-
-int32_t stream_of(int32_t device, bringup_stream* stream) {
-  TRY(enter(device));
-  if (*stream == NULL) *stream = &nv.devices[device].default_stream;
-  NEED((*stream)->device == device, "the stream %p is of device %d, not of device %d",
-       (void*)*stream, (*stream)->device, device);
-  return BRINGUP_OK;
-}
-
-int32_t stream_create(int32_t device, int32_t priority, bringup_stream* stream) {
-  TRY(enter(device));
-  bringup_stream made = calloc(1, sizeof *made);
-  if (made == NULL) return fail(BRINGUP_OUT_OF_MEMORY, "no host memory for a stream");
-  const int32_t status = open_stream(made, device, priority);
-  if (status != BRINGUP_OK) {
-    free(made);
-    return status;
-  }
-  *stream = made;
-  return BRINGUP_OK;
 }
 
 int32_t stream_destroy(bringup_stream stream) {

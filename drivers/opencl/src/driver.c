@@ -18,100 +18,37 @@
 #define DEVICE_UUID 0x106A         /* CL_DEVICE_UUID_KHR */
 
 ocl_state opencl;
-static _Atomic int forked, ended;
-
-/* --- failures */
-
-static _Thread_local char words[4000];
-static _Thread_local bringup_error_detail detail;
-
-int32_t fail(int32_t status, const char* format, ...) {
-  va_list values;
-  va_start(values, format);
-  vsnprintf(words, sizeof words, format, values);
-  va_end(values);
-  detail = (bringup_error_detail){.device = -1};
-  return status;
-}
-
-int32_t about(int32_t status, int32_t device, bringup_stream stream, const char* kernel) {
-  detail.device = device;
-  detail.stream = stream;
-  snprintf(detail.kernel, sizeof detail.kernel, "%s", kernel);
-  return status;
-}
-
 static const char* status_name(cl_int code) {
-  static const char* const own[] = {"CL_SUCCESS",
-                                    "CL_DEVICE_NOT_FOUND",
-                                    "CL_DEVICE_NOT_AVAILABLE",
-                                    "CL_COMPILER_NOT_AVAILABLE",
-                                    "CL_MEM_OBJECT_ALLOCATION_FAILURE",
-                                    "CL_OUT_OF_RESOURCES",
-                                    "CL_OUT_OF_HOST_MEMORY",
-                                    "CL_PROFILING_INFO_NOT_AVAILABLE",
-                                    "CL_MEM_COPY_OVERLAP",
-                                    "CL_IMAGE_FORMAT_MISMATCH",
-                                    "CL_IMAGE_FORMAT_NOT_SUPPORTED",
-                                    "CL_BUILD_PROGRAM_FAILURE",
-                                    "CL_MAP_FAILURE",
-                                    "CL_MISALIGNED_SUB_BUFFER_OFFSET",
-                                    "CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST",
-                                    "CL_COMPILE_PROGRAM_FAILURE",
-                                    "CL_LINKER_NOT_AVAILABLE",
-                                    "CL_LINK_PROGRAM_FAILURE",
-                                    "CL_DEVICE_PARTITION_FAILED",
-                                    "CL_KERNEL_ARG_INFO_NOT_AVAILABLE"};
-  static const char* const invalid[] = {"VALUE",
-                                        "DEVICE_TYPE",
-                                        "PLATFORM",
-                                        "DEVICE",
-                                        "CONTEXT",
-                                        "QUEUE_PROPERTIES",
-                                        "COMMAND_QUEUE",
-                                        "HOST_PTR",
-                                        "MEM_OBJECT",
-                                        "IMAGE_FORMAT_DESCRIPTOR",
-                                        "IMAGE_SIZE",
-                                        "SAMPLER",
-                                        "BINARY",
-                                        "BUILD_OPTIONS",
-                                        "PROGRAM",
-                                        "PROGRAM_EXECUTABLE",
-                                        "KERNEL_NAME",
-                                        "KERNEL_DEFINITION",
-                                        "KERNEL",
-                                        "ARG_INDEX",
-                                        "ARG_VALUE",
-                                        "ARG_SIZE",
-                                        "KERNEL_ARGS",
-                                        "WORK_DIMENSION",
-                                        "WORK_GROUP_SIZE",
-                                        "WORK_ITEM_SIZE",
-                                        "GLOBAL_OFFSET",
-                                        "EVENT_WAIT_LIST",
-                                        "EVENT",
-                                        "OPERATION",
-                                        "GL_OBJECT",
-                                        "BUFFER_SIZE",
-                                        "MIP_LEVEL",
-                                        "GLOBAL_WORK_SIZE",
-                                        "PROPERTY",
-                                        "IMAGE_DESCRIPTOR",
-                                        "COMPILER_OPTIONS",
-                                        "LINKER_OPTIONS",
-                                        "DEVICE_PARTITION_COUNT",
-                                        "PIPE_SIZE",
-                                        "DEVICE_QUEUE",
-                                        "SPEC_ID"};
+  /* Of 0, -1, ... and of -30, -31, ... */
+  static const char own[] =
+      "SUCCESS DEVICE_NOT_FOUND DEVICE_NOT_AVAILABLE COMPILER_NOT_AVAILABLE "
+      "MEM_OBJECT_ALLOCATION_FAILURE OUT_OF_RESOURCES OUT_OF_HOST_MEMORY "
+      "PROFILING_INFO_NOT_AVAILABLE MEM_COPY_OVERLAP IMAGE_FORMAT_MISMATCH "
+      "IMAGE_FORMAT_NOT_SUPPORTED BUILD_PROGRAM_FAILURE MAP_FAILURE "
+      "MISALIGNED_SUB_BUFFER_OFFSET EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST "
+      "COMPILE_PROGRAM_FAILURE LINKER_NOT_AVAILABLE LINK_PROGRAM_FAILURE "
+      "DEVICE_PARTITION_FAILED KERNEL_ARG_INFO_NOT_AVAILABLE";
+  static const char invalid[] =
+      "VALUE DEVICE_TYPE PLATFORM DEVICE CONTEXT QUEUE_PROPERTIES COMMAND_QUEUE HOST_PTR "
+      "MEM_OBJECT IMAGE_FORMAT_DESCRIPTOR IMAGE_SIZE SAMPLER BINARY BUILD_OPTIONS PROGRAM "
+      "PROGRAM_EXECUTABLE KERNEL_NAME KERNEL_DEFINITION KERNEL ARG_INDEX ARG_VALUE ARG_SIZE "
+      "KERNEL_ARGS WORK_DIMENSION WORK_GROUP_SIZE WORK_ITEM_SIZE GLOBAL_OFFSET EVENT_WAIT_LIST "
+      "EVENT OPERATION GL_OBJECT BUFFER_SIZE MIP_LEVEL GLOBAL_WORK_SIZE PROPERTY "
+      "IMAGE_DESCRIPTOR COMPILER_OPTIONS LINKER_OPTIONS DEVICE_PARTITION_COUNT PIPE_SIZE "
+      "DEVICE_QUEUE SPEC_ID";
   static _Thread_local char made[64];
-  const size_t number = (size_t) - (int64_t)code;
-  if (code <= 0 && number < sizeof own / sizeof *own) return own[number];
-  if (code <= CL_INVALID_VALUE && number - 30 < sizeof invalid / sizeof *invalid) {
-    snprintf(made, sizeof made, "CL_INVALID_%s", invalid[number - 30]);
-  } else {
-    snprintf(made, sizeof made, "status %d", code);
+  const int is_invalid = code <= CL_INVALID_VALUE;
+  const char* name = is_invalid ? invalid : own;
+  for (int64_t left = (is_invalid ? CL_INVALID_VALUE : 0) - (int64_t)code; left != 0; --left) {
+    name = strchr(name, ' ');
+    if (name == NULL) {
+      snprintf(made, sizeof made, "status %d", code);
+      return made;
+    }
+    ++name;
   }
+  snprintf(made, sizeof made, "CL_%s%.*s", is_invalid ? "INVALID_" : "", (int)strcspn(name, " "),
+           name);
   return made;
 }
 
@@ -130,9 +67,7 @@ static int32_t status_of(cl_int code) {
 
 int32_t fail_cl(const char* function, cl_int code) {
   const int32_t status = fail(status_of(code), "%s: %s", function, status_name(code));
-  detail.code = code;
-  snprintf(detail.text, sizeof detail.text, "%s", status_name(code));
-  return status;
+  return coded(status, code, status_name(code));
 }
 
 int32_t fail_wait(const char* function, cl_int code, bringup_stream stream) {
@@ -140,47 +75,13 @@ int32_t fail_wait(const char* function, cl_int code, bringup_stream stream) {
   if (code == CL_EXEC_STATUS_ERROR_FOR_EVENTS_IN_WAIT_LIST || code == CL_OUT_OF_RESOURCES) {
     status = fail(BRINGUP_KERNEL_FAILED, "work that was given to stream %p failed (%s)",
                   (void*)stream, status_name(code));
-    detail.code = code;
+    coded(status, code, "");
   }
   if (stream != NULL) about(status, stream->device, stream, "");
   return status;
 }
 
-static const char* last_error(void) { return words; }
-
-static int32_t error_detail(bringup_error_detail* told) {
-  bringup_error_detail mine = detail;
-  mine.struct_size = told->struct_size;
-  give(told, &mine, sizeof mine);
-  return BRINGUP_OK;
-}
-
-void give(void* to, const void* from, size_t size) {
-  const uint32_t room = *(const uint32_t*)to;
-  memcpy(to, from, room < size ? room : size);
-}
-
-/* --- the process: neither a child of fork() nor a process that ends can use OpenCL */
-
-static void after_fork(void) { forked = 1; }
-static void at_exit(void) { ended = 1; }
-static void watch_process(void) {
-  pthread_atfork(NULL, NULL, after_fork);
-  atexit(at_exit);
-}
-
-int32_t usable(void) {
-  if (forked) return fail(BRINGUP_ERROR, "a child of fork() cannot use OpenCL: spawn it");
-  if (ended) return fail(BRINGUP_ERROR, "the process is ending, and OpenCL with it");
-  return BRINGUP_OK;
-}
-
-int32_t usable_device(int32_t device) {
-  TRY(usable());
-  NEED(device >= 0 && device < opencl.count, "there is no device %d: expected 0 to %d", device,
-       opencl.count - 1);
-  return BRINGUP_OK;
-}
+int32_t enter(int32_t device) { return check_device(device); }
 
 /* --- finding the devices */
 
@@ -382,27 +283,8 @@ static int32_t init(void) {
   return BRINGUP_OK;
 }
 
-/* OpenCL's own objects end with the process: releasing them would race with work that was left. */
-static int32_t shutdown(void) {
-  ended = 1;
-  return BRINGUP_OK;
-}
-
-static int32_t device_count(int32_t* count) {
-  *count = opencl.count;
-  return BRINGUP_OK;
-}
-
-static int32_t device_props(int32_t device, bringup_device_props* props) {
-  TRY(usable_device(device));
-  bringup_device_props mine = opencl.devices[device].props;
-  mine.struct_size = props->struct_size;
-  give(props, &mine, sizeof mine);
-  return BRINGUP_OK;
-}
-
 static int32_t native_handle(int32_t device, bringup_stream stream, int32_t kind, void** handle) {
-  TRY(usable_device(device));
+  TRY(enter(device));
   switch (kind) {
     case BRINGUP_NATIVE_CONTEXT:
       *handle = opencl.context;
@@ -422,7 +304,6 @@ static int32_t native_handle(int32_t device, bringup_stream stream, int32_t kind
   }
 }
 
-#define HAS(function) .function = function
 static const bringup_driver driver = {
     .struct_size = sizeof(bringup_driver),
     .abi_version = BRINGUP_DRIVER_ABI,
@@ -446,8 +327,5 @@ static const bringup_driver driver = {
     /* clang-format on */
 };
 
-__attribute__((visibility("default"))) const bringup_driver* bringup_driver_get(uint32_t version) {
-  static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, watch_process);
-  return version == BRINGUP_DRIVER_ABI ? &driver : NULL;
-}
+#define DRIVER_PARTS
+#include <bringup/driver_parts.h>

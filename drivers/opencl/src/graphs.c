@@ -64,7 +64,7 @@ static int32_t add_locked(bringup_graph graph, const node* added) {
 }
 
 int32_t graph_create(int32_t device, bringup_graph* graph) {
-  TRY(usable_device(device));
+  TRY(enter(device));
   bringup_graph made = calloc(1, sizeof *made);
   if (made == NULL) return fail(BRINGUP_OUT_OF_MEMORY, "no host memory for a graph");
   made->device = device;
@@ -88,10 +88,7 @@ int32_t graph_destroy(bringup_graph graph) {
 int32_t graph_add_copy(bringup_graph graph, bringup_copy_kind kind, void* dst, const void* src,
                        size_t bytes) {
   TRY(usable());
-  NEED(kind >= BRINGUP_HOST_TO_DEVICE && kind <= BRINGUP_DEVICE_TO_DEVICE,
-       "there is no copy kind %d", (int)kind);
-  NEED((dst != NULL && src != NULL) || bytes == 0, "copy of %zu bytes from %p to %p", bytes, src,
-       dst);
+  TRY(check_copy(kind, dst, src, bytes));
   return add_locked(graph, &(node){.kind = kCopy, .dst = dst, .src = src, .bytes = bytes});
 }
 

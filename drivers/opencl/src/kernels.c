@@ -8,7 +8,6 @@
  *     options of the build
  *     the program, to the end of the file
  */
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -156,7 +155,7 @@ static int32_t build(cl_program program, cl_device_id id, const program_file* fi
 }
 
 int32_t module_load_data(int32_t device, const void* data, size_t bytes, void** loaded) {
-  TRY(usable_device(device));
+  TRY(enter(device));
   program_file* file = malloc(sizeof *file);
   module* made = calloc(1, sizeof *made);
   int32_t status = file != NULL && made != NULL
@@ -177,32 +176,6 @@ int32_t module_load_data(int32_t device, const void* data, size_t bytes, void** 
   pthread_mutex_init(&made->lock, NULL);
   *loaded = made;
   return BRINGUP_OK;
-}
-
-/* The file's content, to be freed; NULL with errno. */
-static char* content_of(const char* path, size_t* bytes) {
-  FILE* file = fopen(path, "rb");
-  if (file == NULL) return NULL;
-  char* data = NULL;
-  long end = -1;
-  if (fseek(file, 0, SEEK_END) == 0) end = ftell(file);
-  if (end >= 0) data = malloc((size_t)end + 1);
-  if (data != NULL) {
-    rewind(file);
-    *bytes = fread(data, 1, (size_t)end, file);
-  }
-  fclose(file);
-  return data;
-}
-
-int32_t module_load(int32_t device, const char* library, void** loaded) {
-  TRY(usable_device(device));
-  size_t bytes = 0;
-  char* data = content_of(library, &bytes);
-  NEED(data != NULL, "%s cannot be read: %s", library, strerror(errno));
-  const int32_t status = module_load_data(device, data, bytes, loaded);
-  free(data);
-  return status;
 }
 
 int32_t module_unload(void* loaded) {
@@ -317,17 +290,13 @@ int32_t get_function(void* loaded, const char* name, bringup_kernel_fn* fn) {
 
 /* --- launches */
 
-static const char* text_of(const bringup_launch_values_args* launch) {
-  return launch->name != NULL ? launch->name : "a launch";
-}
-
 static int32_t check_value(const bringup_launch_values_args* launch, const function* fn,
                            cl_uint number, const bringup_value* value) {
   static const char* const kinds[] = {"nothing", "an address", "an integer", "a floating number"};
   const parameter* of = &fn->parameters[number];
   NEED(value->kind >= BRINGUP_VALUE_ADDRESS && value->kind <= BRINGUP_VALUE_FLOAT &&
            value->size >= 1 && value->size <= 8,
-       "%s: value of kind %u and %u bytes", text_of(launch), value->kind, value->size);
+       "%s: value of kind %u and %u bytes", name_of(launch), value->kind, value->size);
   const int is_pointer = of->kind == kPointer;
   const int is_address = value->kind == BRINGUP_VALUE_ADDRESS;
   int fits = is_pointer == is_address;
@@ -336,7 +305,7 @@ static int32_t check_value(const bringup_launch_values_args* launch, const funct
   if (of->kind == kUnknown) fits = 1;
   if (fits) return BRINGUP_OK;
   return fail(BRINGUP_INVALID, "%s: parameter %u of kernel '%s' is '%s %s', got %s of %u bytes",
-              text_of(launch), number, fn->name, of->type, of->name, kinds[value->kind],
+              name_of(launch), number, fn->name, of->type, of->name, kinds[value->kind],
               value->size);
 }
 
@@ -346,47 +315,26 @@ static int32_t check_values(const bringup_launch_values_args* launch, const func
     if (fn->parameters[i].kind == kLocal) {
       NEED(launch->shared_bytes > 0,
            "%s: kernel '%s' has shared memory, '%s %s', and the launch gives it no shared_bytes",
-           text_of(launch), fn->name, fn->parameters[i].type, fn->parameters[i].name);
+           name_of(launch), fn->name, fn->parameters[i].type, fn->parameters[i].name);
       continue;
     }
     NEED(next < launch->nvalues, "%s: kernel '%s' has more parameters than the %d values given",
-         text_of(launch), fn->name, launch->nvalues);
+         name_of(launch), fn->name, launch->nvalues);
     TRY(check_value(launch, fn, i, &launch->values[next++]));
   }
-  NEED(next == launch->nvalues, "%s: kernel '%s' takes %d values, got %d", text_of(launch),
+  NEED(next == launch->nvalues, "%s: kernel '%s' takes %d values, got %d", name_of(launch),
        fn->name, next, launch->nvalues);
-  return BRINGUP_OK;
-}
-
-static int32_t check_sizes(const bringup_launch_values_args* launch, const function* fn) {
-  const bringup_device_props* props = &opencl.devices[fn->device].props;
-  const uint32_t grid[] = {launch->grid.x, launch->grid.y, launch->grid.z};
-  const uint32_t block[] = {launch->block.x, launch->block.y, launch->block.z};
-  uint64_t threads = 1;
-  for (int i = 0; i < 3; ++i) {
-    NEED(grid[i] >= 1 && block[i] >= 1 && block[i] <= props->max_block[i],
-         "%s: %u blocks of %u threads in dimension %d: expected at least 1, and at most %u threads",
-         text_of(launch), grid[i], block[i], i, props->max_block[i]);
-    threads *= block[i];
-    NEED(threads <= fn->max_threads,
-         "%s: a block of %u x %u x %u threads: kernel '%s' can have %zu at most", text_of(launch),
-         block[0], block[1], block[2], fn->name, fn->max_threads);
-  }
-  NEED(launch->shared_bytes + fn->declared_shared_bytes <= props->max_shared_bytes,
-       "%s: %u bytes of shared memory, and the %llu that kernel '%s' declares: a block of this "
-       "device has %u",
-       text_of(launch), launch->shared_bytes, (unsigned long long)fn->declared_shared_bytes,
-       fn->name, props->max_shared_bytes);
   return BRINGUP_OK;
 }
 
 int32_t check_launch(int32_t device, const bringup_launch_values_args* launch) {
   const function* fn = (const function*)(const void*)launch->fn;
-  NEED(fn != NULL && fn->device == device, "%s: the function is not of device %d", text_of(launch),
+  NEED(fn != NULL && fn->device == device, "%s: the function is not of device %d", name_of(launch),
        device);
-  int32_t status = check_sizes(launch, fn);
+  int32_t status =
+      check_blocks(device, launch, fn->name, fn->max_threads, fn->declared_shared_bytes);
   if (status == BRINGUP_OK) status = check_values(launch, fn);
-  return status == BRINGUP_OK ? status : about(status, device, NULL, text_of(launch));
+  return status == BRINGUP_OK ? status : about(status, device, NULL, name_of(launch));
 }
 
 static int32_t set_argument(const function* fn, cl_uint number, const bringup_value* value) {
@@ -450,7 +398,7 @@ int32_t enqueue_launch(bringup_stream stream, const bringup_launch_values_args* 
   pthread_mutex_lock(&fn->lock);
   const int32_t status = set_and_enqueue(stream, fn, launch, event);
   pthread_mutex_unlock(&fn->lock);
-  return status == BRINGUP_OK ? status : about(status, fn->device, stream, text_of(launch));
+  return status == BRINGUP_OK ? status : about(status, fn->device, stream, name_of(launch));
 }
 
 int32_t launch_values(int32_t device, bringup_stream stream,

@@ -64,7 +64,7 @@ static void* take(int32_t device, size_t bytes) {
 }
 
 int32_t mem_alloc(int32_t device, size_t bytes, void** address) {
-  TRY(usable_device(device));
+  TRY(enter(device));
   NEED(bytes > 0, "mem_alloc of 0 bytes");
   const ocl_device* of = &opencl.devices[device];
   const uint64_t total = of->props.total_memory;
@@ -86,7 +86,7 @@ int32_t mem_alloc(int32_t device, size_t bytes, void** address) {
 }
 
 int32_t mem_free(int32_t device, void* address) {
-  TRY(usable_device(device));
+  TRY(enter(device));
   pthread_mutex_lock(&memory.lock);
   const size_t place = place_of(address);
   allocation* found = place > 0 ? &memory.all[place - 1] : NULL;
@@ -127,7 +127,7 @@ int32_t memory_object(const void* address, void** object) {
 }
 
 int32_t mem_info(int32_t device, size_t* free_bytes, size_t* total_bytes) {
-  TRY(usable_device(device));
+  TRY(enter(device));
   pthread_mutex_lock(&memory.lock);
   *total_bytes = opencl.devices[device].props.total_memory;
   *free_bytes = *total_bytes - memory.used[device];
@@ -152,7 +152,7 @@ int32_t pointer_info(const void* address, bringup_pointer_info* info) {
 }
 
 int32_t host_view(int32_t device, const void* address, void** host_address) {
-  TRY(usable_device(device));
+  TRY(enter(device));
   if (!opencl.fine) {
     return fail(BRINGUP_UNSUPPORTED, "the host cannot read coarse-grained memory");
   }
@@ -169,11 +169,8 @@ int32_t enqueue_copy(bringup_stream stream, void* dst, const void* src, size_t b
 
 int32_t copy_async(bringup_copy_kind kind, int32_t dst_device, void* dst, int32_t src_device,
                    const void* src, size_t bytes, bringup_stream stream) {
-  NEED(kind >= BRINGUP_HOST_TO_DEVICE && kind <= BRINGUP_DEVICE_TO_DEVICE,
-       "there is no copy kind %d", (int)kind);
-  NEED((dst != NULL && src != NULL) || bytes == 0, "copy of %zu bytes from %p to %p", bytes, src,
-       dst);
-  if (kind == BRINGUP_DEVICE_TO_DEVICE) TRY(usable_device(dst_device));
+  TRY(check_copy(kind, dst, src, bytes));
+  if (kind == BRINGUP_DEVICE_TO_DEVICE) TRY(enter(dst_device));
   TRY(stream_of(kind == BRINGUP_HOST_TO_DEVICE ? dst_device : src_device, &stream));
   cl_event event = NULL;
   TRY(enqueue_copy(stream, dst, src, bytes, recorded_event(stream, &event)));
@@ -183,10 +180,7 @@ int32_t copy_async(bringup_copy_kind kind, int32_t dst_device, void* dst, int32_
 int32_t fill_wide_async(int32_t device, void* dst, const void* pattern, uint32_t size, size_t count,
                         bringup_stream stream) {
   TRY(stream_of(device, &stream));
-  NEED(size >= 1 && size <= 16 && (size & (size - 1)) == 0,
-       "a fill's pattern has 1, 2, 4, 8 or 16 bytes, not %u", size);
-  NEED((dst != NULL && (uintptr_t)dst % size == 0) || count == 0,
-       "a fill with %u bytes at %p, which is not aligned to them", size, dst);
+  TRY(check_fill(dst, size, count));
   cl_event event = NULL;
   cl_event* wanted = recorded_event(stream, &event);
   if (count == 0) {
@@ -195,8 +189,4 @@ int32_t fill_wide_async(int32_t device, void* dst, const void* pattern, uint32_t
     TRY_CL(clEnqueueSVMMemFill, stream->queue, dst, pattern, size, size * count, 0, NULL, wanted);
   }
   return finish_work(stream, BRINGUP_RECORD_FILL, event, event, size * count, "");
-}
-
-int32_t fill_async(int32_t device, void* dst, uint8_t value, size_t bytes, bringup_stream stream) {
-  return fill_wide_async(device, dst, &value, 1, bytes, stream);
 }

@@ -5,10 +5,10 @@
 
 #define CL_TARGET_OPENCL_VERSION 300
 #include <CL/cl.h>
-#include <bringup/driver.h>
-#include <pthread.h>
 
-enum { kMaxDevices = 64 };
+#define DRIVER_API "OpenCL"
+#define DRIVER opencl
+#include <bringup/driver_parts.h>
 
 /* --- driver.c: devices and errors */
 
@@ -46,48 +46,27 @@ typedef struct ocl_state {
 } ocl_state;
 extern ocl_state opencl;
 
-/* BRINGUP_OK, or why the driver (and the device) cannot be used. */
-int32_t usable(void);
-int32_t usable_device(int32_t device);
-
-__attribute__((format(printf, 2, 3))) int32_t fail(int32_t status, const char* format, ...);
 /* An OpenCL function gave `code`. */
 int32_t fail_cl(const char* function, cl_int code);
 /* The same for a function that waits: what failed may be the work. */
 int32_t fail_wait(const char* function, cl_int code, bringup_stream stream);
-/* For error_detail: of the failure that was just told. Returns `status`. */
-int32_t about(int32_t status, int32_t device, bringup_stream stream, const char* kernel);
-
-/* Copies min(struct_size, size) bytes of `from`, a structure that begins with its size. */
-void give(void* to, const void* from, size_t size);
-
-#define NEED(condition, ...) \
-  if (!(condition)) return fail(BRINGUP_INVALID, __VA_ARGS__)
-#define TRY(call)                              \
-  do {                                         \
-    const int32_t status_ = (call);            \
-    if (status_ != BRINGUP_OK) return status_; \
-  } while (0)
 #define TRY_CL(function, ...)                                  \
   do {                                                         \
     const cl_int code_ = function(__VA_ARGS__);                \
     if (code_ != CL_SUCCESS) return fail_cl(#function, code_); \
   } while (0)
 
-/* Functions of the table, with the types that it gives them. */
-#define OF_TABLE(name) __typeof__(*((bringup_driver*)0)->name) name
-
 /* clang-format off */
 /* --- memory.c */
 OF_TABLE(mem_alloc); OF_TABLE(mem_free); OF_TABLE(mem_info); OF_TABLE(host_view);
-OF_TABLE(pointer_info); OF_TABLE(copy_async); OF_TABLE(fill_async); OF_TABLE(fill_wide_async);
+OF_TABLE(pointer_info); OF_TABLE(copy_async);
 /* --- streams.c */
-OF_TABLE(stream_create); OF_TABLE(stream_destroy); OF_TABLE(stream_synchronize);
+OF_TABLE(stream_destroy); OF_TABLE(stream_synchronize);
 OF_TABLE(stream_query); OF_TABLE(stream_wait_for); OF_TABLE(event_create); OF_TABLE(event_destroy);
 OF_TABLE(event_record); OF_TABLE(event_wait); OF_TABLE(event_query); OF_TABLE(event_synchronize);
 OF_TABLE(event_wait_for); OF_TABLE(event_elapsed); OF_TABLE(host_func);
 /* --- kernels.c */
-OF_TABLE(module_load); OF_TABLE(module_load_data); OF_TABLE(module_unload); OF_TABLE(get_function);
+OF_TABLE(module_unload); OF_TABLE(get_function);
 OF_TABLE(launch_values);
 /* --- graphs.c */
 OF_TABLE(graph_create); OF_TABLE(graph_destroy); OF_TABLE(graph_add_copy);
@@ -105,9 +84,6 @@ int32_t enqueue_copy(bringup_stream stream, void* dst, const void* src, size_t b
 int32_t memory_object(const void* address, void** object);
 
 /* --- streams.c */
-int32_t open_stream(bringup_stream stream, int32_t device, int32_t priority);
-/* The stream itself for NULL and others; refused where it is of another device. */
-int32_t stream_of(int32_t device, bringup_stream* stream);
 /* Ends whatever is enqueued: work begins without a further call. */
 int32_t flush(bringup_stream stream);
 int32_t enqueue_marker(bringup_stream stream, cl_event* event);

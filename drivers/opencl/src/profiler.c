@@ -108,7 +108,7 @@ static void release_record(const record* old) {
 }
 
 int32_t profiler_start(int32_t device) {
-  TRY(usable_device(device));
+  TRY(enter(device));
   int64_t offset = 0;
   TRY(calibrate(device, &offset));
   recorder* of = &recorders[device];
@@ -130,7 +130,7 @@ static int is_complete(const record* of) {
 }
 
 int32_t profiler_stop(int32_t device) {
-  TRY(usable_device(device));
+  TRY(enter(device));
   atomic_store(&recording[device], 0);
   recorder* of = &recorders[device];
   pthread_mutex_lock(&of->lock);
@@ -165,7 +165,7 @@ static int has_times(const recorder* from, record* of) {
 
 int32_t profiler_read(int32_t device, bringup_record* records, int32_t capacity, int32_t* count,
                       uint64_t* lost) {
-  TRY(usable_device(device));
+  TRY(enter(device));
   NEED(capacity >= 0 && (capacity == 0 || records != NULL), "profiler_read into %d records at %p",
        capacity, (void*)records);
   recorder* from = &recorders[device];

@@ -25,9 +25,7 @@ enum { kQueuePriority = 0x1096, kHigh = 1, kMedium = 2, kLow = 4 };
 
 int32_t open_stream(bringup_stream stream, int32_t device, int32_t priority) {
   const bringup_device_props* props = &opencl.devices[device].props;
-  NEED(priority >= props->greatest_priority && priority <= props->least_priority,
-       "there is no stream priority %d: the device has those from %d to %d", priority,
-       props->greatest_priority, props->least_priority);
+  TRY(check_priority(device, priority));
   const cl_queue_properties hint = priority < 0 ? kHigh : priority > 0 ? kLow : kMedium;
   const int has_hints = props->greatest_priority != props->least_priority;
   const cl_queue_properties properties[] = {CL_QUEUE_PROPERTIES, CL_QUEUE_PROFILING_ENABLE,
@@ -39,14 +37,6 @@ int32_t open_stream(bringup_stream stream, int32_t device, int32_t priority) {
   stream->device = device;
   pthread_mutex_init(&stream->lock, NULL);
   pthread_cond_init(&stream->changed, NULL);
-  return BRINGUP_OK;
-}
-
-int32_t stream_of(int32_t device, bringup_stream* stream) {
-  TRY(usable_device(device));
-  if (*stream == NULL) *stream = &opencl.devices[device].default_stream;
-  NEED((*stream)->device == device, "the stream %p is of device %d, not of device %d",
-       (void*)*stream, (*stream)->device, device);
   return BRINGUP_OK;
 }
 
@@ -63,19 +53,6 @@ int32_t enqueue_marker(bringup_stream stream, cl_event* event) {
 
 int32_t enqueue_wait(bringup_stream stream, cl_event event) {
   TRY_CL(clEnqueueBarrierWithWaitList, stream->queue, 1, &event, NULL);
-  return BRINGUP_OK;
-}
-
-int32_t stream_create(int32_t device, int32_t priority, bringup_stream* stream) {
-  TRY(usable_device(device));
-  bringup_stream made = calloc(1, sizeof *made);
-  if (made == NULL) return fail(BRINGUP_OUT_OF_MEMORY, "no host memory for a stream");
-  const int32_t status = open_stream(made, device, priority);
-  if (status != BRINGUP_OK) {
-    free(made);
-    return status;
-  }
-  *stream = made;
   return BRINGUP_OK;
 }
 
@@ -184,7 +161,7 @@ int32_t stream_query(int32_t device, bringup_stream stream) {
 /* --- events */
 
 int32_t event_create(int32_t device, int32_t timing, bringup_event* event) {
-  TRY(usable_device(device));
+  TRY(enter(device));
   bringup_event made = calloc(1, sizeof *made);
   if (made == NULL) return fail(BRINGUP_OUT_OF_MEMORY, "no host memory for an event");
   pthread_mutex_init(&made->lock, NULL);
