@@ -60,7 +60,7 @@ TEST(a_launch_takes_what_is_there_when_it_begins_and_values_as_they_are_then) {
 }
 
 TEST(functions_come_beside_launches_and_questions) {
-  constexpr int kCount = 500;
+  constexpr int kCount = 50;
   constexpr auto kUnordered = std::memory_order_relaxed;  // orders nothing that the locks must
   {
     Handover handover;

@@ -68,13 +68,20 @@ class Fusing:
                     native.fuse(runs, _device_runs(kernels, numbers), reasons, arguments)
                 except RuntimeError as error:  # the driver's
                     self._give_up(error)
+        except Exception:
+            self._leave("its function was not written")
+            raise
         finally:
             self.done.set()
 
     def _give_up(self, error: Exception) -> None:
         _warn(error)
+        self._leave(f"its function was not compiled: {error}")
+
+    def _leave(self, why: str) -> None:
+        """Leave the graph as it is, for good."""
         if (native := self._native()) is not None:
-            native.do_not_fuse(f"its function was not compiled: {error}")
+            native.do_not_fuse(why)
 
 
 def _read(node: int, row: Any) -> Any:

@@ -79,13 +79,15 @@ class DeviceGroup(Group):
 
     def takes(self, call: Any) -> bool:
         """Return whether the call may be one more."""
+        if not super().takes(call):
+            return False
         kind, copied = self._with(call)
         if self.kind not in (None, kind) or copied - {kind.computed if kind else max(copied)}:
             return False
         tensors = {*self.reads, *self.writes, *call.tensors, call.result}
         rank, _, values = layout_of(self.sizes, sorted(tensors))
         values += sum(one.tensor is None for c in (*self.calls, call) for one in c.operands)
-        return rank <= jit.Writer.RANK and values <= _MOST_VALUES and super().takes(call)
+        return rank <= jit.Writer.RANK and values <= _MOST_VALUES
 
     def add(self, call: Any) -> None:
         """Take one more."""

@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import reduce
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -73,6 +74,12 @@ PROGRAMS: dict[str, tuple[int, Callable[[Tensor], Tensor]]] = {
     "a copy first": (1, lambda x: x.clone().mul_(2).add_(x)),
     "broadcast and strided": (1, lambda x: (x[:, :1] + x.t()[:3, :3].t()) * x[::2][:1, 1:2]),
     "two shapes": (2, lambda x: ((x[0] + 1) * 3 + 1) * ((x + x[1]) * 2)[2]),
+    "every second in place": (2, lambda x: x.clone().flatten()[::2].mul_(0.1).add_(0.1)),
+    "more tensors than a launch has": (
+        4,
+        lambda x: reduce(torch.add, [x.as_strided((2, 2), (2, 3), i) for i in range(7)]),
+    ),
+    "two types": (3, lambda x: (x * 0.1 + 0.1).double() * 0.1 + 0.1),
     "shifted in place": (2, lambda x: (x + 1)[:, 1:].add_((x + 1)[:, :-1]) * 2),
 }
 
@@ -82,6 +89,7 @@ def test_operators_of_the_device_become_one_kernel_with_their_bits(name: str) ->
     most, function = PROGRAMS[name]
     x = torch.randn(3, 4).to("npu")
     graph, result = fused(function, x)
+    assert 2 in levels(graph)
     assert kernels_of(graph.replay) - levels(graph).count(0) <= most < len(levels(graph))
     for special in (1.0, float("inf"), -0.0, 65504.0, 1e-40, 3.3e38, 2.0):
         fresh = torch.randn(3, 4)

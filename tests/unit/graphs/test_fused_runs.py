@@ -344,6 +344,14 @@ def test_without_a_compiler_level_1_goes_on_and_says_so_once(
     assert len([record for record in caplog.records if "level 1" in record.message]) == 1
 
 
+def test_a_defect_of_the_writer_leaves_the_graph_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_fuse_build, "dead_in", None)
+    graph, _ = fused(lambda x: x + 1, X)
+    assert [(node.level, node.reason) for node in graph.levels()] == [
+        (1, "its function was not written")
+    ]
+
+
 SECOND = """
 import torch
 from bringup import graphs, jit
