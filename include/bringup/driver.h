@@ -180,8 +180,7 @@ typedef struct bringup_launch {
   (UINT64_C(1) << 12)                               /* stream_capture_begin, _end, _abort, _query */
 #define BRINGUP_HAS_COLLECTIVES (UINT64_C(1) << 13) /* comm_id to all_to_all */
 #define BRINGUP_HAS_IPC (UINT64_C(1) << 14)         /* ipc_export, ipc_open, ipc_close */
-/* Reserved for a group to come: a driver leaves this 0. */
-#define BRINGUP_HAS_CONDITIONAL (UINT64_C(1) << 15)
+#define BRINGUP_HAS_CONDITIONAL (UINT64_C(1) << 15) /* graph_add_conditional */
 
 /* What failed last on the calling thread, beyond the words of last_error(). */
 typedef struct bringup_error_detail {
@@ -222,6 +221,13 @@ typedef enum bringup_capture_state {
   BRINGUP_CAPTURE_ACTIVE = 1, /* it is captured */
   BRINGUP_CAPTURE_BROKEN = 2  /* something could not be captured: end adds no node */
 } bringup_capture_state;
+
+/* What a node of graph_add_conditional does with its two graphs. */
+typedef enum bringup_conditional {
+  BRINGUP_CONDITIONAL_IF = 0,   /* the first where the predicate is not 0, else the second */
+  BRINGUP_CONDITIONAL_WHILE = 1 /* the first, then, where the predicate is not 0, the second and all
+                                   of it again */
+} bringup_conditional;
 
 /* One argument of launch_values: `size` bytes of `value`, in the machine's byte order, which is
  * what cuLaunchKernel, clSetKernelArg and their like take. */
@@ -571,6 +577,16 @@ typedef struct bringup_driver {
   int32_t (*recv)(bringup_comm comm, void* dst, size_t bytes, int32_t peer, bringup_stream stream);
   int32_t (*all_to_all)(bringup_comm comm, const void* src, const size_t* src_bytes, void* dst,
                         const size_t* dst_bytes, bringup_stream stream);
+
+  /* --- since 1.5. CONDITIONAL. A node of `graph` that the device follows, of a bringup_conditional
+   * kind, and two new graphs of the graph's device for it. They get nodes as every graph does, also
+   * such ones, before `graph` is launched, and count kernels of their own; they are not launched,
+   * and go with `graph`. `predicate` is one byte of device memory, which the device reads when it
+   * comes to the node (WHILE: behind the first graph, each time), so that nodes before may write
+   * it. A kernel that fails ends the launch as a whole; device_reset and the end of the process end
+   * a loop. */
+  int32_t (*graph_add_conditional)(bringup_graph graph, int32_t kind, const void* predicate,
+                                   bringup_graph* first, bringup_graph* second);
 } bringup_driver;
 
 typedef const bringup_driver* (*bringup_driver_get_fn)(uint32_t abi_version);

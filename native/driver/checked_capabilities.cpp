@@ -178,7 +178,8 @@ int32_t graph_add_values(bringup_graph graph, const bringup_launch_values_args* 
   const Call call("graph_add_values", -1, nullptr, launch->name);
   const int32_t status = known("graph_add_values", real().graph_add_values(graph, launch));
   if (status == BRINGUP_OK) {
-    state().faults.added(graph, state().graphs.device_of(graph).value_or(-1), *launch);
+    const bringup_graph whole = state().faults.whole_of(graph);
+    state().faults.added(whole, state().graphs.device_of(whole).value_or(-1), *launch);
   }
   return status;
 }
@@ -289,6 +290,22 @@ int32_t ipc_open(int32_t device, const bringup_ipc_handle* handle, void** addres
 
 int32_t ipc_close(int32_t device, void* address) {
   return memory_back("ipc_close", device, address, real().ipc_close);
+}
+
+// --- CONDITIONAL
+
+int32_t graph_add_conditional(bringup_graph graph, int32_t kind, const void* predicate,
+                              bringup_graph* first, bringup_graph* second) {
+  const Call call("graph_add_conditional");
+  *first = *second = nullptr;
+  const int32_t status = known("graph_add_conditional",
+                               real().graph_add_conditional(graph, kind, predicate, first, second));
+  if (status != BRINGUP_OK) return status;
+  if (*first == nullptr || *second == nullptr || *first == *second) {
+    return broken("graph_add_conditional", "returned BRINGUP_OK and no two graphs");
+  }
+  for (const bringup_graph part : {*first, *second}) state().faults.made_for(part, graph);
+  return status;
 }
 
 // --- COLLECTIVES

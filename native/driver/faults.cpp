@@ -115,6 +115,19 @@ void Faults::captured(bringup_graph graph, int32_t device, bringup_stream stream
 void Faults::destroyed(bringup_graph graph) {
   const std::lock_guard lock(mutex_);
   graphs_.erase(graph);
+  std::erase_if(wholes_, [graph](const auto& entry) { return entry.second == graph; });
+}
+
+void Faults::made_for(bringup_graph part, bringup_graph graph) {
+  const bringup_graph whole = whole_of(graph);
+  const std::lock_guard lock(mutex_);
+  wholes_[part] = whole;
+}
+
+bringup_graph Faults::whole_of(bringup_graph graph) {
+  const std::lock_guard lock(mutex_);
+  const auto found = wholes_.find(graph);
+  return found == wholes_.end() ? graph : found->second;
 }
 
 // --- looking

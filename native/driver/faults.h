@@ -46,6 +46,10 @@ class Faults {
   void added(bringup_graph graph, int32_t device, const bringup_launch_values_args& launch);
   void captured(bringup_graph graph, int32_t device, bringup_stream stream);
   void destroyed(bringup_graph graph);
+  // `part` is a graph of one of the nodes of `graph`, and launched with it.
+  void made_for(bringup_graph part, bringup_graph graph);
+  // The graph that is launched with this one in it: itself, or what it was made for.
+  bringup_graph whole_of(bringup_graph graph);
 
   // Its memory is undefined, and failures are forgotten.
   int32_t reset(int32_t device);
@@ -95,6 +99,7 @@ class Faults {
   std::mutex mutex_;               // of what follows
   std::set<Mark> marks_;           // streams that were given such kernels since they were looked at
   std::set<bringup_graph> graphs_;
+  std::map<bringup_graph, bringup_graph> wholes_;
   std::mutex reading_;  // of the copies, which no launch needs; before mutex_
 };
 

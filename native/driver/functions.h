@@ -84,7 +84,8 @@
   V(COLLECTIVES, broadcast)               \
   V(COLLECTIVES, send)                    \
   V(COLLECTIVES, recv)                    \
-  V(COLLECTIVES, all_to_all)
+  V(COLLECTIVES, all_to_all)              \
+  V(CONDITIONAL, graph_add_conditional)
 
 #define BRINGUP_DRIVER_GROUPS(V) \
   V(LIFECYCLE)                   \
@@ -101,7 +102,8 @@
   V(NATIVE)                      \
   V(STREAM_CAPTURE)              \
   V(IPC)                         \
-  V(COLLECTIVES)
+  V(COLLECTIVES)                 \
+  V(CONDITIONAL)
 
 #define BRINGUP_DRIVER_SECOND(group, function, V) V(function)
 

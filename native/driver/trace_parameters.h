@@ -82,6 +82,7 @@ BRINGUP_PARAMETERS(broadcast, "comm address bytes root stream")
 BRINGUP_PARAMETERS(send, "comm src bytes peer stream")
 BRINGUP_PARAMETERS(recv, "comm dst bytes peer stream")
 BRINGUP_PARAMETERS(all_to_all, "comm src src_bytes dst dst_bytes stream")
+BRINGUP_PARAMETERS(graph_add_conditional, "graph kind predicate first second")
 
 #undef BRINGUP_PARAMETERS
 

@@ -111,6 +111,57 @@ void update(Context& context) {
          "BRINGUP_OK");
 }
 
+// The device follows: a loop takes one of `flags` and one of `counts` away in each trip, as long as
+// there is a flag. Returns what is the first of `counts` then, or 99 where a branch left it out.
+uint8_t trips(Context& context, uint8_t outer, const Bytes& flags) {
+  constexpr size_t kMost = 8;
+  Bytes content(flags);
+  content.resize(kMost);
+  for (uint8_t i = 0; i < kMost; ++i) content.push_back(i);
+  content.insert(content.end(), {outer, 99, 0});
+  const Stream stream(context);
+  const Memory memory(context, 0, content.size()), moved(context, 0, content.size());
+  uint8_t* const flag = memory.data();
+  uint8_t* const count = flag + kMost;
+  uint8_t* const choice = count + kMost;
+  uint8_t* const predicate = choice + 2;
+  bringup_graph loop{}, other{}, before{}, body{};
+  Graph graph(context);
+  context.must<&D::graph_add_conditional>(graph, int32_t{BRINGUP_CONDITIONAL_IF}, choice, &loop,
+                                          &other);
+  context.must<&D::graph_add_conditional>(loop, int32_t{BRINGUP_CONDITIONAL_WHILE}, predicate,
+                                          &before, &body);
+  const auto copy = [&](bringup_graph to, uint8_t* dst, const uint8_t* src, size_t bytes) {
+    context.must<&D::graph_add_copy>(to, BRINGUP_DEVICE_TO_DEVICE, static_cast<void*>(dst),
+                                     static_cast<const void*>(src), bytes);
+  };
+  copy(before, predicate, flag, 1);
+  for (uint8_t* const row : {flag, count}) {
+    copy(body, moved.data(), row + 1, kMost - 1);
+    copy(body, row, moved.data(), kMost - 1);
+  }
+  copy(other, count, choice + 1, 1);
+  uint8_t result = 0;
+  graph.add_copy(BRINGUP_DEVICE_TO_HOST, &result, count, 1);
+  memory.upload(content, stream);
+  graph.launch(stream);
+  context.synchronize(0, stream);
+  return result;
+}
+
+void conditional(Context& context) {
+  const auto gives = [&](uint8_t outer, const Bytes& flags, int expected) {
+    const int got = trips(context, outer, flags);
+    expect(got == expected,
+           concat("a loop with ", flags.size(), " flags in a branch with the predicate ",
+                  static_cast<int>(outer), " did not run as often as they say"),
+           std::to_string(expected), got);
+  };
+  gives(1, {1, 2, 255}, 3);
+  gives(128, {}, 0);
+  gives(0, {1}, 99);
+}
+
 }  // namespace
 
 std::vector<Check> graph_checks() {
@@ -142,6 +193,10 @@ std::vector<Check> graph_checks() {
        "graph_create graph_destroy graph_launch graph_add_kernel|graph_add_values "
        "graph_update_kernel|graph_update_values module_load get_function launch|launch_values "
        "host_func"},
+      {"graphs.conditional", "graph_add_conditional",
+       "The device reads the predicate when it comes to the node; WHILE: behind the first graph, "
+       "each time.",
+       conditional, "graph_create graph_destroy graph_launch graph_add_copy graph_add_conditional"},
   };
 }
 

@@ -201,4 +201,18 @@ void ipc_close(int32_t device, void* address) {
   Simulator::instance().memory(device).close(address);
 }
 
+// --- CONDITIONAL
+
+void graph_add_conditional(bringup_graph graph, int32_t kind, const void* predicate,
+                           bringup_graph* first, bringup_graph* second) {
+  require(kind == BRINGUP_CONDITIONAL_IF || kind == BRINGUP_CONDITIONAL_WHILE,
+          "a conditional node of an unknown kind");
+  const void* byte =
+      Simulator::instance().range(predicate, 1, "the predicate of a conditional node");
+  const auto parts = graph_of(graph)->add(static_cast<bringup_conditional>(kind),
+                                          static_cast<const uint8_t*>(byte));
+  *first = reinterpret_cast<bringup_graph>(parts.first);
+  *second = reinterpret_cast<bringup_graph>(parts.second);
+}
+
 }  // namespace bringup::sim

@@ -27,5 +27,7 @@ void stream_capture_query(int32_t device, bringup_stream stream, int32_t* state)
 void ipc_export(int32_t device, void* address, bringup_ipc_handle* handle);
 void ipc_open(int32_t device, const bringup_ipc_handle* handle, void** address);
 void ipc_close(int32_t device, void* address);
+void graph_add_conditional(bringup_graph graph, int32_t kind, const void* predicate,
+                           bringup_graph* first, bringup_graph* second);
 
 }  // namespace bringup::sim

@@ -74,7 +74,8 @@
   X(broadcast)               \
   X(send)                    \
   X(recv)                    \
-  X(all_to_all)
+  X(all_to_all)              \
+  X(graph_add_conditional)
 
 namespace bringup::sim {
 

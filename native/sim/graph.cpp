@@ -39,6 +39,15 @@ void Graph::add(std::vector<Task> captured) {
   nodes_.emplace_back(std::move(captured));
 }
 
+std::pair<std::shared_ptr<Graph>*, std::shared_ptr<Graph>*> Graph::add(bringup_conditional kind,
+                                                                       const uint8_t* predicate) {
+  std::lock_guard lock(mutex_);
+  std::lock_guard kernels_lock(kernels_mutex_);
+  nodes_.push_back(ConditionalNode{kind, predicate, parts_.size()});
+  auto& first = parts_.emplace_back(std::make_shared<Graph>(device_));
+  return {&first, &parts_.emplace_back(std::make_shared<Graph>(device_))};
+}
+
 void Graph::update(int32_t kernel, const bringup_launch& launch) {
   update(kernel, std::make_shared<const LaunchCopy>(launch));
 }
@@ -63,7 +72,10 @@ void Graph::update(int32_t number, GraphKernel kernel) {
 
 std::shared_ptr<const GraphKernels> Graph::kernels() {
   std::lock_guard lock(kernels_mutex_);
-  return kernels_;
+  if (parts_.empty()) return kernels_;
+  auto all = std::make_shared<GraphKernels>(*kernels_);
+  for (const auto& part : parts_) all->parts.push_back(part->kernels());
+  return all;
 }
 
 GraphKernels& Graph::changeable_kernels() {
@@ -94,7 +106,25 @@ std::optional<Failure> Graph::run_captured(std::vector<Task>& tasks, const Place
   return std::nullopt;
 }
 
-std::optional<Failure> Graph::run(const GraphKernels& kernels, const Place& place) {
+std::optional<Failure> Graph::run_conditional(const ConditionalNode& node,
+                                              const GraphKernels& kernels, const Place& place,
+                                              const std::function<bool()>& stopped) {
+  const auto run_part = [&](size_t number) {
+    return parts_[number]->run(*kernels.parts[number], place, stopped);
+  };
+  if (node.kind == BRINGUP_CONDITIONAL_IF) {
+    return run_part(*node.predicate != 0 ? node.number : node.number + 1);
+  }
+  while (!stopped()) {
+    if (auto failure = run_part(node.number)) return failure;
+    if (*node.predicate == 0) break;
+    if (auto failure = run_part(node.number + 1)) return failure;
+  }
+  return std::nullopt;
+}
+
+std::optional<Failure> Graph::run(const GraphKernels& kernels, const Place& place,
+                                  const std::function<bool()>& stopped) {
   std::lock_guard lock(mutex_);
   for (Node& node : nodes_) {
     if (const auto* kernel = std::get_if<KernelNode>(&node)) {
@@ -102,6 +132,9 @@ std::optional<Failure> Graph::run(const GraphKernels& kernels, const Place& plac
       if (auto failure = run_kernel(kernels[kernel->number], place)) return failure;
     } else if (auto* captured = std::get_if<std::vector<Task>>(&node)) {
       if (auto failure = run_captured(*captured, place)) return failure;
+    } else if (const auto* conditional = std::get_if<ConditionalNode>(&node)) {
+      if (conditional->number >= kernels.parts.size()) break;  // likewise
+      if (auto failure = run_conditional(*conditional, kernels, place, stopped)) return failure;
     } else if (auto* copy = std::get_if<CopyTask>(&node)) {
       std::memmove(copy->dst, copy->src, copy->bytes);
     } else {

@@ -429,7 +429,8 @@ const bringup_driver kDriver = {
                     BRINGUP_HAS_RESET | BRINGUP_HAS_HOST_MEMORY | BRINGUP_HAS_POINTERS |
                     BRINGUP_HAS_COPY_2D | BRINGUP_HAS_WIDE_FILL | BRINGUP_HAS_MODULE_DATA |
                     BRINGUP_HAS_LAUNCH_VALUES | BRINGUP_HAS_PROFILER | BRINGUP_HAS_NATIVE |
-                    BRINGUP_HAS_STREAM_CAPTURE | BRINGUP_HAS_IPC | BRINGUP_HAS_COLLECTIVES,
+                    BRINGUP_HAS_STREAM_CAPTURE | BRINGUP_HAS_IPC | BRINGUP_HAS_COLLECTIVES |
+                    BRINGUP_HAS_CONDITIONAL,
     .init = guarded_call<init>,
     .shutdown = guarded_call<shutdown>,
     .error_detail = error_detail,
@@ -468,6 +469,7 @@ const bringup_driver kDriver = {
     .send = guarded_call<send>,
     .recv = guarded_call<recv>,
     .all_to_all = guarded_call<all_to_all>,
+    .graph_add_conditional = guarded_call<graph_add_conditional>,
 };
 
 }  // namespace

@@ -554,7 +554,8 @@ void Stream::perform(Task& task) {
                    if (auto failure = task.record->failure()) fail(std::move(failure));
                  },
                  [this](GraphTask& task) {
-                   if (auto failure = task.graph->run(*task.kernels, place_)) {
+                   const auto stopped = [this] { return dropping_.load() || resetting_.load(); };
+                   if (auto failure = task.graph->run(*task.kernels, place_, stopped)) {
                      fail(std::move(*failure));
                    }
                  },

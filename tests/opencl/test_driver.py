@@ -24,7 +24,7 @@ ABSENT = {
     "streams.synchronize_device", "streams.priorities", "host.pinned_memory", "device.reset",
     "host.registered_memory", "copies.rows", "modules.failure", "capture.node", "capture.abort",
     "capture.waits", "capture.states", "capture.kernels",
-    "ipc.both_ways", "ipc.unknown",
+    "ipc.both_ways", "ipc.unknown", "graphs.conditional",
     "collectives.ids", "collectives.reductions", "collectives.moves", "collectives.splits",
     "collectives.order", "collectives.absent", "collectives.abort",
 }  # fmt: skip

@@ -59,7 +59,9 @@ DrawScope::~DrawScope() {
 RandomTraits::RandomTraits(const c10::OperatorHandle& op)
     : generator_(generator_position(op.schema())) {
   const c10::FunctionSchema& schema = op.schema();
-  if (generator_ >= 0) training_ = schema.argumentIndexWithName("training").value_or(-1);
+  for (const char* name : {"train", "training"}) {
+    training_ = schema.argumentIndexWithName(name).value_or(training_);
+  }
   // Tags of other operators may be missing.
   const bool is_of_torch =
       schema.name().starts_with("aten::") || schema.name().starts_with("c10d::");
@@ -68,9 +70,11 @@ RandomTraits::RandomTraits(const c10::OperatorHandle& op)
 
 void RandomTraits::give_generator(c10::IValue* arguments, DrawSource& source) const {
   if (generator_ < 0) return;
-  const bool draws =
-      training_ < 0 || !arguments[training_].isBool() || arguments[training_].toBool();
-  arguments[generator_] = draws ? c10::IValue(source.next()) : c10::IValue();
+  arguments[generator_] = draws(arguments) ? c10::IValue(source.next()) : c10::IValue();
+}
+
+bool RandomTraits::draws(const c10::IValue* arguments) const {
+  return training_ < 0 || !arguments[training_].isBool() || arguments[training_].toBool();
 }
 
 void register_host_random() {

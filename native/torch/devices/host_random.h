@@ -54,6 +54,8 @@ class RandomTraits {
 
   // Puts a generator of `source` where the operator takes one, unless this call draws nothing.
   void give_generator(c10::IValue* arguments, DrawSource& source) const;
+  // Whether a call that may draw does with these arguments.
+  bool draws(const c10::IValue* arguments) const;
   // Position of the generator among the arguments, or -1.
   int generator() const noexcept { return generator_; }
   // May draw without being given a generator: needs a DrawScope.

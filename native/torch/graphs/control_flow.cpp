@@ -96,14 +96,19 @@ size_t Recorder::add_control(const std::optional<at::Tensor>& predicate) {
   OperatorTraits traits;
   traits.name = controls_.back().name;
   at::Tensor read;
+  const void* on_device = nullptr;
   if (predicate) {
     check_device(traits, *predicate);
     check_readable(traits, *predicate);
-    if (predicate->is_privateuseone()) use_device(traits, predicate->device());
+    if (predicate->is_privateuseone()) use_device(predicate->device().index());
     read = fixed(traits, *predicate);
+    if (read.is_privateuseone()) on_device = read.const_data_ptr();
     if (read.is_privateuseone() && driver_facts().host_visible) read = host_side_.view(read);
   }
-  auto node = std::make_unique<ControlNode>(traits.name, scope_, std::move(read));
+  const bool is_slot = predicate && predicate->is_cpu() && predates(*predicate);
+  if (is_slot) inputs_.add_slot(nodes_.size(), 0, read);
+  auto node =
+      std::make_unique<ControlNode>(traits.name, scope_, std::move(read), on_device, is_slot);
   node->set_line(lines_.here());
   nodes_.push_back(std::move(node));
   return nodes_.size() - 1;

@@ -1,6 +1,7 @@
 #include "torch/graphs/device_graph.h"
 
 #include <c10/util/Exception.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <utility>
@@ -12,28 +13,55 @@
 
 namespace bringup::torch_ext::graphs {
 
-DeviceWork::DeviceWork(c10::DeviceIndex device) : device_(device) {
-  check_driver(create_event(device, false, over_), "creating an event");
+namespace {
+
+void record(const EventPtr& event, c10::DeviceIndex device) {
+  check_driver(active_driver()->event_record(event.get(), device, current_driver_stream(device)),
+               "recording an event");
 }
 
-void DeviceWork::order_before() const {
-  check_driver(active_driver()->event_wait(over_.get(), device_, current_driver_stream(device_)),
+void order_after(const EventPtr& event, c10::DeviceIndex device) {
+  check_driver(active_driver()->event_wait(event.get(), device, current_driver_stream(device)),
                "waiting for a graph's former work");
 }
 
+}  // namespace
+
+DeviceWork::DeviceWork(std::vector<c10::DeviceIndex> devices) : devices_(std::move(devices)) {
+  check_driver(create_event(device(), false, over_), "creating an event");
+  if (devices_.size() == 1) return;
+  for (const auto device : devices_) {
+    check_driver(create_event(device, false, reached_.emplace_back()), "creating an event");
+  }
+}
+
+void DeviceWork::order_before() const {
+  for (const auto device : devices_) order_after(over_, device);
+}
+
 void DeviceWork::extend() const {
-  check_driver(active_driver()->event_record(over_.get(), device_, current_driver_stream(device_)),
-               "recording an event");
+  for (size_t i = 1; i < devices_.size(); ++i) hand_over(devices_[i], device());
+  record(over_, device());
+  for (size_t i = 1; i < devices_.size(); ++i) order_after(over_, devices_[i]);
+}
+
+void DeviceWork::hand_over(c10::DeviceIndex from, c10::DeviceIndex to) const {
+  const auto place = std::ranges::find(devices_, from) - devices_.begin();
+  const EventPtr& event = reached_.at(static_cast<size_t>(place));
+  record(event, from);
+  order_after(event, to);
 }
 
 int32_t DeviceWork::wait() const noexcept { return wait_for_event(over_.get()); }
 
-DeviceGraph::DeviceGraph(c10::DeviceIndex device, const std::vector<std::unique_ptr<Node>>& nodes,
-                         Steps steps, Begin begin, Latch latch)
-    : work_(std::make_shared<DeviceWork>(device)),
+DeviceGraph::DeviceGraph(const std::vector<c10::DeviceIndex>& devices,
+                         const std::vector<std::unique_ptr<Node>>& nodes, Steps steps, Begin begin,
+                         Latch latch, Draw draw)
+    : work_(std::make_shared<DeviceWork>(devices)),
       steps_(std::move(steps)),
       begin_(std::move(begin)),
       latch_(std::move(latch)),
+      draw_(std::move(draw)),
       nodes_(nodes) {
   const bringup_driver& driver = *active_driver();
   // A device whose code takes plain values alone has no kernels of the other form to add.
@@ -52,6 +80,7 @@ DeviceGraph::DeviceGraph(const DeviceGraph& other, std::shared_ptr<DeviceRuns> r
       steps_(other.steps_),
       begin_(other.begin_),
       latch_(other.latch_),
+      draw_(other.draw_),
       nodes_(other.nodes_),
       runs_(std::move(runs)) {
   runs_->take_values();
@@ -71,14 +100,18 @@ void DeviceGraph::destroy_parts() noexcept {
 }
 
 bringup_graph DeviceGraph::graph() {
+  if (inside_ != nullptr) return inside_;
   const auto is_cut = [&] {
     const auto cut = cuts_.upper_bound(adding_);
     return cut != cuts_.begin() && *std::prev(cut) > parts_.back().first;
   };
-  if (parts_.empty() || parts_.back().graph == nullptr || is_cut()) {
+  const c10::DeviceIndex last = parts_.empty() ? device() : parts_.back().device;
+  const bool is_kernel = adding_ < nodes_.size() && nodes_[adding_]->runs_on_device();
+  const c10::DeviceIndex wanted = is_kernel ? nodes_[adding_]->device_index() : last;
+  if (parts_.empty() || parts_.back().graph == nullptr || wanted != last || is_cut()) {
     bringup_graph made = nullptr;
-    check_driver(active_driver()->graph_create(device(), &made), "creating a device graph");
-    parts_.push_back({adding_, made});
+    check_driver(active_driver()->graph_create(wanted, &made), "creating a device graph");
+    parts_.push_back({adding_, wanted, made});
     kernel_count_ = 0;
   }
   return parts_.back().graph;
@@ -94,14 +127,26 @@ void DeviceGraph::build() {
   const bringup_driver& driver = *active_driver();
   try {
     check_driver(driver.graph_add_host_func(graph(), &begin, this), "building a device graph");
-    cuts_ = cuts(nodes_);
+    cuts_ = cuts();
+    for (size_t i = 0; i < nodes_.size() && !cuts_.empty(); ++i) {
+      const ControlNode* const control = control_at(i);
+      if (control == nullptr || !control->has_predicate()) continue;
+      const size_t last = *control_at(*control->target() - 1)->target();
+      const bool is_loop = last <= i;
+      const size_t begin = is_loop ? last : i;
+      constructs_.emplace(begin, Construct{begin, i, is_loop ? *control->target() : last, is_loop});
+    }
+    if (device_follows()) {
+      inside_ = graph();
+      return add_nodes(0, nodes_.size());
+    }
     size_t first = 0;
     for (size_t i = 0; i < nodes_.size();) {
       if (cuts_.contains(i)) {
         add_span(first, i);
         first = i;
         if (auto* const control = dynamic_cast<ControlNode*>(nodes_[i].get())) {
-          parts_.push_back({i, nullptr, nullptr, control});
+          parts_.push_back({i, parts_.back().device, nullptr, nullptr, control});
           first = ++i;
           continue;
         }
@@ -121,6 +166,94 @@ void DeviceGraph::build() {
   }
 }
 
+const ControlNode* DeviceGraph::control_at(size_t node) const {
+  return dynamic_cast<const ControlNode*>(nodes_[node].get());
+}
+
+bool DeviceGraph::needs_device(size_t first, size_t last) const {
+  for (size_t i = first; i < last; ++i) {
+    const ControlNode* const control = control_at(i);
+    if (nodes_[i]->runs_on_device() || (control != nullptr && !control->is_read_by_host())) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool DeviceGraph::device_follows() const {
+  if (active_driver()->graph_add_conditional == nullptr || cuts_.empty() || draw_ != nullptr ||
+      work_->devices().size() > 1) {
+    return false;
+  }
+  const auto starts_itself = [](const auto& node) { return node->host_entry() != nullptr; };
+  return std::ranges::none_of(nodes_, starts_itself) &&
+         std::ranges::all_of(constructs_, [this](const auto& entry) {
+           const Construct& one = entry.second;
+           return control_at(one.control)->on_device() != nullptr ||
+                  !needs_device(one.begin, one.end);
+         });
+}
+
+void DeviceGraph::add_nodes(size_t first, size_t last) {
+  for (size_t i = first; i < last;) {
+    const Construct* outermost = nullptr;
+    const auto [begin, end] = constructs_.equal_range(i);
+    for (auto entry = begin; entry != end; ++entry) {
+      const Construct& one = entry->second;
+      if (one.end <= last && (outermost == nullptr || one.end > outermost->end)) outermost = &one;
+    }
+    if (outermost != nullptr && !needs_device(i, outermost->end)) {
+      i = outermost->end;
+    } else if (outermost != nullptr) {
+      add_span(first, i);
+      add_construct(*outermost);
+      first = i = outermost->end;
+    } else if (nodes_[i]->runs_on_device()) {
+      add_span(first, i);
+      first = i = add_from(i);
+    } else {
+      ++i;
+    }
+  }
+  add_span(first, last);
+}
+
+void DeviceGraph::add_construct(const Construct& one) {
+  const bringup_driver& driver = *active_driver();
+  const ControlNode& control = *control_at(one.control);
+  const int32_t kind = one.is_loop ? BRINGUP_CONDITIONAL_WHILE : BRINGUP_CONDITIONAL_IF;
+  bringup_graph first = nullptr;
+  bringup_graph second = nullptr;
+  check_driver(driver.graph_add_conditional(inside_, kind, control.on_device(), &first, &second),
+               control.op().c_str());
+  if (!one.is_loop) {
+    add_inside(first, one.control + 1, *control.target() - 1);
+    return add_inside(second, *control.target(), one.end);
+  }
+  const size_t spans = spans_.size();
+  add_inside(first, one.begin, one.control);
+  add_inside(second, one.control + 1, one.end - 1);
+  if (spans_.size() == spans) return;
+  loops_.push_back(std::make_unique<Loop>(Loop{this, &control}));
+  check_driver(driver.graph_add_host_func(first, &end_if_failed, loops_.back().get()),
+               control.op().c_str());
+}
+
+void DeviceGraph::add_inside(bringup_graph graph, size_t first, size_t last) {
+  const auto back = c10::make_scope_exit(
+      [this, outer = std::exchange(inside_, graph), count = std::exchange(kernel_count_, 0)] {
+        inside_ = outer;
+        kernel_count_ = count;
+      });
+  add_nodes(first, last);
+}
+
+// Nodes of the host that come later are left out, and might be what ends the loop.
+void DeviceGraph::end_if_failed(void* user) {
+  const auto& loop = *static_cast<const Loop*>(user);
+  if (loop.graph->failed_) loop.control->set_false();
+}
+
 size_t DeviceGraph::add_from(size_t node) {
   if (is_fused(node)) {
     const auto [first, count] = *runs_->nodes_of(node);
@@ -138,17 +271,20 @@ size_t DeviceGraph::add_from(size_t node) {
   return last;
 }
 
-std::set<size_t> DeviceGraph::cuts(const std::vector<std::unique_ptr<Node>>& nodes) {
+// Numbers of a kernel are arguments, and of host operators taken as they run: where their order is
+// known at run time only, a part begins with each kernel that draws.
+std::set<size_t> DeviceGraph::cuts() const {
   std::set<size_t> cuts;
-  bool any_on_device = false;
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    const auto* const control = dynamic_cast<const ControlNode*>(nodes[i].get());
+  bool any_on_device = draw_ != nullptr;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    if (draw_ != nullptr && nodes_[i]->draws()) cuts.insert(i);
+    const ControlNode* const control = control_at(i);
     if (control == nullptr) continue;
     const size_t target = *control->target();
     cuts.insert({i, i + 1, target});
     any_on_device |= !control->is_read_by_host();
     for (size_t k = std::min(i, target); k < std::max(i, target); ++k) {
-      any_on_device |= nodes[k]->runs_on_device();
+      any_on_device |= nodes_[k]->runs_on_device();
     }
   }
   return any_on_device ? cuts : std::set<size_t>();
@@ -162,8 +298,11 @@ void DeviceGraph::add_to_driver(size_t number) {
                                               copy->source, copy->bytes),
                         node.op().c_str());
   }
-  if (const ForeignNode* call = node.captured_call()) return call->add_to(graph(), device());
-  if (const KernelNode* call = node.host_entry()) return parts_.push_back({number, nullptr, call});
+  const c10::DeviceIndex on = node.device_index();
+  if (const ForeignNode* call = node.captured_call()) return call->add_to(graph(), on);
+  if (const KernelNode* call = node.host_entry()) {
+    return parts_.push_back({number, on, nullptr, call});
+  }
   if (const bringup_launch* launch = node.device_launch()) {
     check_driver(driver.graph_add_kernel(graph(), launch), launch->name);
   } else {
@@ -184,6 +323,7 @@ size_t DeviceGraph::end_of_list(size_t first) const {
   size_t i = first;
   for (; i < std::min(most, nodes_.size()) && nodes_[i]->runs_on_device(); ++i) {
     if (i > first && cuts_.contains(i)) break;
+    if (nodes_[i]->device_index() != nodes_[first]->device_index()) break;
     const PackedCall* const call = nodes_[i]->listed_call();
     if (call == nullptr || call->listed != &variant || is_fused(i)) break;
     if (!memory.add(call->block, variant.results.size())) break;
@@ -207,7 +347,7 @@ const bringup_launch& DeviceGraph::launch_of(List& list) const {
   list.launch.nargs = static_cast<int32_t>(list.args.size());
   list.launch.args = list.args.data();
   list.launch.kinds = list.kinds.data();
-  list.launch.fn = device_function(entry.kernel, device());
+  list.launch.fn = device_function(entry.kernel, nodes_[list.first]->device_index());
   list.launch.grid = grid.blocks;
   list.launch.work_items = grid.work_items;
   return list.launch;
@@ -216,7 +356,8 @@ const bringup_launch& DeviceGraph::launch_of(List& list) const {
 PlainLaunch DeviceGraph::values_of(const List& list) const {
   std::vector<bringup_launch_values_args> calls;
   for (size_t i = list.first; i < list.last; ++i) calls.push_back(*nodes_[i]->device_values());
-  return merge_values(*nodes_[list.first]->listed_call()->listed, device(), calls);
+  const Node& first = *nodes_[list.first];
+  return merge_values(*first.listed_call()->listed, first.device_index(), calls);
 }
 
 void DeviceGraph::add_list(size_t first, size_t last) {
@@ -290,9 +431,10 @@ std::vector<bringup_graph> DeviceGraph::driver_graphs() const {
 void DeviceGraph::run_alone(size_t number) {
   const Node& node = *nodes_[number];
   const bringup_driver& driver = *active_driver();
-  const bringup_stream stream = current_driver_stream(device());
+  const c10::DeviceIndex device = node.device_index();
+  const bringup_stream stream = current_driver_stream(device);
   if (const auto copy = node.device_copy()) {
-    check_driver(driver.copy_async(BRINGUP_DEVICE_TO_DEVICE, device(), copy->target, device(),
+    check_driver(driver.copy_async(BRINGUP_DEVICE_TO_DEVICE, device, copy->target, device,
                                    copy->source, copy->bytes, stream),
                  "a copy of a captured graph");
   } else if (const ForeignNode* call = node.captured_call()) {
@@ -300,13 +442,13 @@ void DeviceGraph::run_alone(size_t number) {
   } else if (const KernelNode* entry = node.host_entry()) {
     entry->call_host_entry();
   } else if (const bringup_launch_values_args* values = node.device_values()) {
-    check_driver(driver.launch_values(device(), stream, values), values->name);
+    check_driver(driver.launch_values(device, stream, values), values->name);
   } else {
     bringup_launch alone = *node.device_launch();
     alone.release = [](void*) {};  // the node owns it
-    check_driver(driver.launch(device(), stream, &alone), alone.name);
+    check_driver(driver.launch(device, stream, &alone), alone.name);
   }
-  synchronize_current_stream(device());
+  synchronize_current_stream(device);
 }
 
 size_t DeviceGraph::run_compared(size_t node) {
@@ -363,6 +505,7 @@ void DeviceGraph::launch(std::optional<uint64_t> number) {
   }
   std::exception_ptr failed;
   try {
+    if (work_->devices().size() > 1) work_->extend();  // all is over before any part begins
     launch_parts();
   } catch (...) {
     failed = std::current_exception();
@@ -378,32 +521,41 @@ void DeviceGraph::launch(std::optional<uint64_t> number) {
 
 void DeviceGraph::launch_parts() {
   const ProfiledWork work("captured graph", current_stream(device()));
+  now_ = device();
   for (size_t i = 0; i < parts_.size();) {
-    const Part& part = parts_[i++];
-    if (part.control != nullptr) {
-      follow(i);
-    } else if (part.host_entry != nullptr) {
-      part.host_entry->call_host_entry();
-    } else {
-      check_driver(active_driver()->graph_launch(part.graph, current_driver_stream(device())),
-                   "launching a captured graph");
+    const size_t first = parts_[i].first;
+    try {
+      launch_part(i);
+    } catch (...) {
+      for (size_t i = parts_.size() == 1 ? nodes_.size() : first; i < nodes_.size(); ++i) {
+        nodes_[i]->skip();
+      }
+      throw;
     }
   }
 }
 
-// `part`: the one behind a choice, then the one that comes next.
-void DeviceGraph::follow(size_t& part) {
-  const Part& choice = parts_[part - 1];
-  try {
-    synchronize_current_stream(device());
-    const auto next = choice.control->next();
-    if (!next) return;
-    part = static_cast<size_t>(std::ranges::lower_bound(parts_, *next, {}, &Part::first) -
-                               parts_.begin());
-  } catch (...) {
-    for (size_t i = choice.first; i < nodes_.size(); ++i) nodes_[i]->skip();
-    throw;
+// `next`: the part, then the one that comes next.
+void DeviceGraph::launch_part(size_t& next) {
+  const Part& part = parts_[next++];
+  if (part.control != nullptr) return follow(next);
+  if (part.device != now_) work_->hand_over(std::exchange(now_, part.device), part.device);
+  if (draw_ != nullptr && nodes_[part.first]->draws()) {
+    synchronize_current_stream(now_);
+    draw_(part.first);
   }
+  if (part.host_entry != nullptr) return part.host_entry->call_host_entry();
+  check_driver(active_driver()->graph_launch(part.graph, current_driver_stream(now_)),
+               "launching a captured graph");
+}
+
+// `next`: the part behind a choice, then the one that comes next.
+void DeviceGraph::follow(size_t& next) {
+  synchronize_current_stream(now_);
+  const auto node = parts_[next - 1].control->next();
+  if (!node) return;
+  next = static_cast<size_t>(std::ranges::lower_bound(parts_, *node, {}, &Part::first) -
+                             parts_.begin());
 }
 
 void DeviceGraph::order_after() noexcept {
@@ -427,8 +579,10 @@ void DeviceGraph::wait() noexcept {
 }
 
 void DeviceGraph::wait_for_everything() noexcept {
-  const int32_t status = wait_for_device(device());
-  if (status == BRINGUP_KERNEL_FAILED) report_host_failure(device(), driver_error_text(status));
+  for (const auto device : work_->devices()) {
+    const int32_t status = wait_for_device(device);
+    if (status == BRINGUP_KERNEL_FAILED) report_host_failure(device, driver_error_text(status));
+  }
 }
 
 }  // namespace bringup::torch_ext::graphs

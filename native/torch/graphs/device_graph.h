@@ -20,23 +20,28 @@
 
 namespace bringup::torch_ext::graphs {
 
-// The work that one graph has enqueued on its device.
+// The work that one graph has enqueued on its devices.
 class DeviceWork {
  public:
-  explicit DeviceWork(c10::DeviceIndex device);
+  explicit DeviceWork(std::vector<c10::DeviceIndex> devices);
 
-  // What follows in the current stream comes after it.
+  // What follows in the current streams of its devices comes after it.
   void order_before() const;
-  // What was enqueued in the current stream until here belongs to it.
+  // What was enqueued in these streams until here belongs to it, and what follows in any of them
+  // comes after all of it.
   void extend() const;
+  // What follows in one device's current stream comes after what was enqueued in another's.
+  void hand_over(c10::DeviceIndex from, c10::DeviceIndex to) const;
   // Until it is done; a status of the driver.
   int32_t wait() const noexcept;
 
-  c10::DeviceIndex device() const { return device_; }
+  c10::DeviceIndex device() const { return devices_.front(); }
+  const std::vector<c10::DeviceIndex>& devices() const { return devices_; }
 
  private:
-  const c10::DeviceIndex device_;
-  EventPtr over_;
+  const std::vector<c10::DeviceIndex> devices_;
+  EventPtr over_;                  // of the first one
+  std::vector<EventPtr> reached_;  // where there are several, of each
 };
 
 class DeviceGraph {
@@ -52,9 +57,14 @@ class DeviceGraph {
   // a number and after all former ones.
   using Latch = std::function<void(uint64_t number)>;
 
+  // Called before a node whose kernel draws, and which nothing runs beside; null where a replay
+  // knows all numbers before.
+  using Draw = std::function<void(size_t node)>;
+
   // CaptureFailure when the driver cannot hold such a graph. `nodes` must outlive this object.
-  DeviceGraph(c10::DeviceIndex device, const std::vector<std::unique_ptr<Node>>& nodes, Steps steps,
-              Begin begin, Latch latch);
+  DeviceGraph(const std::vector<c10::DeviceIndex>& devices,
+              const std::vector<std::unique_ptr<Node>>& nodes, Steps steps, Begin begin,
+              Latch latch, Draw draw);
   // The same nodes, of which `runs` does the work of some. Launches of both come one after the
   // other.
   DeviceGraph(const DeviceGraph& other, std::shared_ptr<DeviceRuns> runs);
@@ -93,6 +103,18 @@ class DeviceGraph {
   const std::shared_ptr<const DeviceWork>& work() const { return work_; }
 
  private:
+  // torch.cond or torch.while_loop: nodes from `begin` to before `end`, of which `control` chooses.
+  struct Construct {
+    size_t begin;
+    size_t control;
+    size_t end;
+    bool is_loop;
+  };
+  struct Loop {
+    DeviceGraph* graph;
+    const ControlNode* control;
+  };
+
   // Consecutive nodes that run on the host.
   struct Span {
     DeviceGraph* graph;
@@ -114,7 +136,15 @@ class DeviceGraph {
   bringup_graph graph();
   // Where parts begin because of control flow, which the host follows then; none where all of it
   // runs on the host.
-  static std::set<size_t> cuts(const std::vector<std::unique_ptr<Node>>& nodes);
+  std::set<size_t> cuts() const;
+  // Whether the device follows it instead, in one graph of the driver.
+  bool device_follows() const;
+  const ControlNode* control_at(size_t node) const;  // or null
+  bool needs_device(size_t first, size_t last) const;
+  void add_nodes(size_t first, size_t last);
+  void add_construct(const Construct& one);
+  void add_inside(bringup_graph graph, size_t first, size_t last);
+  void launch_part(size_t& part);
   void follow(size_t& part);
   void add_kernel(size_t first, size_t last);
   void launch_parts();
@@ -122,6 +152,7 @@ class DeviceGraph {
   // The driver's graph, or a host entry or a choice between two of them.
   struct Part {
     size_t first;  // node
+    c10::DeviceIndex device;
     bringup_graph graph = nullptr;
     const KernelNode* host_entry = nullptr;
     ControlNode* control = nullptr;
@@ -150,22 +181,28 @@ class DeviceGraph {
   static void begin(void* graph);
   static void begin_numbered(void* numbered);
   static void run_span(void* span);
+  static void end_if_failed(void* loop);
 
   const std::shared_ptr<const DeviceWork> work_;
   const Steps steps_;
   const Begin begin_;
   const Latch latch_;
+  const Draw draw_;
   std::array<Numbered, StagedChanges::kMostAhead> numbered_{};  // of launches, in turn
   const std::vector<std::unique_ptr<Node>>& nodes_;
   const std::shared_ptr<DeviceRuns> runs_;  // or null
   std::vector<std::unique_ptr<Span>> spans_;
-  std::vector<Part> parts_;  // in the order of nodes
-  size_t adding_ = 0;        // the node that is added now
+  std::vector<std::unique_ptr<Loop>> loops_;               // that a failure on the host ends
+  std::unordered_multimap<size_t, Construct> constructs_;  // by where they begin
+  bringup_graph inside_ = nullptr;                         // that of a construct
+  std::vector<Part> parts_;                                // in the order of nodes
+  size_t adding_ = 0;                                      // the node that is added now
   std::set<size_t> cuts_;
   std::unordered_map<size_t, Place> kernels_;  // of nodes
   int32_t kernel_count_ = 0;                   // of the last part
   std::vector<std::unique_ptr<List>> lists_;
-  bool failed_ = false;  // the launch that runs now; only its thread looks
+  c10::DeviceIndex now_ = 0;  // the device that a launch was enqueued on last
+  bool failed_ = false;       // the launch that runs now; only its thread looks
 };
 
 }  // namespace bringup::torch_ext::graphs

@@ -77,7 +77,7 @@ void Recorder::check_seen() const {
     throw CaptureFailure(controls_.back().name +
                          " failed inside the capture, and the code went on without it");
   }
-  if (last_stream_) streams_.check_joined(*last_stream_);
+  streams_.check_joined(last_streams_);
   if (const auto change = watch_->seal()) {
     throw CaptureFailure("the run itself changed which memory it reads: " + *change +
                          ". A replay would read the former memory: write in place with copy_, or "
@@ -144,7 +144,7 @@ std::unique_ptr<Graph> Recorder::finish(int level, int64_t verify) {
   }
   check_seen();
   const std::vector<WrittenMemory> written = written_memory();
-  auto graph = std::make_unique<Graph>(pool_, std::move(nodes_), std::move(inputs_), device_,
+  auto graph = std::make_unique<Graph>(pool_, std::move(nodes_), std::move(inputs_), devices_,
                                        copies_to_host_, random_.finish(), level, verify);
   graph->take_given(watch_, std::move(versions_).living());
   put_back();

@@ -33,7 +33,7 @@ void Recorder::prepare_launch(const PlainLaunch& launch, const std::vector<Launc
   ++seen_;
   OperatorTraits traits;
   traits.name = launch.kernel.name;
-  use_device(traits, {c10::kPrivateUse1, launch.device});
+  use_device(launch.device);
   for (const LaunchTensor& used : tensors) {
     if (used.reads) check_readable(traits, used.tensor);
     if (used.writes) about_to_write(traits, used.tensor);
@@ -43,7 +43,7 @@ void Recorder::prepare_launch(const PlainLaunch& launch, const std::vector<Launc
 void Recorder::add_launch(PlainLaunch launch, std::vector<LaunchTensor> tensors) {
   OperatorTraits traits;
   traits.name = launch.kernel.name;
-  streams_.ran(current_stream(), traits.name);
+  streams_.ran(current_stream(launch.device), traits.name);
   for (LaunchTensor& used : tensors) {
     if (used.writes) {
       mark_written(used.tensor);
@@ -51,8 +51,10 @@ void Recorder::add_launch(PlainLaunch launch, std::vector<LaunchTensor> tensors)
     }
     used.tensor = fixed(traits, used.tensor);
   }
+  const auto device = static_cast<c10::DeviceIndex>(launch.device);
   nodes_.push_back(std::make_unique<GeneratedNode>(scope_, std::move(launch), std::move(tensors)));
   nodes_.back()->set_line(lines_.here());
+  nodes_.back()->set_device(device);
 }
 
 }  // namespace bringup::torch_ext::graphs

@@ -69,7 +69,7 @@ const char* const kWithinItself =
 }  // namespace
 
 Graph::Graph(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Node>> nodes, Inputs inputs,
-             std::optional<c10::DeviceIndex> device, bool copies_to_host, GraphRandom random,
+             const std::vector<c10::DeviceIndex>& devices, bool copies_to_host, GraphRandom random,
              int level, int64_t verify)
     : pool_(std::move(pool)),
       nodes_(std::move(nodes)),
@@ -82,11 +82,14 @@ Graph::Graph(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Node>> node
   replay_.pool = pool_;
   replay_.level = level;
   replay_.verify = verify;
-  if (!device) return;
+  if (devices.empty()) return;
   shares_host_memory_ = copies_to_host || values_.inputs().any_on_host();
+  DeviceGraph::Draw draw;
+  if (random_.at_run_time()) draw = [this](size_t node) { take_random_numbers(node); };
   device_graph_ = std::make_unique<DeviceGraph>(
-      *device, nodes_, [this](size_t& next, size_t last) { run_span(next, last); },
-      [this] { launched_ = fused_.begin(); }, [this](uint64_t launch) { latch(launch); });
+      devices, nodes_, [this](size_t& next, size_t last) { run_span(next, last); },
+      [this] { launched_ = fused_.begin(); }, [this](uint64_t launch) { latch(launch); },
+      std::move(draw));
   std::vector<bool> copied(nodes_.size());
   for (size_t i = 0; i < copied.size(); ++i) copied[i] = device_graph_->copies_arguments(i);
   values_.set_copied(std::move(copied));
@@ -254,7 +257,9 @@ void Graph::run_all(bool validating) {
     pool_->memory().set_work(device_graph_->work());
     pool_->wrote();
     // As after the operators themselves: the host may write what they read, and read the results.
-    if (random_.draws_on_host() || shares_host_memory_) device_graph_->finish_former();
+    if (random_.draws_on_host() || random_.at_run_time() || shares_host_memory_) {
+      device_graph_->finish_former();
+    }
     return;
   }
   if (launch) latch(*launch);
@@ -290,6 +295,7 @@ size_t Graph::run_waiting(size_t position, FusedRuns* fused) {
   if (!nodes_[position]->runs_on_device()) {
     return run_next(position, fused, [this](size_t i) { run_node(i); });
   }
+  if (random_.at_run_time() && nodes_[position]->draws()) take_random_numbers(position);
   device_graph_->run_alone(position);
   return position + 1;
 }
@@ -369,7 +375,7 @@ void Graph::update_device() {
     update_device(*node);
     values_.forget_stale(*node);
   }
-  for (size_t i = 0; i < nodes_.size(); ++i) {
+  for (size_t i = 0; i < nodes_.size() && !random_.at_run_time(); ++i) {
     if (nodes_[i]->draws() && device_graph_->copies_arguments(i)) update_device(i);
   }
 }
@@ -387,15 +393,18 @@ void Graph::drop_retired() {
     if (!tensor.is_privateuseone()) continue;
     const c10::impl::VirtualGuardImpl device(c10::kPrivateUse1);
     for (const c10::Stream& stream : streams_) {
+      if (stream.device() != tensor.device()) continue;
       device.recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
     }
   }
 }
 
 void Graph::note_stream() {
-  const c10::Device device(c10::kPrivateUse1, device_graph_->device());
-  const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
-  if (std::ranges::find(streams_, stream) == streams_.end()) streams_.push_back(stream);
+  const c10::impl::VirtualGuardImpl guard(c10::kPrivateUse1);
+  for (const auto device : device_graph_->work()->devices()) {
+    const c10::Stream stream = guard.getStream({c10::kPrivateUse1, device});
+    if (std::ranges::find(streams_, stream) == streams_.end()) streams_.push_back(stream);
+  }
 }
 
 // Numbers are taken when a replay is asked for, whenever the device comes to it: seeding afterwards
@@ -406,11 +415,16 @@ void Graph::take_random_numbers() {
   replay_.generators.clear();  // else this graph alone could keep a generator alive
   replay_.generators = random_.reserve();
   for (const auto& node : nodes_) {
-    const std::optional<Draws> draws = node->draws();
-    if (!draws) continue;
-    const RandomPoint& base = replay_.generators[draws->generator].base;
-    node->draw_from({base.seed, base.offset + draws->first});
+    if (const auto draws = node->draws(); draws && !random_.at_run_time()) {
+      node->draw_from(random_.take(replay_.generators, *draws));
+    }
   }
+}
+
+// Of one node, right before it runs; nothing of the graph does.
+void Graph::take_random_numbers(size_t node) {
+  nodes_[node]->draw_from(random_.take(replay_.generators, *nodes_[node]->draws()));
+  if (device_graph_->copies_arguments(node)) update_device(node);
 }
 
 void Graph::latch(uint64_t launch) {

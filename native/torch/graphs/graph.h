@@ -33,11 +33,11 @@ struct Access {
 
 class Graph {
  public:
-  // `device`: the driver's device that the nodes work on, or none for cpu. `copies_to_host`:
+  // `devices`: the driver's that the nodes work on, none for cpu. `copies_to_host`:
   // whether nodes on the device write memory of the host. `level`, `verify`: see Replay.
   Graph(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Node>> nodes, Inputs inputs,
-        std::optional<c10::DeviceIndex> device, bool copies_to_host, GraphRandom random, int level,
-        int64_t verify);
+        const std::vector<c10::DeviceIndex>& devices, bool copies_to_host, GraphRandom random,
+        int level, int64_t verify);
 
   // At the end of the capture: what check_given() checks, and whose counters a replay moves.
   void take_given(std::shared_ptr<Watch> watch, WrittenVersions versions);
@@ -116,7 +116,7 @@ class Graph {
     return values_.host_value(node, argument);
   }
 
-  // That its nodes work on.
+  // That its nodes work on, the first one.
   c10::Device device() const {
     return device_graph_ == nullptr ? c10::Device(c10::kCPU)
                                     : c10::Device(c10::kPrivateUse1, device_graph_->device());
@@ -181,6 +181,7 @@ class Graph {
   bool compares_kernels();
   void run_compared();
   void take_random_numbers();
+  void take_random_numbers(size_t node);
   void restore_slots();
   void run_node(size_t position);
   // The position behind what it ran, or where that leads.

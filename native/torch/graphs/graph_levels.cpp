@@ -17,7 +17,7 @@ FusedRuns::Arguments Graph::arguments() {
 
 // The graph of lower levels stays: a launch of it may be under way, and updates may bring it back.
 void Graph::fuse(std::shared_ptr<FusedRuns> fused, std::vector<DeviceRuns::Run> runs) {
-  if (!runs.empty()) {
+  if (!runs.empty() && device_graph_->work()->devices().size() == 1) {
     const auto index = device_graph_->device();
     auto loaded = std::make_shared<DeviceRuns>(index, nodes_, std::move(runs));
     const std::lock_guard boundary(mutex_);

@@ -56,6 +56,7 @@ KernelNode::KernelNode(std::string op, std::string scope, Call call)
   auto packed = call_.record.pack(call_.inputs, call_.outputs);
   TORCH_CHECK(packed.has_value(), this->op(), ": its kernel would not run alone; capture it again");
   packed_ = std::move(*packed);
+  if (packed_.random < 0) call_.draws.reset();
   run_ = packed_.kernel->run;
   take(std::move(packed_.block));
 }

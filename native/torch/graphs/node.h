@@ -106,6 +106,10 @@ class Node {
            captured_call() != nullptr || host_entry() != nullptr;
   }
 
+  // On which of the driver's devices it runs, where it runs on one.
+  void set_device(c10::DeviceIndex device) { device_index_ = device; }
+  c10::DeviceIndex device_index() const { return device_index_; }
+
   // "kernel", "operator", "constant" or "event".
   virtual const char* kind() const = 0;
   // How it keeps its results at fixed addresses, in a word; for people.
@@ -153,6 +157,7 @@ class Node {
   std::string scope_;
   SourceLine line_;
   SchemaPtr schema_;
+  c10::DeviceIndex device_index_ = -1;
 };
 
 // A call of a kernel of ours from a launch block with fixed addresses: a plain C call on replay, or

@@ -16,23 +16,32 @@ namespace {
 const char* const kReplayHelp =
     ": a replay would not repeat that. Seed or set it before the capture and between replays";
 
+std::shared_ptr<RandomState> state_of(const at::Generator& generator) {
+  return random_state(generator, generator.device().index());
+}
+
 // The share that one node has of a replay's.
 class ReplayDraws final : public DrawSource {
  public:
-  ReplayDraws(RandomPoint base, const Draws& draws) : base_(base), draws_(draws) {}
+  ReplayDraws(const ReplayGenerator& generator, const Draws& draws)
+      : generator_(generator), draws_(draws) {}
 
   at::Generator next() override {
+    if (generator_.generator.defined() && !generator_.base) {
+      return call_generator(state_of(generator_.generator)->take(1));
+    }
     TORCH_CHECK(used_ < draws_.count,
                 "a captured operator draws more random numbers than in the "
                 "capture (",
                 draws_.count,
                 " calls): what it draws must not depend on data, "
                 "capture again");
-    return call_generator({base_.seed, base_.offset + draws_.first + used_++});
+    return call_generator(
+        {generator_.base->seed, generator_.base->offset + draws_.first + used_++});
   }
 
  private:
-  RandomPoint base_;
+  const ReplayGenerator& generator_;
   Draws draws_;
   uint64_t used_ = 0;
 };
@@ -52,14 +61,14 @@ void NodeRandom::run(c10::IValue* arguments, const std::vector<ReplayGenerator>&
     if (is_host(entry.generator)) {
       arguments[traits.generator()] = entry.generator;
     } else {
-      ReplayDraws source(entry.base, *given);
+      ReplayDraws source(entry, *given);
       traits.give_generator(arguments, source);
     }
   }
   if (!inside) return call();
   // A graph that draws nothing reserves no generators, and this source refuses to give anything.
-  const RandomPoint base = inside->count > 0 ? generators[inside->generator].base : RandomPoint();
-  ReplayDraws source(base, *inside);
+  const ReplayGenerator none;
+  ReplayDraws source(generators.empty() ? none : generators[inside->generator], *inside);
   const DrawScope scope(source);
   call();
 }
@@ -80,11 +89,17 @@ std::vector<ReplayGenerator> GraphRandom::reserve() const {
   // All are there: now they may move.
   for (size_t i = 0; i < used_.size(); ++i) {
     const at::Generator& generator = generators[i].generator;
-    if (!generator.defined() || is_host(generator)) continue;
-    generators[i].base =
-        random_state(generator, generator.device().index())->take(used_[i].offsets);
+    if (!generator.defined() || is_host(generator) || at_run_time_) continue;
+    generators[i].base = state_of(generator)->take(used_[i].offsets);
   }
   return generators;
+}
+
+RandomPoint GraphRandom::take(const std::vector<ReplayGenerator>& generators,
+                              const Draws& draws) const {
+  const auto& [generator, base] = generators[draws.generator];
+  if (!base) return state_of(generator)->take(draws.count);
+  return {base->seed, base->offset + draws.first};
 }
 
 bool GraphRandom::draws() const noexcept {
@@ -106,6 +121,8 @@ class RandomRecorder::Watched {
   virtual Draws taken() const { return {}; }
   // Whether something else than operators moved it, so that a replay would find another state.
   virtual bool was_moved_elsewhere() const = 0;
+  // Whether it was, if only back to where it had been in the capture.
+  virtual bool was_set() const { return was_moved_elsewhere(); }
   // How far the capture moved it.
   virtual uint64_t offsets() const { return 0; }
   virtual void restore() const = 0;
@@ -201,6 +218,7 @@ class RandomRecorder::WatchedDevice final : public Watched {
     return impl().state() != state_ || from_elsewhere || now.seed != begin_.seed ||
            before_.offset < begin_.offset || now.offset < begin_.offset;
   }
+  bool was_set() const override { return state_->history().set > began_ || was_moved_elsewhere(); }
   uint64_t offsets() const override { return state_->point().offset - begin_.offset; }
   void restore() const override {
     state_->set(begin_);
@@ -290,6 +308,7 @@ std::optional<NodeRandom> RandomRecorder::for_node(const std::string& op,
   }
   if (device && traits.draws_inside()) {
     random.inside = taken_from(default_generator(*device));
+    if (at_run_time_) watched_[random.inside->generator]->read_by(op);
     if (random.given && random.given->generator == random.inside->generator) {
       // The fallback takes the argument's offset first.
       random.given->count = std::min<uint64_t>(random.given->count, 1);
@@ -311,7 +330,7 @@ GraphRandom RandomRecorder::finish() const {
                     watched->offsets(), watched->reader()});
     if (!drawn) continue;
     draws_on_host = draws_on_host || is_host(generator);
-    if (watched->was_moved_elsewhere()) {
+    if (at_run_time_ ? watched->was_set() : watched->was_moved_elsewhere()) {
       throw CaptureFailure(describe(generator) + ", which " + watched->reader() +
                            " draws from, was seeded or set inside the capture" + kReplayHelp);
     }
@@ -321,7 +340,7 @@ GraphRandom RandomRecorder::finish() const {
                            "would go on with its numbers. Make it before the capture and keep it");
     }
   }
-  return GraphRandom(std::move(used), draws_on_host);
+  return GraphRandom(std::move(used), draws_on_host, at_run_time_);
 }
 
 std::optional<std::string> RandomRecorder::moved() const {

@@ -26,7 +26,8 @@ struct Draws {
 // A generator as one replay finds it.
 struct ReplayGenerator {
   at::Generator generator;
-  RandomPoint base;  // of a device's generator: where this replay begins
+  // Of a device's generator: where this replay begins; none: nodes take numbers as they run.
+  std::optional<RandomPoint> base;
 };
 
 // What one node needs to draw.
@@ -52,8 +53,8 @@ class GraphRandom {
   };
 
   GraphRandom() = default;
-  GraphRandom(std::vector<Used> used, bool draws_on_host)
-      : used_(std::move(used)), draws_on_host_(draws_on_host) {}
+  GraphRandom(std::vector<Used> used, bool draws_on_host, bool at_run_time)
+      : used_(std::move(used)), draws_on_host_(draws_on_host), at_run_time_(at_run_time) {}
 
   // One replay's share; later draws go on behind it. Raises when a generator is
   // gone.
@@ -63,10 +64,15 @@ class GraphRandom {
   bool draws() const noexcept;
   // Whether a node draws from a generator of the CPU, which has no offsets that could be reserved.
   bool draws_on_host() const noexcept { return draws_on_host_; }
+  // Whether nodes inside of control flow draw, so that how many numbers is known at the end only.
+  bool at_run_time() const noexcept { return at_run_time_; }
+  // The node's numbers, now.
+  RandomPoint take(const std::vector<ReplayGenerator>& generators, const Draws& draws) const;
 
  private:
   std::vector<Used> used_;
   bool draws_on_host_ = false;
+  bool at_run_time_ = false;
 };
 
 // Watches generators while a graph is captured: what operators take, that nothing else moves them,
@@ -87,6 +93,8 @@ class RandomRecorder {
   void after(const std::string& op);
   // An operator that has not run may draw from the CPU's default generator.
   void may_draw(const std::string& op);
+  // An operator of a device may draw where a replay may come several times or never.
+  void draw_at_run_time() { at_run_time_ = true; }
   // What ran since is recorded already: later trips of a loop.
   void repeated();
   // Whether that operator drew from a generator that is watched.
@@ -111,6 +119,7 @@ class RandomRecorder {
 
   uint64_t began_ = 0;
   bool drew_ = false;
+  bool at_run_time_ = false;
   std::vector<std::unique_ptr<Watched>> watched_;
 };
 

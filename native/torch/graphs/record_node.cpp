@@ -73,8 +73,8 @@ void refuse_foreign(const std::string& name, const std::string& kernel) {
                        "devices.kernel or ops.kernel_op, or run the operator between two graphs");
 }
 
-c10::Stream Recorder::current_stream() const {
-  const c10::Device place(c10::kPrivateUse1, *device_);
+c10::Stream Recorder::current_stream(c10::DeviceIndex device) {
+  const c10::Device place(c10::kPrivateUse1, device);
   return c10::impl::getDeviceGuardImpl(place.type())->getStream(place);
 }
 
@@ -123,12 +123,12 @@ std::vector<c10::IValue> Recorder::fixed_arguments(const OperatorTraits& traits,
   return held;
 }
 
-bool Recorder::runs_on_device(const OperatorTraits& traits, const std::vector<c10::IValue>& args,
+bool Recorder::runs_on_device(const std::vector<c10::IValue>& args,
                               c10::ArrayRef<c10::IValue> results) {
   bool on_device = false;
   const auto look = [&](const at::Tensor& tensor) {
     if (!tensor.is_privateuseone()) return;
-    use_device(traits, tensor.device());
+    use_device(tensor.device().index());
     on_device = true;
   };
   for_each_tensor(args, look);
@@ -167,16 +167,12 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
                                           c10::ArrayRef<c10::IValue> results,
                                           std::vector<Allocation> allocations,
                                           const std::optional<std::string>& made_of) {
-  const bool on_device = runs_on_device(traits, args, results);
-  if (on_device) streams_.ran(current_stream(), traits.name);
+  const bool on_device = runs_on_device(args, results);
+  if (on_device) streams_.ran(current_stream(*at_), traits.name);
   const auto& foreign = traits.foreign ? traits.foreign : made_of;
   const bool draws = traits.may_draw_unseen || (traits.may_draw && random_.drew());
   const bool is_captured = on_device && !draws && controls_.empty() && ForeignNode::is_possible();
-  if (on_device && draws && !controls_.empty()) {
-    throw CaptureFailure(traits.name + " draws numbers of the device's generator inside of " +
-                         controls_.back().name +
-                         ": how many a replay takes would depend on data. Draw them before");
-  }
+  if (on_device && draws && !controls_.empty()) random_.draw_at_run_time();
   if (foreign && !is_captured && (on_device || made_of)) refuse_foreign(traits.name, *foreign);
   auto outputs = outputs_of(traits, args, results, on_device);
   if (!outputs) return nullptr;
@@ -200,11 +196,12 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
     args = fixed_arguments(traits, args, *outputs, true);
     const auto random = random_of(traits, args, on_device);
     auto draws = random ? (random->given ? random->given : random->inside) : std::nullopt;
+    if (draws && !computes()) draws->count = traits.numbers.draws(args.data()) ? 1 : 0;
     if (draws && draws->count == 0) draws.reset();  // it evaluates
     auto node = std::make_unique<KernelNode>(
         traits.name, scope_,
         KernelNode::Call{traits.schema, *kernel, std::move(args), fresh(*outputs), draws});
-    if (on_device) node->start_on_device(*device_);
+    if (on_device) node->start_on_device(*at_);
     return node;
   }
   args = fixed_arguments(traits, args, *outputs, false);
@@ -235,8 +232,7 @@ std::optional<NodeRandom> Recorder::random_of(const OperatorTraits& traits,
                                               std::vector<c10::IValue>& args, bool on_device) {
   if (!traits.may_draw) return std::nullopt;
   if (!computes() && !on_device) random_.may_draw(traits.name);
-  auto random =
-      random_.for_node(traits.name, traits.numbers, args, on_device ? device_ : std::nullopt);
+  auto random = random_.for_node(traits.name, traits.numbers, args, on_device ? at_ : std::nullopt);
   for (c10::IValue& arg : args) {
     if (arg.isGenerator()) arg = c10::IValue();
   }
@@ -268,7 +264,7 @@ std::unique_ptr<Node> Recorder::make_copy_kernel(const OperatorTraits& traits,
   const auto schema = std::make_shared<const c10::FunctionSchema>(call->kernel->handle.schema());
   auto node = std::make_unique<KernelNode>(
       traits.name, scope_, KernelNode::Call{schema, *call->kernel, std::move(call->arguments), {}});
-  node->start_on_device(*device_);
+  node->start_on_device(*at_);
   return node;
 }
 

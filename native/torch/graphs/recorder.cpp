@@ -128,7 +128,7 @@ void Recorder::stop() noexcept {
   if (!active_) return;
   c10::impl::tls_set_dispatch_key_included(kRecorderKey, false);
   set_stream_observer(nullptr);
-  if (device_) last_stream_ = current_stream();
+  for (const auto device : devices_) last_streams_.push_back(current_stream(device));
   interceptor_scope_.reset();
   t_recorder = nullptr;
   active_ = false;
@@ -214,8 +214,10 @@ void Recorder::record_and_run(const OperatorTraits& traits, const c10::OperatorH
   if (!becomes_node || (!all_updatable_ && only_passed_on(traits, args, results, allocations))) {
     return note_views(args, results);
   }
+  at_.reset();
   auto node = make_node(traits, op, keys, args, results, std::move(allocations), foreign);
   if (node == nullptr) return;
+  if (at_) node->set_device(*at_);
   node->set_line(lines_.here());
   mark_written(traits, args, results);
   nodes_.push_back(std::move(node));
@@ -388,12 +390,9 @@ void Recorder::add_event(std::shared_ptr<NamedEvent> event, EventNode::Action ac
   nodes_.push_back(std::move(node));
 }
 
-void Recorder::use_device(const OperatorTraits& traits, c10::Device device) {
-  if (!device_) device_ = device.index();
-  if (*device_ == device.index()) return;
-  throw CaptureFailure(traits.name + " works on device " + std::to_string(device.index()) +
-                       ", the operators before on device " + std::to_string(*device_) +
-                       ": a graph belongs to one device, capture one graph for each");
+void Recorder::use_device(c10::DeviceIndex device) {
+  at_ = device;
+  if (std::ranges::find(devices_, device) == devices_.end()) devices_.push_back(device);
 }
 
 void Recorder::add_constant(Block& block) {
@@ -401,7 +400,7 @@ void Recorder::add_constant(Block& block) {
   const at::Tensor target = bytes_of(alias_storage(block));
   graphs::mark_written(block, target, nodes_.size());
   const bool on_device = target.is_privateuseone();
-  if (on_device) device_ = target.device().index();
+  if (on_device) use_device(target.device().index());
   at::Tensor place = target;
   const auto failure = failure_of([&] {
     if (on_device) place = host_side_.view(target);
@@ -442,14 +441,13 @@ size_t Recorder::remember(const at::Tensor& tensor, std::string name, size_t mos
 
 void Recorder::put_back() const {
   // Copies that the run queued may still read memory of the host.
-  if (device_) {
-    const c10::Device device(at::kPrivateUse1, *device_);
-    c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+  for (const auto device : devices_) {
+    c10::impl::VirtualGuardImpl(at::kPrivateUse1).synchronizeDevice(device);
   }
   restorer_.restore();
   random_.restore();
   // The next reader may be in another stream.
-  if (device_) synchronize_current_stream(*device_);
+  for (const auto device : devices_) synchronize_current_stream(device);
 }
 
 void Recorder::abandon() {

@@ -209,15 +209,14 @@ class Recorder {
   void mark_written(const at::Tensor& tensor);
   void mark_written(const OperatorTraits& traits, const std::vector<c10::IValue>& args,
                     c10::ArrayRef<c10::IValue> results);
-  // Whether the call has a tensor of the driver's device, which the graph then uses.
-  bool runs_on_device(const OperatorTraits& traits, const std::vector<c10::IValue>& args,
-                      c10::ArrayRef<c10::IValue> results);
+  // Whether the call has a tensor of a device of the driver's, which the graph then uses.
+  bool runs_on_device(const std::vector<c10::IValue>& args, c10::ArrayRef<c10::IValue> results);
   // The results at fixed addresses; nothing for a call that becomes no node.
   std::optional<std::vector<OperatorNode::Output>> outputs_of(const OperatorTraits& traits,
                                                               const std::vector<c10::IValue>& args,
                                                               c10::ArrayRef<c10::IValue> results,
                                                               bool on_device);
-  c10::Stream current_stream() const;  // of the graph's device
+  static c10::Stream current_stream(c10::DeviceIndex device);
   // `made_of`: the kernel of another library that the operator called, if it is made of others.
   std::unique_ptr<Node> make_node(const OperatorTraits& traits, const c10::OperatorHandle& op,
                                   c10::DispatchKeySet keys, std::vector<c10::IValue> args,
@@ -249,7 +248,7 @@ class Recorder {
                                            const std::vector<c10::IValue>& args,
                                            const std::vector<OperatorNode::Output>& outputs,
                                            bool is_kernel);
-  void use_device(const OperatorTraits& traits, c10::Device device);
+  void use_device(c10::DeviceIndex device);
   void add_constant(Block& block);
   // Everything that the run changed as it was.
   void put_back() const;
@@ -289,8 +288,9 @@ class Recorder {
   HostSide host_side_;
   bool copies_to_host_ = false;  // a node on the device writes memory of the host
   StreamOrder streams_;
-  std::optional<c10::Stream> last_stream_;  // in which the capture ended
-  std::optional<c10::DeviceIndex> device_;  // the driver's device, once a node uses it
+  std::vector<c10::Stream> last_streams_;  // in which the capture ended
+  std::vector<c10::DeviceIndex> devices_;  // the driver's, as nodes came to use them
+  std::optional<c10::DeviceIndex> at_;     // that of the last operator, if on any
   std::unordered_set<const NamedEvent*> waited_for_;
   std::string scope_;
   std::optional<bool> gradients_wanted_;  // set while autocast's kernel runs

@@ -1,5 +1,6 @@
 #include "torch/graphs/slots.h"
 
+#include <ATen/ops/empty_strided.h>
 #include <c10/util/ScopeExit.h>
 #include <c10/util/SmallVector.h>
 #include <nanobind/stl/string.h>
@@ -10,6 +11,8 @@
 
 #include "torch/common/errors.h"
 #include "torch/common/tensor_caster.h"
+#include "torch/graphs/control_node.h"
+#include "torch/graphs/outside_capture.h"
 #include "torch/graphs/values.h"
 
 namespace bringup::torch_ext::graphs {
@@ -127,9 +130,21 @@ void SlotTable::check_layouts(const Slot& slot, const HostValue& wanted) const {
   });
 }
 
+// True or False for what a node of control flow reads.
+std::optional<HostValue> SlotTable::as_predicate(const Slot& slot, nb::handle value) const {
+  const bool is_predicate =
+      dynamic_cast<const ControlNode*>(graph_->nodes()[slot.node].get()) != nullptr;
+  if (!is_predicate || !PyBool_Check(value.ptr())) return std::nullopt;
+  const OutsideCapture outside;
+  const at::Tensor& captured = slot.layouts.front();
+  return at::empty_strided(captured.sizes(), captured.strides(), at::kBool)
+      .fill_(value.ptr() == Py_True);
+}
+
 void SlotTable::stage(Staged& staged, size_t index, nb::handle value) const {
   const Slot& slot = slots_[index];
   std::optional<HostValue> wanted = slot.type.from_python(value);
+  if (!wanted) wanted = as_predicate(slot, value);
   if (!wanted) {
     refuse("slot '" + name_of(slot) + "' takes " + slot.type.words() + ", got " +
            value_text(value) + ". Nothing was changed");

@@ -45,6 +45,7 @@ class SlotTable {
 
   const std::vector<size_t>& slots_of(nanobind::handle key);
   void stage(Staged& staged, size_t slot, nanobind::handle value) const;
+  std::optional<HostValue> as_predicate(const Slot& slot, nanobind::handle value) const;
   void check_layouts(const Slot& slot, const HostValue& wanted) const;
   nanobind::object commit(Staged& staged);
   nanobind::object names_of(c10::ArrayRef<size_t> slots) const;

@@ -11,12 +11,12 @@ void StreamOrder::advance(Clock& clock, const Clock& other) {
 }
 
 void StreamOrder::on_record(void* event, const c10::Stream& stream) {
-  events_[event] = streams_[stream.id()];
+  events_[event] = streams_[stream];
 }
 
 void StreamOrder::on_block(void* event, const c10::Stream& stream) {
   const auto found = events_.find(event);
-  if (found != events_.end()) advance(streams_[stream.id()], found->second);
+  if (found != events_.end()) advance(streams_[stream], found->second);
 }
 
 void StreamOrder::on_host_wait(const char* what) {
@@ -27,20 +27,21 @@ void StreamOrder::on_host_wait(const char* what) {
 }
 
 void StreamOrder::ran(const c10::Stream& stream, const std::string& op) {
-  ++streams_[stream.id()][stream.id()];
-  Last& last = nodes_[stream.id()];
+  ++streams_[stream][stream];
+  Last& last = nodes_[stream];
   ++last.count;
   last.op = op;
 }
 
-void StreamOrder::check_joined(const c10::Stream& last) const {
-  const auto waits_for = streams_.find(last.id());
+void StreamOrder::check_joined(const std::vector<c10::Stream>& last) const {
   for (const auto& [stream, node] : nodes_) {
-    if (stream == last.id()) continue;
+    if (std::ranges::find(last, stream) != last.end()) continue;
     size_t joined = 0;
-    if (waits_for != streams_.end()) {
+    for (const c10::Stream& one : last) {
+      const auto waits_for = streams_.find(one);
+      if (waits_for == streams_.end()) continue;
       const auto entry = waits_for->second.find(stream);
-      if (entry != waits_for->second.end()) joined = entry->second;
+      if (entry != waits_for->second.end()) joined = std::max(joined, entry->second);
     }
     if (joined == node.count) continue;
     throw CaptureFailure(

@@ -6,6 +6,7 @@
 
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "torch/devices/stream_observer.h"
 
@@ -17,16 +18,17 @@ class StreamOrder final : public StreamObserver {
   void on_block(void* event, const c10::Stream& stream) override;
   // Throws CaptureError: while nothing is launched there is nothing to wait for.
   void on_host_wait(const char* what) override;
-  bool captures(const c10::Stream& stream) const override { return nodes_.contains(stream.id()); }
+  bool captures(const c10::Stream& stream) const override { return nodes_.contains(stream); }
 
   // A node ran in this stream.
   void ran(const c10::Stream& stream, const std::string& op);
-  // CaptureFailure when `last`, the stream in which the capture ends, does not wait for all nodes.
-  void check_joined(const c10::Stream& last) const;
+  // CaptureFailure when `last`, in which the capture ends, one stream of each device, do not wait
+  // for all nodes.
+  void check_joined(const std::vector<c10::Stream>& last) const;
 
  private:
   // How many nodes of each stream come before what follows.
-  using Clock = std::unordered_map<c10::StreamId, size_t>;
+  using Clock = std::unordered_map<c10::Stream, size_t>;
   struct Last {
     size_t count = 0;
     std::string op;
@@ -34,9 +36,9 @@ class StreamOrder final : public StreamObserver {
 
   static void advance(Clock& clock, const Clock& other);
 
-  std::unordered_map<c10::StreamId, Clock> streams_;
+  std::unordered_map<c10::Stream, Clock> streams_;
   std::unordered_map<const void*, Clock> events_;
-  std::unordered_map<c10::StreamId, Last> nodes_;
+  std::unordered_map<c10::Stream, Last> nodes_;
 };
 
 }  // namespace bringup::torch_ext::graphs

@@ -128,6 +128,7 @@ CAPABILITIES: dict[str, int] = {
             "reduce_scatter", "all_gather", "broadcast", "send", "recv", "all_to_all",
         ),
         ("ipc_export", "ipc_open", "ipc_close"),
+        ("graph_add_conditional",),
     ))
     for function in functions
 }  # fmt: skip

@@ -38,7 +38,7 @@ _POLLED = frozenset({"event_query", "stream_query", "stream_wait_for", "event_wa
 # The kind of a handle, by the name of its parameter.
 _HANDLES = {
     "stream": "stream", "event": "event", "start": "event", "end": "event", "graph": "graph",
-    "module": "module", "fn": "function",
+    "first": "graph", "second": "graph", "module": "module", "fn": "function",
 }  # fmt: skip
 
 

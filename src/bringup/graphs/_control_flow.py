@@ -85,8 +85,8 @@ def _while_loop(
     **_options: Any,
 ) -> tuple[Any, ...]:
     cond_fn, body_fn = _plain(cond_fn), _plain(body_fn)
-    _check_tensors("torch.while_loop", carried_inputs)
-    carried = [value.clone() for value in carried_inputs]
+    numbers = [not isinstance(value, torch.Tensor) for value in carried_inputs]
+    carried = [_as_tensor(value).clone() for value in carried_inputs]
 
     def goes_on() -> Any:
         value = cond_fn(*carried, *additional_inputs)
@@ -98,8 +98,10 @@ def _while_loop(
         return _as_bool(value)
 
     def body() -> Sequence[torch.Tensor]:
-        results: Sequence[torch.Tensor] = body_fn(*carried, *additional_inputs)
-        return results
+        given = [  # a body may add to a number in place
+            one.clone() if number else one for one, number in zip(carried, numbers, strict=True)
+        ]
+        return [_as_tensor(value) for value in body_fn(*given, *additional_inputs)]
 
     def trip() -> None:
         _write("torch.while_loop: it carries, and its body gives,", carried, body())
@@ -112,6 +114,8 @@ def _while_loop(
     begin = recorder.node_count
     with _branch(recorder, "while_loop.condition", True):
         pred = goes_on()
+        if not pred.is_cpu and recorder.predates(pred):
+            pred = pred.clone()  # a failure on the host makes it false
         taken = _is_true(recorder, pred)
         to_end = recorder.add_control(pred)
     with _branch(recorder, "while_loop.body", taken is True):
@@ -162,6 +166,11 @@ def _as_bool(pred: torch.Tensor) -> torch.Tensor:
     if pred.numel() != 1:
         raise CaptureError(f"a predicate has one element, got {value_words(pred)}")
     return pred if pred.dtype == torch.bool else pred != 0
+
+
+def _as_tensor(value: Any) -> Any:
+    """Return an integer that a loop carries as a tensor, of which each trip has another one."""
+    return torch.tensor(value) if isinstance(value, int) else value
 
 
 def _check_tensors(what: str, values: Sequence[Any]) -> None:

@@ -322,7 +322,7 @@ def registered_names() -> list[str]:
 
 def gives_all_arguments(op: str) -> bool:
     """Return whether all host arguments of an operator without a handler can be updated."""
-    return op in adopted_names()
+    return op in adopted_names() or op in ("torch.cond", "torch.while_loop")
 
 
 def handler_for(op: str) -> tuple[type[GraphOpHandler], Sequence[Spec]] | None:

@@ -168,7 +168,7 @@ def name_slots(
     records: list[Record | HandledRecord] = []
     ordinals: dict[tuple[str, str], int] = {}
     for call in calls:
-        bare = call.op.partition("::")[2].partition(".")[0]
+        bare = call.op.partition("::")[2].partition(".")[0] or call.op.rpartition(".")[2]
         ordinal = ordinals.get((call.scope, bare), 0)
         ordinals[call.scope, bare] = ordinal + 1
         prefix = ".".join(part for part in (call.scope, bare, str(ordinal)) if part)

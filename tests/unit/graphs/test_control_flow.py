@@ -12,10 +12,9 @@ import pytest
 import torch
 from tests.unit.graphs.conftest import Affine
 from tests.unit.graphs.support import captured
-from tests.unit.graphs.test_npu import SHIFT
 from torch import Tensor
 
-from bringup import devices, graphs, jit, ops
+from bringup import devices, graphs
 from bringup.errors import CaptureError
 
 # What torch.cond and torch.while_loop call behind Dynamo, which takes a second.
@@ -196,49 +195,6 @@ def test_an_operator_without_shapes_is_refused_in_a_branch_that_is_not_taken() -
             captured(cond, x[0] < 0, lambda x: (unknown(x),), lambda x: (x,), (x,))
 
 
-@pytest.fixture
-def shift(kernel_cache: object) -> Iterator[ops.KernelOperator]:
-    """`shift(x, n)`: x + n, device code; fails for n = 99."""
-    operator = ops.kernel_op(
-        "graphs_flow_test::shift(Tensor x, int n) -> Tensor",
-        source=jit.Source(text=SHIFT, name="shift.cpp"),
-        outputs=ops.empty_like("x"),
-        kind="device",
-        grid=2,
-    )
-    yield operator
-    operator.undefine()
-
-
-def test_device_code_runs_where_the_host_goes(shift: ops.KernelOperator) -> None:
-    x, n = torch.ones(2, device="npu"), torch.tensor(2, device="npu")
-
-    def inner(y: Tensor) -> Tensor:
-        (y,) = cond(y[0] > 8, lambda y: (shift(y, 0) - 7,), lambda y: (shift(-y, 9),), (y,))
-        return y
-
-    def run() -> Tensor:
-        (y,) = cond(x[0] > 0, lambda x: (shift(x, 1) * 2,), lambda x: (shift(x, 5),), (x,))
-        _, y = while_loop(
-            lambda i, _: i < n, lambda i, y: (i + 1, inner(shift(y, 3))), torch.zeros_like(n), y
-        )
-        return shift(torch.abs(y), 1)
-
-    graph, y = captured(run)
-    assert _same(y, run())
-    for value, trips in ((1.0, 3), (-2.0, 1), (3.0, 0), (-5.0, 6)):
-        x.fill_(value)
-        n.fill_(trips)
-        graph.replay()
-        assert _same(y, run())
-    graph.update({"cond.false.shift.0.n": 99})
-    with pytest.raises(RuntimeError, match="99 is too far"):
-        graph.replay()
-    graph.update({"cond.false.shift.0.n": 5})
-    graph.replay()
-    assert _same(y, run())
-
-
 def test_slots_of_both_branches_are_updated(affine: Affine) -> None:
     x = torch.ones(2)
     graph, (y,) = captured(
@@ -324,44 +280,27 @@ def test_a_branch_writes_what_was_there_before_where_it_is_taken() -> None:
     assert (total.tolist(), y.tolist()) == ([2, 2], [-6, -6])
 
 
-def test_random_numbers_are_those_of_eager() -> None:
-    n, on = torch.tensor(2), torch.tensor(True)
+def test_a_loop_carries_integers() -> None:
+    n, x = torch.tensor(3), torch.ones(2)
 
-    def run() -> tuple[Tensor, ...]:
-        _, x = while_loop(
-            lambda i, _: i < n, lambda i, x: (i + 1, x + torch.rand(3)), torch.tensor(0), zeros
-        )
-        (y,) = cond(on, lambda: (torch.randn(3),), lambda: (torch.zeros(3),), ())
-        return x, y, torch.rand(3)
+    def body(i: Any, step: Any, _on: Any, x: Tensor) -> tuple[Any, ...]:
+        i += step
+        return i, 2, False, x * 0.3 + i
 
-    zeros = torch.zeros(3)
+    def run() -> tuple[Any, ...]:
+        return while_loop(lambda i, *_: i < n, body, 0, 1, True, x)
+
     graph, results = captured(run)
-    for trips, taken in ((0, True), (4, False), (1, True)):
+    for trips in (3, 0, 7):
         n.fill_(trips)
-        on.fill_(taken)
-        torch.manual_seed(5)
-        expected = run()
-        torch.manual_seed(5)
         graph.replay()
-        for one, other in zip(results, expected, strict=True):
-            assert _same(one, other)
-    x = torch.zeros(3, device="npu")
-
-    def run_on_both(x: Tensor) -> Tensor:
-        (y,) = cond(on, lambda x: (torch.rand(3),), lambda x: (torch.ones(3),), (x.cpu(),))
-        return x + y.to("npu")
-
-    on.fill_(False)
-    graph, y = captured(run_on_both, x)
-    on.fill_(True)
-    torch.manual_seed(3)
-    graph.replay()
-    drawn = torch.rand(3)  # behind what the replay draws, which is waited for
-    torch.manual_seed(3)
-    assert _same(y, torch.rand(3))
-    assert _same(drawn, torch.rand(3))
-    with pytest.raises(CaptureError, match="draws numbers of the device's generator"):
-        captured(cond, on, lambda x: (torch.rand_like(x),), lambda x: (x + 1,), (x,))
+        *numbers, y = run()
+        assert [one.item() for one in results[:3]] == numbers
+        assert _same(results[3], y)
+    with pytest.raises(CaptureError, match="and its body gives, int64"):
+        captured(while_loop, lambda i: i < n, lambda i: (i + 0.5,), 0)
+    with pytest.raises(CaptureError, match=r"0\.5 is no tensor"):
+        captured(while_loop, lambda i: i < n, lambda i: (0.5,), 0)
 
 
 def test_what_a_loop_carries_may_change_places_and_is_not_written_in_place() -> None:
@@ -390,13 +329,34 @@ def test_what_a_loop_carries_may_change_places_and_is_not_written_in_place() -> 
             captured(while_loop, lambda i, _: i < n, body, torch.tensor(0), torch.ones(2))
         assert why in str(error.value)
     for condition, carried, why in (
-        (lambda i: i < n, 0, "0 is no tensor"),
         (lambda i: True, torch.tensor(0), "its condition is True"),
         (lambda i: i < torch.ones(2), torch.tensor(0), "a predicate has one element"),
     ):
         with pytest.raises(CaptureError) as error:
             captured(while_loop, condition, lambda i: (i + 1,), carried)
         assert why in str(error.value)
+
+
+def test_what_a_body_gives_back_as_it_came_is_not_copied() -> None:
+    n = torch.tensor(1)
+    graph, _ = captured(
+        while_loop, lambda i, *_: i < n, lambda i, x, y: (i + 1, x, y + x), n * 0, n * 2, n * 3
+    )
+    assert [node.op for node in graph.nodes].count("aten::copy_") == 2
+
+
+def test_functional_tensors_are_recorded_as_what_they_stand_for() -> None:
+    x = torch.ones(2)
+
+    def run(x: Tensor) -> Tensor:
+        (y,) = cond(x[0] > 0, lambda x: (x.sin().add_(4),), lambda x: (x.cos(),), (x,))
+        return y * 2
+
+    graph, y = captured(torch.func.functionalize(run), x)
+    for value in (2.0, -2.0):
+        x.fill_(value)
+        graph.replay()
+        assert _same(y, run(x))
 
 
 def test_a_module_of_a_branch_gives_what_it_gives() -> None:

@@ -167,6 +167,53 @@ def test_a_capture_that_the_driver_refuses_leaves_no_trace(
     assert total.cpu().item() == 3
 
 
+@pytest.mark.parametrize("follower", ["npu", "cpu"])
+def test_every_call_fails_in_capture_and_replay_of_branches(
+    follower: str, digit: ops.KernelOperator
+) -> None:
+    """The device follows branches and loops, or the host: what a replay left is right or old."""
+    higher = torch.ops.higher_order
+    total = torch.zeros(1, dtype=torch.float64, device="npu")
+    on = torch.tensor(True, device=follower)
+
+    def run() -> None:
+        (y,) = higher.cond(on, lambda x: (digit(x, 1),), lambda x: (digit(x, 2),), (total,))
+        _, y = higher.while_loop(
+            lambda i, _: (i < 2).to(follower),
+            lambda i, y: (i + 1, digit(y, 3)),
+            (torch.zeros((), device="npu"), y),
+            (),
+        )
+        total.copy_(y)
+
+    def every_call(call: Callable[[], object], check: Callable[[bool], None]) -> None:
+        torch.npu.synchronize()
+        with devices.sim.faults() as seen:
+            call()
+        check(False)
+        for number in range(seen.calls):
+            torch.npu.synchronize()
+            with devices.sim.faults(fail="any", fail_after=number):
+                failed = bool(raised_by(call))
+            failed |= bool(raised_by(torch.npu.synchronize))
+            check(failed)
+
+    def untouched(_failed: bool) -> None:
+        assert total.cpu().item() == 0
+
+    def appended(failed: bool) -> None:
+        expected = 133 if on else 233
+        assert total.cpu().item() in ((0, expected) if failed else (expected,)), failed
+        total.zero_()
+        on.logical_not_()
+
+    every_call(lambda: captured(run), untouched)
+    graph, _ = captured(run)
+    every_call(lambda: replay_and_wait(graph), appended)
+    graph.replay()
+    appended(False)
+
+
 def test_a_graph_whose_wait_fails_ends_after_its_launches(digit: ops.KernelOperator) -> None:
     graph, total = counting(digit)
     with devices.sim.faults(launch_latency_us=20_000):
