@@ -41,17 +41,6 @@ def test_inductors_code_is_refused_where_it_is_entered_and_writes_nothing() -> N
     assert cache.sum() == 3
 
 
-@pytest.mark.slow
-def test_a_loaded_package_of_aotinductor_is_refused(tmp_path: Any) -> None:
-    x = torch.ones(3)
-    program = torch.export.export(nn.ReLU(), (x,))
-    path = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "m.pt2"))
-    package = torch._inductor.aoti_load_package(path)
-    with pytest.raises(CaptureError, match="calls code that AOTInductor generated"):
-        captured(package, x)
-    assert torch.equal(package(x), x)
-
-
 def test_another_tool_that_wraps_generated_code_inside_a_capture_keeps_its_wrapper() -> None:
     from torch._inductor.output_code import CompiledFxGraph
 

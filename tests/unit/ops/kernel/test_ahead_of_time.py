@@ -12,7 +12,8 @@ from tests.unit.ops.conftest import Define
 from tests.unit.ops.support import SCALE
 from torch import Tensor, nn
 
-from bringup import ops
+from bringup import graphs, ops
+from bringup.errors import CaptureError
 
 
 class Model(nn.Module):
@@ -65,7 +66,9 @@ def test_an_exported_program_has_the_operators_and_takes_other_lengths(
 
 
 @pytest.mark.slow
-def test_a_package_of_aot_inductor_calls_the_operators(model: Model, tmp_path: Path) -> None:
+def test_a_package_of_aot_inductor_calls_the_operators_and_no_capture_takes_it(
+    model: Model, tmp_path: Path
+) -> None:
     """Through the proxy executor of torch; half a minute of compiling torch's headers."""
     path = torch._inductor.aoti_compile_and_package(
         _exported(model), package_path=str(tmp_path / "model.pt2")
@@ -74,6 +77,10 @@ def test_a_package_of_aot_inductor_calls_the_operators(model: Model, tmp_path: P
     for length in (7, 16):
         x = torch.randn(length)
         torch.testing.assert_close(loaded(x), model(x))
+    words = "calls code that AOTInductor generated"
+    with pytest.raises(CaptureError, match=words), graphs.capture(graphs.CapturedGraph()):
+        loaded(x)
+    torch.testing.assert_close(loaded(x), model(x))
 
 
 @pytest.mark.slow
