@@ -12,6 +12,7 @@ from tests.distributed.ranks import Check, Rank, main
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from bringup import graphs, settings
 from bringup.devices import sim
 
 SLOW = 20_000  # microseconds
@@ -114,6 +115,24 @@ def memory_of_a_result_is_kept_until_it_is_there(me: Rank) -> None:
     assert again.eq(me.size).all(), again
 
 
+def captures_leave_what_other_streams_write_meanwhile(me: Rank) -> None:
+    if not settings.collectives():
+        return  # gloo's own are to be waited for before a capture
+    x, y, one = (torch.full((1000,), n, device=me.device) for n in (1.0, 0.0, 1.0))
+    torch.accelerator.synchronize()
+    dist.barrier()
+    time.sleep(0.3 if me.rank == 1 else 0)
+    work = dist.all_reduce(x, async_op=True)
+    graph = graphs.CapturedGraph()
+    with graphs.capture(graph):
+        y.copy_(one)
+        time.sleep(0.5)  # longer than it takes
+    work.wait()
+    graph.replay()
+    assert x.eq(me.size).all(), x
+    assert y.eq(1).all(), y
+
+
 def collectives_of_threads_keep_their_order(me: Rank) -> None:
     errors: list[BaseException] = []
 
@@ -205,6 +224,7 @@ CHECKS: tuple[Check, ...] = (
     the_caller_does_not_wait_for_the_device,
     a_group_does_not_wait_for_another,
     memory_of_a_result_is_kept_until_it_is_there,
+    captures_leave_what_other_streams_write_meanwhile,
     collectives_of_threads_keep_their_order,
     gradients_are_reduced_while_others_are_computed,
 )

@@ -143,8 +143,13 @@ def run(
     return Outcome(asked, passed, failed, codes, "\n".join(texts))
 
 
-def main(checks: Sequence[Check]) -> None:
-    """Run the checks of a program as the rank that the command line names."""
+def main(checks: Sequence[Check], prepare: Callable[[], object] | None = None) -> None:
+    """Run the checks of a program as the rank that the command line names.
+
+    Args:
+        checks: of the program.
+        prepare: called when the device is there.
+    """
     faulthandler.dump_traceback_later(SECONDS, exit=True)
     rank, size, backend, driver, bound, only, folder = json.loads(sys.argv[1])
     records = Path(folder, f"{rank}.jsonl")
@@ -156,6 +161,8 @@ def main(checks: Sequence[Check]) -> None:
 
     torch.set_num_threads(1)
     name = devices.load_driver(driver).device_name
+    if prepare is not None:
+        prepare()
     options: dict[str, Any] = {"device_id": torch.device(name, 0)} if bound else {}
     dist.init_process_group(
         backend or None,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 from tests.distributed.ranks import run
-from tests.sweeps.support import part
+from tests.sweeps.support import part, seed
 
 ISOLATED = {"BRINGUP_SIM_ISOLATED": "1"}
+GLOO = {"BRINGUP_COLLECTIVES": "gloo"}
+PLACES = [ISOLATED, ISOLATED | GLOO, {}, GLOO]
 
 
-@pytest.mark.parametrize("environment", part([{}, ISOLATED], always=[ISOLATED]), ids=str)
+@pytest.mark.parametrize("environment", part(PLACES, always=[PLACES[seed() % 2]]), ids=str)
 def test_collectives_keep_the_order_of_streams(environment: dict[str, str]) -> None:
     outcome = run("order", environment=environment)
     assert not outcome.failed

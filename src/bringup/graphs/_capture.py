@@ -168,6 +168,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         self._given = given = Given(recorder.predates)
         handled.unrecorded = unrecorded
         found = list(reachable(frame_values(caller)))
+        _finish_writes(found)
         generators = _remember(recorder, given, found, REMEMBERED_BYTES)
         for _, value, _ in found:
             recorder.know_buffer(value)
@@ -376,6 +377,14 @@ def constant(tensor: torch.Tensor) -> torch.Tensor:
     if _thread.recorder is not None:
         _thread.recorder.declare_constant(tensor)
     return tensor
+
+
+def _finish_writes(found: Iterable[Found]) -> None:
+    """Wait for other streams: what they have yet to write would be taken for the capture's."""
+    tensors = [value for _, value, _ in found if issubclass(type(value), torch.Tensor)]
+    name = torch._C._get_privateuse1_backend_name()
+    for device in {tensor.device for tensor in tensors if tensor.device.type == name}:
+        torch.accelerator.synchronize(device)
 
 
 def _remember(
