@@ -26,6 +26,10 @@ def together(*inputs):
 inputs = lambda: tuple(value for row in rows for value in row.inputs())
 compare(rows[0]._replace(function=together, inputs=inputs, gradient=False), "ocl")
 torch._dynamo.reset()
+shared = torch.compile(lambda x, y: (x * 2, y + 1))  # one launch, whole blocks of the first nest
+given = shared(torch.ones(64, device="ocl"), torch.ones(3, device="ocl"))
+assert [one.cpu().unique().tolist() for one in given] == [[2.0], [2.0]]
+torch._dynamo.reset()
 pick = torch.compile(lambda x, i: x[i] * 2)
 x, index = torch.arange(5.0, device="ocl"), torch.tensor([1, 2], device="ocl")
 pick(x, index)

@@ -21,15 +21,17 @@ if (tmp3) {
 int64_t tmp9 = INT64_C(1);
 bool tmp10 = tmp1 >= tmp9;
 tmp8 = in_ptr0[x0];
-}"""
+}
+int64_t tmp11 = INT64_C(9);
+bool tmp12 = x0 < tmp11;"""
 
 
 def test_comparisons_of_an_index_with_numbers_are_the_same_between_two_ends() -> None:
     code = PARTS.splitlines()
     ends, before, rest = cut("x0", code)
-    assert ends == [3, 6]  # x0 < 3; x0 - 2 > 3
-    assert before == [*code[:6]]
-    assert rest == [code[0], code[1], code[4], *code[6:]]
+    assert ends == [3, 6, 9]  # x0 < 3; x0 - 2 > 3; x0 < 9
+    assert before == [*code[:6], *code[-2:]]
+    assert rest == [code[0], code[1], code[4], *code[6:-2]]
     assert cut("x1", code)[0] == []
 
 
