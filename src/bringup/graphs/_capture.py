@@ -146,11 +146,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             raise CaptureError(
                 "this graph holds a capture already: call reset() first, or use another graph"
             )
-        if torch._C._dispatch_tls_is_dispatch_key_excluded(RECORDER):
-            raise CaptureError(
-                "a capture cannot begin inside an operator, such as a function of Python that a"
-                " replay calls: it would see none of its operators"
-            )
+        _check_is_outside_of_operators()
         self._handled = handled = HandledCalls()
         recorder = self._native.Recorder(
             registered_names(),
@@ -385,6 +381,14 @@ def _finish_writes(found: Iterable[Found]) -> None:
     name = torch._C._get_privateuse1_backend_name()
     for device in {tensor.device for tensor in tensors if tensor.device.type == name}:
         torch.accelerator.synchronize(device)
+
+
+def _check_is_outside_of_operators() -> None:
+    if torch._C._dispatch_tls_is_dispatch_key_excluded(RECORDER):
+        raise CaptureError(
+            "a capture cannot begin inside an operator, such as a function of Python that a replay"
+            " calls: it would see none of its operators"
+        )
 
 
 def _remember(

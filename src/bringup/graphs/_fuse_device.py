@@ -17,10 +17,10 @@ from bringup._language.signature import C_TYPES
 from bringup.graphs._fuse import Group, Refused, Tensor, as_tensor, collapsed, may_share_memory
 from bringup.jit.target.target import find_target
 
-_ROUNDED = {"bringup::half": "float16", "bringup::bfloat16": "bfloat16"}
+ROUNDED = {"bringup::half": "float16", "bringup::bfloat16": "bfloat16"}
 # Functions whose results are exact, or rounded in one way.
 _WHOLE = ("floor", "ceil", "trunc", "rint")
-_EXACT = frozenset(("abs", "min", "max", "isnan", "copysign", *_WHOLE, *_ROUNDED.values()))
+_EXACT = frozenset(("abs", "min", "max", "isnan", "copysign", *_WHOLE, *ROUNDED.values()))
 _MOST_VALUES = 60  # of a launch
 _COPY = jit.ElementExpression("source", ("source",))
 
@@ -137,7 +137,7 @@ def as_device_call(node: int, row: tuple[Any, ...]) -> DeviceCall:
     if len(expressed.results) != 1:
         raise Refused("it has several results")
     stored, computed = expressed.results[0], expressed.computed
-    if stored not in (computed, "bool", *_ROUNDED) or computed == "bool":
+    if stored not in (computed, "bool", *ROUNDED) or computed == "bool":
         raise Refused(f"it computes in {computed}, for a result of {stored}")
     written = results[0] if results else arguments[expressed.written[0]]
     sizes = tuple(written[2])
@@ -155,7 +155,7 @@ def _copy(node: int, op: str, source: Any, target: Any) -> DeviceCall:
     sizes = tuple(target[2])
     result = as_tensor(target, sizes)
     c_type = C_TYPES[result.dtype]
-    if c_type == "bool" or c_type in _ROUNDED:
+    if c_type == "bool" or c_type in ROUNDED:
         raise Refused(f"of {result.dtype} bits are moved, and numbers computed with")
     operand = Operand(jit.Operand("tensor", c_type), as_tensor(source, sizes))
     return DeviceCall(node, op, sizes, _COPY, (operand,), result, None)
@@ -240,8 +240,8 @@ class DeviceWriter:
             names[name] = self._argument(call.node, position, operand)
         lines, (value,) = call.expression.renamed(names, f"c{call.node - self._first}_")
         stored = C_TYPES[call.result.dtype]
-        if stored in _ROUNDED:
-            value = f"{_ROUNDED[stored]}({value})"
+        if stored in ROUNDED:
+            value = f"{ROUNDED[stored]}({value})"
         elif stored == "bool":
             value = f"({value}) != 0"
         self._lines += lines
@@ -267,7 +267,7 @@ class DeviceWriter:
             return name
         if tensor in self._values:
             value = self._values[tensor]
-            return self._line(f"{_ROUNDED[form.rounded]}({value})") if form.rounded else value
+            return self._line(f"{ROUNDED[form.rounded]}({value})") if form.rounded else value
         if (tensor, form) not in self._loaded:
             name = f"t{len(self._operands)}"
             self._operands[name] = form

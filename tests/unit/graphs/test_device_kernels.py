@@ -243,7 +243,7 @@ def test_verified_replays_find_a_kernel_that_gives_other_bits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("BRINGUP_GRAPH_VERIFY", "2")
-    monkeypatch.setattr(_fuse_device, "_ROUNDED", {"bringup::half": "abs"})
+    monkeypatch.setattr(_fuse_device, "ROUNDED", {"bringup::half": "abs"})
     x = torch.full((4,), 2.0, device="npu").half()
     graph, (y, _) = fused(lambda: (y := torch.relu(x * 3 + 1) + x, y.cumsum(0)))
     assert levels(graph)[:4] == [2] * 4
