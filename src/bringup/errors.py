@@ -99,7 +99,9 @@ class MissingKernelError(BringupError, RuntimeError):
 
 
 class BundleError(BringupError, ValueError):
-    """A bundle of kernels is damaged, or for other machines than this one. Nothing was imported."""
+    """A bundle of kernels, or a file of sections, is damaged, or for other machines than this one.
+    Nothing of it was imported.
+    """
 
 
 class ModelError(BringupError, ValueError):

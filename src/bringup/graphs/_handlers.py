@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -14,7 +15,6 @@ from typing import Any, ClassVar, TypeVar
 import torch
 
 from bringup.graphs._recorded_arguments import wrapped_keyword
-from bringup.ops.integration.adopt import adopted_names
 
 Spec = tuple[str, int | str, str]
 
@@ -315,14 +315,19 @@ def handlers_of_block() -> Iterator[None]:
         _registry.update(former)
 
 
+def _adopted_names() -> Collection[str]:
+    adopting = sys.modules.get("bringup.ops.integration.adopt")  # else nothing is adopted
+    return () if adopting is None else adopting.adopted_names()
+
+
 def registered_names() -> list[str]:
     """Return every operator name that has a handler, or a handle of `ops.adopt`."""
-    return [*_registry, *adopted_names()]
+    return [*_registry, *_adopted_names()]
 
 
 def gives_all_arguments(op: str) -> bool:
     """Return whether all host arguments of an operator without a handler can be updated."""
-    return op in adopted_names() or op in ("torch.cond", "torch.while_loop")
+    return op in _adopted_names() or op in ("torch.cond", "torch.while_loop")
 
 
 def handler_for(op: str) -> tuple[type[GraphOpHandler], Sequence[Spec]] | None:
