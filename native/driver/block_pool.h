@@ -73,8 +73,7 @@ class BlockPool {
   // Sizes and addresses of blocks are multiples of `granularity`, a power of two.
   BlockPool(int32_t device, size_t granularity);
   ~BlockPool();
-  BlockPool(const BlockPool&) = delete;
-  BlockPool& operator=(const BlockPool&) = delete;
+  BlockPool& operator=(BlockPool&&) = delete;
 
   size_t granularity() const { return granularity_; }
   // Bytes of the smallest block that serves a request. 0 when they cannot be counted.

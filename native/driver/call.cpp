@@ -3,6 +3,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "engine/util/forever.h"
+
 namespace bringup::driver {
 namespace {
 
@@ -11,11 +13,7 @@ thread_local bringup_error_detail t_detail;  // of a failure that was kept
 
 }  // namespace
 
-// Never destroyed: memory may be freed until the very end of the process.
-State& state() {
-  static auto* one = new State;
-  return *one;
-}
+State& state() { return forever<State>(); }
 
 char* words() noexcept { return t_words; }
 
@@ -26,11 +24,6 @@ int32_t fail(int32_t status, const std::string& what) {
   t_detail.device = -1;
   std::snprintf(t_words, sizeof t_words, "%s", what.c_str());
   return status;
-}
-
-int32_t broken(const char* function, const std::string& what) {
-  return fail(BRINGUP_ERROR, "the driver breaks the contract of bringup/driver.h: " +
-                                 std::string(function) + " " + what);
 }
 
 int32_t too_long(const char* function, const std::string& what) {
@@ -57,8 +50,7 @@ void keep_words() {
 int32_t known(const char* function, int32_t status, bool is_query) {
   if (status == BRINGUP_OK) return status;
   if (status < BRINGUP_OK || status > BRINGUP_ERROR) {
-    return broken(function,
-                  "returned the status " + std::to_string(status) + ", which there is not");
+    return broken(function, "returned the status ", status, ", which there is not");
   }
   if (status == BRINGUP_NOT_READY && !is_query) {
     return broken(function, "returned BRINGUP_NOT_READY, which only queries may");

@@ -13,6 +13,7 @@
 #include "driver/live_handles.h"
 #include "driver/time_limits.h"
 #include "driver/work_numbers.h"
+#include "engine/util/concat.h"
 
 namespace bringup::driver {
 
@@ -51,8 +52,16 @@ const bringup_error_detail& kept_detail() noexcept;
 
 // A failure in our words.
 int32_t fail(int32_t status, const std::string& what);
+template <class... Parts>
+int32_t fail(int32_t status, const Parts&... parts) {
+  return fail(status, concat(parts...));
+}
 // A failure because the driver breaks its contract.
-int32_t broken(const char* function, const std::string& what);
+template <class... Parts>
+int32_t broken(const char* function, const Parts&... parts) {
+  return fail(BRINGUP_ERROR, "the driver breaks the contract of bringup/driver.h: ", function, " ",
+              parts...);
+}
 int32_t too_long(const char* function, const std::string& what);
 // A module was loaded, if the status says so.
 int32_t loaded(const char* function, int32_t status, void* module);

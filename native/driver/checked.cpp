@@ -148,10 +148,9 @@ int32_t mem_alloc(int32_t device, size_t bytes, void** address) {
   const Call call("mem_alloc", device);
   if (state().counts_memory && !state().segments.has_room(device, bytes)) {
     *address = nullptr;
-    return fail(BRINGUP_OUT_OF_MEMORY,
-                std::to_string(bytes) +
-                    " bytes more than are live are beyond the total_memory of device " +
-                    std::to_string(device) + ", of which the driver cannot say what is free");
+    return fail(BRINGUP_OUT_OF_MEMORY, bytes,
+                " bytes more than are live are beyond the total_memory of device ", device,
+                ", of which the driver cannot say what is free");
   }
   return memory_from("mem_alloc", bytes, device, address,
                      [&] { return real().mem_alloc(device, bytes, address); });
@@ -166,8 +165,7 @@ int32_t mem_info(int32_t device, size_t* free_bytes, size_t* total_bytes) {
   *free_bytes = *total_bytes = 0;
   const int32_t status = known("mem_info", real().mem_info(device, free_bytes, total_bytes));
   if (status != BRINGUP_OK || *free_bytes <= *total_bytes) return status;
-  return broken("mem_info", "says that " + std::to_string(*free_bytes) + " bytes of " +
-                                std::to_string(*total_bytes) + " are free");
+  return broken("mem_info", "says that ", *free_bytes, " bytes of ", *total_bytes, " are free");
 }
 
 int32_t copy_async(bringup_copy_kind kind, int32_t dst_device, void* dst, int32_t src_device,
@@ -406,7 +404,7 @@ bringup_driver checked(const bringup_driver& driver) {
   state().counts_work = driver.stream_query == nullptr;
   state().counts_memory = driver.mem_info == nullptr;
   bringup_driver table = whole;
-#define BRINGUP_CHECKED(name) \
+#define BRINGUP_CHECKED(name, ...) \
   if (whole.name != nullptr) table.name = name;
   BRINGUP_DRIVER_UNGROUPED(BRINGUP_CHECKED)
 #undef BRINGUP_CHECKED

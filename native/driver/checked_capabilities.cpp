@@ -1,5 +1,4 @@
 // Checks of the functions behind capability bits.
-#include <cstring>
 #include <tuple>
 
 #include "driver/call.h"
@@ -32,7 +31,7 @@ int32_t give_back(const bringup_driver& driver) {
     if (first != BRINGUP_OK) return;
     first = known(function, status);
     if (first != BRINGUP_OK && words()[0] == '\0') {
-      fail(first, std::string(function) + " failed at the driver's end");
+      fail(first, function, " failed at the driver's end");
     }
   };
   for (const void* stream : state().streams.take()) {
@@ -117,13 +116,11 @@ int32_t pointer_info(const void* address, bringup_pointer_info* info) {
     return broken("pointer_info", "wrote behind the structure that it was given");
   }
   if (found.kind < BRINGUP_POINTER_UNKNOWN || found.kind > BRINGUP_POINTER_HOST) {
-    return broken("pointer_info",
-                  "gave the kind " + std::to_string(found.kind) + ", which there is not");
+    return broken("pointer_info", "gave the kind ", found.kind, ", which there is not");
   }
   const int32_t count = state().device_count.load();
   if (found.kind == BRINGUP_POINTER_DEVICE && (found.device < 0 || found.device >= count)) {
-    return broken("pointer_info", "gave the device " + std::to_string(found.device) + " of " +
-                                      std::to_string(count));
+    return broken("pointer_info", "gave the device ", found.device, " of ", count);
   }
   const auto offset =
       reinterpret_cast<uintptr_t>(address) - reinterpret_cast<uintptr_t>(found.base);
@@ -225,13 +222,11 @@ int32_t profiler_read(int32_t device, bringup_record* records, int32_t capacity,
       known("profiler_read", real().profiler_read(device, records, capacity, &given, lost));
   if (status != BRINGUP_OK) return status;
   if (given < 0 || given > capacity) {
-    return broken("profiler_read", "gave " + std::to_string(given) +
-                                       " records where there is room for " +
-                                       std::to_string(capacity));
+    return broken("profiler_read", "gave ", given, " records where there is room for ", capacity);
   }
   for (int32_t i = 0; i < given; ++i) {
     const std::string wrong = wrong_record(records[i], device);
-    if (!wrong.empty()) return broken("profiler_read", "gave a record " + wrong);
+    if (!wrong.empty()) return broken("profiler_read", "gave a record ", wrong);
   }
   *count = given;
   return BRINGUP_OK;
@@ -273,8 +268,7 @@ int32_t stream_capture_query(int32_t device, bringup_stream stream, int32_t* cap
       known("stream_capture_query", real().stream_capture_query(device, stream, capture));
   if (status != BRINGUP_OK) return status;
   if (*capture >= BRINGUP_CAPTURE_NONE && *capture <= BRINGUP_CAPTURE_BROKEN) return status;
-  return broken("stream_capture_query",
-                "gave the state " + std::to_string(*capture) + ", which there is not");
+  return broken("stream_capture_query", "gave the state ", *capture, ", which there is not");
 }
 
 // --- IPC
@@ -353,7 +347,7 @@ BRINGUP_COLLECTIVE(all_to_all)
 }  // namespace
 
 void check_groups(const bringup_driver& driver, bringup_driver& table) {
-#define BRINGUP_CHECKED(group, name) \
+#define BRINGUP_CHECKED(name, ...) \
   if (driver.name != nullptr) table.name = name;
   BRINGUP_DRIVER_GROUPED(BRINGUP_CHECKED)
 #undef BRINGUP_CHECKED

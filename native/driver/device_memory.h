@@ -82,8 +82,7 @@ class DeviceMemory {
   DeviceMemory(const bringup_driver& driver, int32_t device, size_t alignment, size_t pending_limit,
                HostWaits waits, size_t largest = 0);
   ~DeviceMemory();  // what was not given back stays the driver's
-  DeviceMemory(const DeviceMemory&) = delete;
-  DeviceMemory& operator=(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(DeviceMemory&&) = delete;
 
   // BRINGUP_OUT_OF_MEMORY: the driver has no more, although unused segments were given back to it.
   // BRINGUP_TIMEOUT: too much memory waits for events that do not end. Any other status is the

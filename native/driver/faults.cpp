@@ -1,7 +1,6 @@
 #include "driver/faults.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "driver/call.h"
 #include "runtime/fault_rules.h"
@@ -18,8 +17,7 @@ int32_t Faults::word(int32_t device, const char* name, const std::vector<std::st
                      void** address) {
   *address = nullptr;
   if (device < 0 || device >= kDevices) {
-    return fail(BRINGUP_INVALID,
-                "fault words are for devices 0 to " + std::to_string(kDevices - 1));
+    return fail(BRINGUP_INVALID, "fault words are for devices 0 to ", kDevices - 1);
   }
   Words& words = words_[static_cast<size_t>(device)];
   if (words.device_address.load(std::memory_order_acquire) == nullptr) {
@@ -31,8 +29,8 @@ int32_t Faults::word(int32_t device, const char* name, const std::vector<std::st
       sites, [&](const Site& site) { return site.name == name && site.rules == rules; });
   const auto number = static_cast<size_t>(found - sites.begin());
   if (number == kWordsOfDevice) {
-    return fail(BRINGUP_ERROR, "more than " + std::to_string(kWordsOfDevice) +
-                                   " operators have kernels with fault()");
+    return fail(BRINGUP_ERROR, "more than ", kWordsOfDevice,
+                " operators have kernels with fault()");
   }
   if (found == sites.end()) sites.push_back({name, rules});
   *address = words.device_address.load() + number;

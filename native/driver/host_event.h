@@ -13,17 +13,44 @@ class HostEvent {
  public:
   enum class Taken : uint8_t { kYes, kTooLate, kReset };
 
-  void record();
+  void record() {
+    {
+      const std::lock_guard lock(mutex_);
+      ++records_;
+    }
+    changed_.notify_all();
+  }
   // Waits for the next record. Where it does not come within `limit`, it is not counted when it
   // comes.
-  Taken take(std::chrono::nanoseconds limit);
+  Taken take(std::chrono::nanoseconds limit) {
+    std::unique_lock lock(mutex_);
+    const uint64_t number = ++taken_;
+    const uint64_t resets = resets_;
+    const bool over =
+        changed_.wait_for(lock, limit, [&] { return resets_ != resets || records_ >= number; });
+    if (resets_ != resets) return Taken::kReset;
+    return over ? Taken::kYes : Taken::kTooLate;
+  }
   // Takes the next record without waiting for it.
-  void skip();
+  void skip() {
+    const std::lock_guard lock(mutex_);
+    ++taken_;
+  }
   // Ends the waits under way, and forgets records that nothing has taken.
-  void reset();
+  void reset() {
+    {
+      const std::lock_guard lock(mutex_);
+      records_ = taken_ = 0;
+      ++resets_;
+    }
+    changed_.notify_all();
+  }
   // How many records nothing has taken; negative: how many have to come for waits that are over or
   // under way.
-  int64_t ahead() const;
+  int64_t ahead() const {
+    const std::lock_guard lock(mutex_);
+    return static_cast<int64_t>(records_ - taken_);
+  }
 
  private:
   mutable std::mutex mutex_;

@@ -1,12 +1,11 @@
 // What stands where a driver has no function for something that the required functions can do too.
 #include <array>
-#include <chrono>
 #include <cstring>
 #include <map>
-#include <thread>
 
 #include "driver/call.h"
 #include "driver/functions.h"
+#include "engine/util/forever.h"
 
 namespace bringup::driver {
 namespace {
@@ -81,10 +80,7 @@ struct Marks {
   std::mutex mutex;
   std::map<std::pair<int32_t, bringup_stream>, Mark> of;
 };
-Marks& marks() {
-  static auto* one = new Marks;
-  return *one;
-}
+Marks& marks() { return forever<Marks>(); }
 
 int32_t stream_query(int32_t device, bringup_stream stream) {
   const std::lock_guard lock(marks().mutex);
@@ -163,12 +159,9 @@ void complete(bringup_driver& driver) {
 
 bringup_driver stopped(const bringup_driver& driver) {
   bringup_driver table = driver;
-#define BRINGUP_REFUSE(name) refuse(table.name);
-#define BRINGUP_REFUSE_OF_GROUP(group, name) refuse(table.name);
-  BRINGUP_DRIVER_UNGROUPED(BRINGUP_REFUSE)
-  BRINGUP_DRIVER_GROUPED(BRINGUP_REFUSE_OF_GROUP)
+#define BRINGUP_REFUSE(name, ...) refuse(table.name);
+  BRINGUP_DRIVER_FUNCTIONS(BRINGUP_REFUSE)
 #undef BRINGUP_REFUSE
-#undef BRINGUP_REFUSE_OF_GROUP
   table.last_error = nullptr;
   ignore(table.mem_free);
   ignore(table.host_free);

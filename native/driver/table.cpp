@@ -21,7 +21,7 @@ void check_required(const bringup_driver& table) {
     throw Refused("its required function '" + std::string(name) +
                   "' is NULL (bringup/driver.h says which functions are required)");
   };
-#define BRINGUP_NEED(name) need(table.name != nullptr, #name);
+#define BRINGUP_NEED(name, ...) need(table.name != nullptr, #name);
   BRINGUP_DRIVER_REQUIRED(BRINGUP_NEED)
 #undef BRINGUP_NEED
 }
@@ -29,17 +29,15 @@ void check_required(const bringup_driver& table) {
 // Keeps of the announced groups those that lie within the driver's table and are complete there.
 void check_groups(bringup_driver& table, size_t given_bytes) {
   const uint64_t announced = table.capabilities;
+  uint64_t known = 0;
   uint64_t beyond = 0;  // groups that the driver's header did not have
-#define BRINGUP_WITHIN(group, name) \
+#define BRINGUP_WITHIN(name, parameters, group) \
+  known |= BRINGUP_HAS_##group;                 \
   if (given_bytes < BRINGUP_END(name)) beyond |= BRINGUP_HAS_##group;
   BRINGUP_DRIVER_GROUPED(BRINGUP_WITHIN)
 #undef BRINGUP_WITHIN
-  uint64_t known = 0;
-#define BRINGUP_KNOWN(group) known |= BRINGUP_HAS_##group;
-  BRINGUP_DRIVER_GROUPS(BRINGUP_KNOWN)
-#undef BRINGUP_KNOWN
   table.capabilities = announced & known & ~beyond;
-#define BRINGUP_GROUP(group, name)                                                             \
+#define BRINGUP_GROUP(name, parameters, group)                                                 \
   if ((table.capabilities & BRINGUP_HAS_##group) == 0) {                                       \
     table.name = nullptr;                                                                      \
   } else if (table.name == nullptr) {                                                          \
@@ -151,12 +149,9 @@ Description start(const bringup_driver& table, int32_t most_devices) {
 
 std::string function_names(const bringup_driver& table) {
   std::string names;
-#define BRINGUP_NAMED(function) \
+#define BRINGUP_NAMED(function, ...) \
   if (table.function != nullptr) names += (names.empty() ? "" : " ") + std::string(#function);
-#define BRINGUP_NAMED_OF_GROUP(group, function) BRINGUP_NAMED(function)
-  BRINGUP_DRIVER_UNGROUPED(BRINGUP_NAMED)
-  BRINGUP_DRIVER_GROUPED(BRINGUP_NAMED_OF_GROUP)
-#undef BRINGUP_NAMED_OF_GROUP
+  BRINGUP_DRIVER_FUNCTIONS(BRINGUP_NAMED)
 #undef BRINGUP_NAMED
   return names;
 }

@@ -11,6 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include "engine/util/forever.h"
+
 namespace bringup::driver {
 
 // Of one call; reused by later ones, never freed.
@@ -36,11 +38,7 @@ struct Watchdog {
   bool runs = false;
 };
 
-// Never destroyed: calls go on until the very end of the process.
-Watchdog& watchdog() {
-  static auto* one = new Watchdog;
-  return *one;
-}
+Watchdog& watchdog() { return forever<Watchdog>(); }
 
 int64_t now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now().time_since_epoch())

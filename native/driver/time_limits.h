@@ -21,8 +21,7 @@ class WatchedCall {
               const char* name = nullptr) {
     if (wait_limit().count() != 0) begin(function, device, stream, name);
   }
-  WatchedCall(const WatchedCall&) = delete;
-  WatchedCall& operator=(const WatchedCall&) = delete;
+  WatchedCall& operator=(WatchedCall&&) = delete;
   ~WatchedCall() {
     if (slot_ != nullptr) end();
   }

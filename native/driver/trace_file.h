@@ -26,8 +26,7 @@ class TraceFile {
   // Takes the file for this process; one that another living process writes stays its own, and
   // this one gets ".<number of the process>" behind its name. Throws std::runtime_error.
   explicit TraceFile(const TraceOptions& options);
-  TraceFile(const TraceFile&) = delete;
-  TraceFile& operator=(const TraceFile&) = delete;
+  TraceFile& operator=(TraceFile&&) = delete;
   ~TraceFile();
 
   const std::string& path() const noexcept { return path_; }

@@ -14,7 +14,6 @@
 #include "driver/functions.h"
 #include "driver/trace_copies.h"
 #include "driver/trace_line.h"
-#include "driver/trace_parameters.h"
 #include "engine/util/sha256.h"
 
 namespace bringup::driver {
@@ -392,12 +391,9 @@ void write_header(Trace& to, const std::string& library) {
   line.field("payload", to.file.keeps_payload());
   line.field("capabilities", to.real.capabilities);
   line.open("functions", '[');
-#define BRINGUP_LISTED(function) \
+#define BRINGUP_LISTED(function, ...) \
   if (to.real.function != nullptr) line.element(#function);
-#define BRINGUP_LISTED_OF_GROUP(group, function) BRINGUP_LISTED(function)
-  BRINGUP_DRIVER_UNGROUPED(BRINGUP_LISTED)
-  BRINGUP_DRIVER_GROUPED(BRINGUP_LISTED_OF_GROUP)
-#undef BRINGUP_LISTED_OF_GROUP
+  BRINGUP_DRIVER_FUNCTIONS(BRINGUP_LISTED)
 #undef BRINGUP_LISTED
   line.close(']');
   to.file.write(line.finish());
@@ -412,17 +408,14 @@ bringup_driver traced(const bringup_driver& real, const std::string& library,
   write_header(*made, library);
   keep(std::move(made));
   bringup_driver table = real;
-#define BRINGUP_TRACED(function)                        \
+#define BRINGUP_TRACED(function, names, ...)            \
   if (real.function != nullptr) {                       \
     using Function = Traced<&bringup_driver::function>; \
     Function::name = #function;                         \
-    Function::parameters = parameters::function;        \
+    Function::parameters = names;                       \
     table.function = &Function::call;                   \
   }
-#define BRINGUP_TRACED_OF_GROUP(group, function) BRINGUP_TRACED(function)
-  BRINGUP_DRIVER_UNGROUPED(BRINGUP_TRACED)
-  BRINGUP_DRIVER_GROUPED(BRINGUP_TRACED_OF_GROUP)
-#undef BRINGUP_TRACED_OF_GROUP
+  BRINGUP_DRIVER_FUNCTIONS(BRINGUP_TRACED)
 #undef BRINGUP_TRACED
   if (real.last_error != nullptr) table.last_error = &last_error;
   if (options.payload) table.host_view = nullptr;

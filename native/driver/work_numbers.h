@@ -24,8 +24,11 @@ struct WorkNumber {
 };
 
 // What this thread gave a device that records its work, last; none since forget_last_work().
-std::optional<WorkNumber> last_work() noexcept;
-void forget_last_work() noexcept;
+inline thread_local WorkNumber t_last_work{-1, nullptr, 0};
+inline std::optional<WorkNumber> last_work() noexcept {
+  return t_last_work.device < 0 ? std::nullopt : std::optional(t_last_work);
+}
+inline void forget_last_work() noexcept { t_last_work.device = -1; }
 
 class WorkNumbers {
  public:
@@ -38,7 +41,7 @@ class WorkNumbers {
     Counter& counter = counter_of(device, stream);
     const std::lock_guard in_order(counter.mutex);
     const int32_t status = give();
-    if (status == BRINGUP_OK) remember({device, stream, counter.next++});
+    if (status == BRINGUP_OK) t_last_work = {device, stream, counter.next++};
     return status;
   }
 
@@ -47,7 +50,10 @@ class WorkNumbers {
   int32_t start(int32_t device, Call call) {
     const std::unique_lock alone(recordings_);
     const int32_t status = call();
-    if (status == BRINGUP_OK) begin(device);
+    if (status != BRINGUP_OK) return status;
+    recording_.insert(device);
+    const std::lock_guard lock(mutex_);
+    std::erase_if(counters_, [&](const auto& entry) { return entry.first.first == device; });
     return status;
   }
   template <class Call>
@@ -63,9 +69,12 @@ class WorkNumbers {
     uint64_t next = 0;
   };
 
-  Counter& counter_of(int32_t device, bringup_stream stream);
-  void begin(int32_t device);
-  static void remember(const WorkNumber& number) noexcept;
+  Counter& counter_of(int32_t device, bringup_stream stream) {
+    const std::lock_guard lock(mutex_);
+    std::unique_ptr<Counter>& counter = counters_[{device, stream}];
+    if (counter == nullptr) counter = std::make_unique<Counter>();
+    return *counter;
+  }
 
   std::shared_mutex recordings_;  // exclusive: one begins or ends
   std::set<int32_t> recording_;

@@ -30,8 +30,7 @@ struct Rank {
   ~Rank() {
     if (comm != nullptr) context.give_back<&D::comm_destroy>(comm);
   }
-  Rank(const Rank&) = delete;
-  Rank& operator=(const Rank&) = delete;
+  Rank& operator=(Rank&&) = delete;
 
   int32_t peer() const { return 1 - rank; }
   // False: the driver has it not, which all ranks see alike.

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdlib>
-#include <thread>
 
 #include "driver_check/launches.h"
 #include "driver_check/suite.h"

@@ -6,7 +6,6 @@
 
 #include <csignal>
 #include <cstdlib>
-#include <cstring>
 
 #include "driver/checked.h"
 #include "driver/table.h"
@@ -44,8 +43,7 @@ class Opener {
     if (write(input_, &handle, sizeof handle) != sizeof handle) end(SIGKILL);
   }
   ~Opener() { end(SIGKILL); }
-  Opener(const Opener&) = delete;
-  Opener& operator=(const Opener&) = delete;
+  Opener& operator=(Opener&&) = delete;
 
   Bytes read(size_t bytes) {
     Bytes found(bytes);

@@ -3,8 +3,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
-
 #include "driver_check/suite.h"
 
 namespace bringup::driver_check {

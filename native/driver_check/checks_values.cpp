@@ -1,5 +1,4 @@
 // Device code with plain values: blocks and threads, values of each kind, limits, graphs.
-#include <algorithm>
 
 #include "driver_check/launches.h"
 #include "driver_check/suite.h"

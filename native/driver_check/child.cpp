@@ -4,10 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <fstream>
 #include <set>
-#include <sstream>
 
 #include "driver/checked.h"
 #include "driver/table.h"

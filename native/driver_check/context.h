@@ -41,8 +41,7 @@ class Gate {
  public:
   Gate(Context& context, int32_t device, bringup_stream stream);
   ~Gate() { open(); }
-  Gate(const Gate&) = delete;
-  Gate& operator=(const Gate&) = delete;
+  Gate& operator=(Gate&&) = delete;
   // Skips the check where the driver runs host functions before host_func returns.
   void require_holding() const;
   void open();
@@ -164,8 +163,7 @@ class Context {
 class Held {
  public:
   explicit Held(Context& context) : context_(context) {}
-  Held(const Held&) = delete;
-  Held& operator=(const Held&) = delete;
+  Held& operator=(Held&&) = delete;
 
  protected:
   Context& context_;

@@ -31,8 +31,7 @@ struct Mapping {
     if (at == MAP_FAILED) throw std::runtime_error("no shared memory for a child");
     memory = static_cast<SharedMemory*>(at);
   }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
+  Mapping& operator=(Mapping&&) = delete;
   ~Mapping() {
     munmap(memory, bytes);
     close(file);
@@ -119,20 +118,12 @@ std::string seconds_text(double seconds) {
 }
 
 std::string signal_name(int signal) {
-  switch (signal) {
-    case SIGSEGV:
-      return "SIGSEGV";
-    case SIGBUS:
-      return "SIGBUS";
-    case SIGABRT:
-      return "SIGABRT";
-    case SIGFPE:
-      return "SIGFPE";
-    case SIGILL:
-      return "SIGILL";
-    default:
-      return "signal " + std::to_string(signal);
-  }
+  if (signal == SIGSEGV) return "SIGSEGV";
+  if (signal == SIGBUS) return "SIGBUS";
+  if (signal == SIGABRT) return "SIGABRT";
+  if (signal == SIGFPE) return "SIGFPE";
+  if (signal == SIGILL) return "SIGILL";
+  return "signal " + std::to_string(signal);
 }
 
 // Where the process was when it ended.

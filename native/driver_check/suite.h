@@ -22,25 +22,14 @@ const std::vector<Check>& suite();
 // The checks that are made before an unknown driver is loaded.
 std::vector<std::string> probe();
 
-// Of suite(), one group each.
-std::vector<Check> table_checks();
-std::vector<Check> memory_checks();
-std::vector<Check> copy_checks();
-std::vector<Check> stream_checks();
-std::vector<Check> event_checks();
-std::vector<Check> ordering_checks();
-std::vector<Check> thread_checks();
-std::vector<Check> host_checks();
-std::vector<Check> module_checks();
-std::vector<Check> values_checks();
-std::vector<Check> graph_checks();
-std::vector<Check> error_checks();
-std::vector<Check> extension_checks();
-std::vector<Check> profiler_checks();
-std::vector<Check> native_checks();
-std::vector<Check> capture_checks();
-std::vector<Check> ipc_checks();
-std::vector<Check> collective_checks();
-std::vector<Check> process_checks();
+// Of suite(), in its order, a group each.
+// clang-format off
+#define BRINGUP_CHECK_GROUPS(V) \
+  V(table) V(memory) V(copy) V(stream) V(event) V(ordering) V(thread) V(host) V(module) V(values) \
+  V(graph) V(error) V(extension) V(profiler) V(native) V(capture) V(ipc) V(collective) V(process)
+#define BRINGUP_CHECK_GROUP(group) std::vector<Check> group##_checks();
+BRINGUP_CHECK_GROUPS(BRINGUP_CHECK_GROUP)
+#undef BRINGUP_CHECK_GROUP
+// clang-format on
 
 }  // namespace bringup::driver_check

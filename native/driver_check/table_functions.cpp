@@ -5,20 +5,14 @@
 #include <iterator>
 
 #include "driver/functions.h"
-#include "driver/trace_parameters.h"
 
 namespace bringup::driver_check {
 namespace {
 
-#define BRINGUP_FIELD(name, capability) \
-  Field{#name, offsetof(bringup_driver, name), driver::parameters::name.data(), capability},
-#define BRINGUP_FIELD_UNGROUPED(name) BRINGUP_FIELD(name, 0)
-#define BRINGUP_FIELD_GROUPED(group, name) BRINGUP_FIELD(name, BRINGUP_HAS_##group)
-constexpr Field kFields[] = {
-    BRINGUP_DRIVER_UNGROUPED(BRINGUP_FIELD_UNGROUPED) BRINGUP_DRIVER_GROUPED(BRINGUP_FIELD_GROUPED)
-        Field{"last_error", offsetof(bringup_driver, last_error), "", 0}};
-#undef BRINGUP_FIELD_GROUPED
-#undef BRINGUP_FIELD_UNGROUPED
+#define BRINGUP_FIELD(name, parameters, ...) \
+  Field{#name, offsetof(bringup_driver, name), parameters __VA_OPT__(, BRINGUP_HAS_##__VA_ARGS__)},
+constexpr Field kFields[] = {BRINGUP_DRIVER_FUNCTIONS(BRINGUP_FIELD)
+                                 Field{"last_error", offsetof(bringup_driver, last_error), ""}};
 #undef BRINGUP_FIELD
 
 }  // namespace
@@ -48,9 +42,9 @@ bool announced(const bringup_driver& table, const Field& field) {
 }
 
 const char* capability_name(uint64_t bit) {
-#define BRINGUP_NAME(group) \
+#define BRINGUP_NAME(name, parameters, group) \
   if (bit == BRINGUP_HAS_##group) return "BRINGUP_HAS_" #group;
-  BRINGUP_DRIVER_GROUPS(BRINGUP_NAME)
+  BRINGUP_DRIVER_GROUPED(BRINGUP_NAME)
 #undef BRINGUP_NAME
   return "an unknown bit";
 }

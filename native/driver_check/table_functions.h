@@ -10,9 +10,9 @@ namespace bringup::driver_check {
 
 struct Field {
   const char* name;
-  size_t offset;           // in bringup_driver
-  const char* parameters;  // separated by spaces
-  uint64_t capability;     // the bit that announces it; 0: it is announced by being there
+  size_t offset;            // in bringup_driver
+  const char* parameters;   // separated by spaces
+  uint64_t capability = 0;  // the bit that announces it; 0: it is announced by being there
 };
 
 const Field* find_field(size_t offset);

@@ -38,9 +38,9 @@ void fill_in(Struct* target, Struct filled) {
 
 // --- LIFECYCLE
 
-void init() { Simulator::instance(); }
+void init() { simulator(); }
 
-void shutdown() { Simulator::instance().shut_down(); }
+void shutdown() { simulator().shut_down(); }
 
 // --- ERROR_DETAIL
 
@@ -61,13 +61,13 @@ int32_t error_detail(bringup_error_detail* detail) {
 int32_t stream_wait_for(int32_t device, bringup_stream stream, int64_t nanoseconds) {
   may_wait();
   const bool over =
-      Simulator::instance().stream(device, stream)->synchronize_until(deadline_after(nanoseconds));
+      simulator().stream(device, stream)->synchronize_until(deadline_after(nanoseconds));
   return over ? BRINGUP_OK : BRINGUP_TIMEOUT;
 }
 
 int32_t event_wait_for(bringup_event event, int64_t nanoseconds) {
   may_wait();
-  Simulator::instance();
+  simulator();
   const auto record = event_of(event)->last();
   if (record == nullptr) return BRINGUP_OK;
   if (!record->wait_until(deadline_after(nanoseconds))) return BRINGUP_TIMEOUT;
@@ -79,20 +79,20 @@ int32_t event_wait_for(bringup_event event, int64_t nanoseconds) {
 
 void device_reset(int32_t device) {
   may_wait();
-  Simulator::instance().reset(device);
+  simulator().reset(device);
 }
 
 // --- HOST_MEMORY, POINTERS
 
 void host_register(void* address, size_t bytes) {
-  Simulator::instance();
+  simulator();
   require(address != nullptr && bytes > 0, "a range of 0 bytes was registered");
   require(host_ranges().add(address, bytes, true),
           "a range was registered that overlaps pinned or registered memory");
 }
 
 void host_unregister(void* address) {
-  Simulator::instance();
+  simulator();
   require(host_ranges().remove(address, true),
           "an address was unregistered where no registered range begins");
 }
@@ -100,9 +100,8 @@ void host_unregister(void* address) {
 void pointer_info(const void* address, bringup_pointer_info* info) {
   bringup_pointer_info found{};
   found.device = -1;
-  Simulator& simulator = Simulator::instance();
   for (int32_t device = 0; device < kDeviceCount; ++device) {
-    const auto allocation = simulator.memory(device).allocation_of(address);
+    const auto allocation = simulator().memory(device).allocation_of(address);
     if (!allocation) continue;
     found.kind = BRINGUP_POINTER_DEVICE;
     found.device = device;
@@ -121,19 +120,19 @@ void pointer_info(const void* address, bringup_pointer_info* info) {
 
 void launch_values(int32_t device, bringup_stream stream,
                    const bringup_launch_values_args* launch) {
-  const std::shared_ptr<Stream> queue = Simulator::instance().stream(device, stream);
+  const std::shared_ptr<Stream> queue = simulator().stream(device, stream);
   queue->enqueue(
-      std::make_unique<const ValuesLaunch>(*launch, Simulator::instance().memory(queue->device())));
+      std::make_unique<const ValuesLaunch>(*launch, simulator().memory(queue->device())));
 }
 
 void graph_add_values(bringup_graph graph, const bringup_launch_values_args* launch) {
-  const DeviceMemory& memory = Simulator::instance().memory(graph_of(graph)->device());
+  const DeviceMemory& memory = simulator().memory(graph_of(graph)->device());
   graph_of(graph)->add(ValuesLaunch(*launch, memory));
 }
 
 void graph_update_values(bringup_graph graph, int32_t kernel,
                          const bringup_launch_values_args* launch) {
-  const DeviceMemory& memory = Simulator::instance().memory(graph_of(graph)->device());
+  const DeviceMemory& memory = simulator().memory(graph_of(graph)->device());
   graph_of(graph)->update(kernel, ValuesLaunch(*launch, memory));
 }
 
@@ -141,17 +140,16 @@ void graph_update_values(bringup_graph graph, int32_t kernel,
 // tested by their being what they stand for.
 
 void native_handle(int32_t device, bringup_stream stream, int32_t kind, void** handle) {
-  Simulator& simulator = Simulator::instance();
-  const DeviceMemory& memory = simulator.memory(device);
+  const DeviceMemory& memory = simulator().memory(device);
   switch (kind) {
     case BRINGUP_NATIVE_CONTEXT:
-      *handle = &simulator;
+      *handle = &simulator();
       return;
     case BRINGUP_NATIVE_DEVICE:
       *handle = reinterpret_cast<void*>(static_cast<intptr_t>(device));
       return;
     case BRINGUP_NATIVE_QUEUE:
-      *handle = simulator.stream(device, stream).get();
+      *handle = simulator().stream(device, stream).get();
       return;
     case BRINGUP_NATIVE_MEMORY:
       if (const auto allocation = memory.allocation_of(*handle)) {
@@ -160,8 +158,7 @@ void native_handle(int32_t device, bringup_stream stream, int32_t kind, void** h
       }
       throw SimError(BRINGUP_UNSUPPORTED, "the address lies in no allocation of that device");
     default:
-      throw SimError(BRINGUP_UNSUPPORTED,
-                     "the simulated NPU has no object of kind " + std::to_string(kind));
+      refuse(BRINGUP_UNSUPPORTED, "the simulated NPU has no object of kind ", kind);
   }
 }
 
@@ -169,37 +166,35 @@ void native_handle(int32_t device, bringup_stream stream, int32_t kind, void** h
 
 void stream_capture_begin(int32_t device, bringup_stream stream) {
   require(stream != nullptr, "the default stream cannot be captured");
-  Simulator::instance().stream(device, stream)->begin_capture();
+  simulator().stream(device, stream)->begin_capture();
 }
 
 void stream_capture_end(int32_t device, bringup_stream stream, bringup_graph graph) {
-  const std::shared_ptr<Stream> queue = Simulator::instance().stream(device, stream);
+  const std::shared_ptr<Stream> queue = simulator().stream(device, stream);
   auto captured = queue->end_capture();
   require(graph_of(graph)->device() == device, "a graph of another device than the stream's");
   graph_of(graph)->add(std::move(captured));
 }
 
 void stream_capture_abort(int32_t device, bringup_stream stream) {
-  Simulator::instance().stream(device, stream)->abort_capture();
+  simulator().stream(device, stream)->abort_capture();
 }
 
 void stream_capture_query(int32_t device, bringup_stream stream, int32_t* state) {
-  *state = Simulator::instance().stream(device, stream)->capture_state();
+  *state = simulator().stream(device, stream)->capture_state();
 }
 
 // --- IPC
 
 void ipc_export(int32_t device, void* address, bringup_ipc_handle* handle) {
-  *handle = Simulator::instance().memory(device).describe(address);
+  *handle = simulator().memory(device).describe(address);
 }
 
 void ipc_open(int32_t device, const bringup_ipc_handle* handle, void** address) {
-  *address = Simulator::instance().memory(device).open(*handle);
+  *address = simulator().memory(device).open(*handle);
 }
 
-void ipc_close(int32_t device, void* address) {
-  Simulator::instance().memory(device).close(address);
-}
+void ipc_close(int32_t device, void* address) { simulator().memory(device).close(address); }
 
 // --- CONDITIONAL
 

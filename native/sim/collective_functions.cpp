@@ -1,5 +1,3 @@
-#include "sim/collective_functions.h"
-
 #include <algorithm>
 #include <bit>
 #include <functional>
@@ -8,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "sim/capability_functions.h"
 #include "sim/handles.h"
 #include "sim/simulator.h"
 
@@ -36,33 +35,20 @@ struct Most {
 
 template <class T>
 Combine combine_bits(int32_t reduction) {
-  switch (reduction) {
-    case BRINGUP_REDUCE_BAND:
-      return combine<T, std::bit_and<>>;
-    case BRINGUP_REDUCE_BOR:
-      return combine<T, std::bit_or<>>;
-    case BRINGUP_REDUCE_BXOR:
-      return combine<T, std::bit_xor<>>;
-    default:
-      return nullptr;
-  }
+  if (reduction == BRINGUP_REDUCE_BAND) return combine<T, std::bit_and<>>;
+  if (reduction == BRINGUP_REDUCE_BOR) return combine<T, std::bit_or<>>;
+  if (reduction == BRINGUP_REDUCE_BXOR) return combine<T, std::bit_xor<>>;
+  return nullptr;
 }
 
 // Sums of signed integers wrap as those of unsigned ones.
 template <class T, class Sum = T>
 Combine combine_numbers(int32_t reduction) {
-  switch (reduction) {
-    case BRINGUP_REDUCE_SUM:
-      return combine<Sum, std::plus<>>;
-    case BRINGUP_REDUCE_PRODUCT:
-      return combine<Sum, std::multiplies<>>;
-    case BRINGUP_REDUCE_MIN:
-      return combine<T, Least>;
-    case BRINGUP_REDUCE_MAX:
-      return combine<T, Most>;
-    default:
-      return nullptr;
-  }
+  if (reduction == BRINGUP_REDUCE_SUM) return combine<Sum, std::plus<>>;
+  if (reduction == BRINGUP_REDUCE_PRODUCT) return combine<Sum, std::multiplies<>>;
+  if (reduction == BRINGUP_REDUCE_MIN) return combine<T, Least>;
+  if (reduction == BRINGUP_REDUCE_MAX) return combine<T, Most>;
+  return nullptr;
 }
 
 template <class T, class Sum = T>
@@ -73,32 +59,20 @@ std::pair<Combine, size_t> of_integers(int32_t reduction) {
 
 // How numbers of a dtype are combined, and how large they are; null where they are not.
 std::pair<Combine, size_t> combination(uint64_t dtype, int32_t reduction) {
-  switch (dtype) {
-    case BRINGUP_DTYPE_UINT8:
-      return of_integers<uint8_t>(reduction);
-    case BRINGUP_DTYPE_INT8:
-      return of_integers<int8_t>(reduction);
-    case BRINGUP_DTYPE_INT16:
-      return of_integers<int16_t>(reduction);
-    case BRINGUP_DTYPE_INT32:
-      return of_integers<int32_t, uint32_t>(reduction);
-    case BRINGUP_DTYPE_INT64:
-      return of_integers<int64_t, uint64_t>(reduction);
-    case BRINGUP_DTYPE_UINT32:
-      return of_integers<uint32_t>(reduction);
-    case BRINGUP_DTYPE_UINT64:
-      return of_integers<uint64_t>(reduction);
-    case BRINGUP_DTYPE_FLOAT32:
-      return {combine_numbers<float>(reduction), sizeof(float)};
-    case BRINGUP_DTYPE_FLOAT64:
-      return {combine_numbers<double>(reduction), sizeof(double)};
-    default:
-      return {nullptr, 0};
-  }
+  if (dtype == BRINGUP_DTYPE_UINT8) return of_integers<uint8_t>(reduction);
+  if (dtype == BRINGUP_DTYPE_INT8) return of_integers<int8_t>(reduction);
+  if (dtype == BRINGUP_DTYPE_INT16) return of_integers<int16_t>(reduction);
+  if (dtype == BRINGUP_DTYPE_INT32) return of_integers<int32_t, uint32_t>(reduction);
+  if (dtype == BRINGUP_DTYPE_INT64) return of_integers<int64_t, uint64_t>(reduction);
+  if (dtype == BRINGUP_DTYPE_UINT32) return of_integers<uint32_t>(reduction);
+  if (dtype == BRINGUP_DTYPE_UINT64) return of_integers<uint64_t>(reduction);
+  if (dtype == BRINGUP_DTYPE_FLOAT32) return {combine_numbers<float>(reduction), sizeof(float)};
+  if (dtype == BRINGUP_DTYPE_FLOAT64) return {combine_numbers<double>(reduction), sizeof(double)};
+  return {nullptr, 0};
 }
 
 std::byte* range(const void* address, size_t bytes, const char* role) {
-  return bytes == 0 ? nullptr : Simulator::instance().range(address, bytes, role);
+  return bytes == 0 ? nullptr : simulator().range(address, bytes, role);
 }
 std::byte* source(const void* address, size_t bytes) {
   return range(address, bytes, "the source of a collective");
@@ -110,7 +84,7 @@ std::byte* target(void* address, size_t bytes) {
 template <class Work>
 void give(bringup_comm handle, bringup_stream stream, Work work) {
   const auto& comm = comm_of(handle);
-  Simulator::instance()
+  simulator()
       .stream(comm->device(), stream)
       ->enqueue(CommTask{comm, std::make_shared<const CommTask::Operation>(std::move(work))});
 }
@@ -140,14 +114,14 @@ void reduce(const char* name, bringup_comm handle, const void* src, void* dst, s
 }  // namespace
 
 void comm_id(bringup_comm_id* id) {
-  Simulator::instance();
+  simulator();
   Communicator::make_id(*id);
 }
 
 void comm_create(int32_t device, const bringup_comm_id* id, int32_t rank, int32_t size,
                  int64_t nanoseconds, bringup_comm* comm) {
   may_wait();
-  Simulator::instance().memory(device);
+  simulator().memory(device);
   auto holder = std::make_unique<std::shared_ptr<Communicator>>(
       std::make_shared<Communicator>(device, *id, rank, size, nanoseconds));
   *comm = reinterpret_cast<bringup_comm>(holder.release());

@@ -16,6 +16,7 @@
 #include <set>
 #include <thread>
 
+#include "engine/util/forever.h"
 #include "sim/handles.h"
 #include "sim/status.h"
 
@@ -46,12 +47,8 @@ struct Registry {
   std::map<uint64_t, int> files;  // of ids that this process made and that not all have joined
   std::set<Communicator*> live;
 };
-Registry& registry() {
-  static auto* all = new Registry;  // workers may ask until the very end of the process
-  return *all;
-}
+Registry& registry() { return forever<Registry>(); }
 
-[[noreturn]] void refuse(const std::string& why) { throw SimError(BRINGUP_ERROR, why); }
 std::string rank_text(int32_t rank) { return "rank " + std::to_string(rank); }
 
 // An operation that cannot go on.
@@ -115,13 +112,13 @@ void Communicator::make_id(bringup_comm_id& id) {
   const size_t bytes = Shared::kHeader + kMostRanks * kMostRanks * sizeof(Ring);  // sparse
   if (file < 0 || ftruncate(file, static_cast<off_t>(bytes)) != 0) {
     if (file >= 0) close(file);
-    refuse("no memory file for a communicator");
+    refuse(BRINGUP_ERROR, "no memory file for a communicator");
   }
   std::random_device random;
   const Ticket place{uint64_t{random()} << 32 | random(), getpid(), file};
   if (pwrite(file, &place.secret, sizeof place.secret, 0) != sizeof place.secret) {
     close(file);
-    refuse("no memory for a communicator");
+    refuse(BRINGUP_ERROR, "no memory for a communicator");
   }
   id = {};
   std::memcpy(id.bytes, &place, sizeof place);
@@ -139,8 +136,8 @@ Communicator::Communicator(int32_t device, const bringup_comm_id& id, int32_t ra
   static_assert(sizeof(Shared) <= Shared::kHeader);
   require(size >= 1 && rank >= 0 && rank < size, "a rank that the communicator does not have");
   if (size > kMostRanks) {
-    throw SimError(BRINGUP_UNSUPPORTED, "the simulated NPU has no communicator of more than " +
-                                            std::to_string(kMostRanks) + " ranks");
+    refuse(BRINGUP_UNSUPPORTED, "the simulated NPU has no communicator of more than ", kMostRanks,
+           " ranks");
   }
   Ticket place{};
   std::memcpy(&place, id.bytes, sizeof place);
@@ -152,7 +149,8 @@ Communicator::Communicator(int32_t device, const bringup_comm_id& id, int32_t ra
                         secret == place.secret;
   if (is_there) map(file);
   if (file >= 0) close(file);
-  if (shared_ == nullptr) refuse("the id of the communicator is none, or its maker has ended");
+  if (shared_ == nullptr)
+    refuse(BRINGUP_ERROR, "the id of the communicator is none, or its maker has ended");
   try {
     join();
     watch_peers();
@@ -177,7 +175,7 @@ void Communicator::map(int file) {
   const size_t bytes =
       Shared::kHeader + static_cast<size_t>(size_) * static_cast<size_t>(size_) * sizeof(Ring);
   void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  if (address == MAP_FAILED) refuse("no address space for a communicator");
+  if (address == MAP_FAILED) refuse(BRINGUP_ERROR, "no address space for a communicator");
   shared_ = static_cast<Shared*>(address);
   mapped_ = bytes;
 }
@@ -186,12 +184,11 @@ void Communicator::join() {
   const Deadline deadline(limit_);
   int32_t size = 0;
   if (!shared_->size.compare_exchange_strong(size, size_) && size != size_) {
-    refuse("a communicator of " + std::to_string(size) + " ranks was joined as one of " +
-           std::to_string(size_));
+    refuse(BRINGUP_ERROR, "a communicator of ", size, " ranks was joined as one of ", size_);
   }
   int32_t none = 0;
   if (!shared_->members[rank_].process.compare_exchange_strong(none, getpid())) {
-    refuse(rank_text(rank_) + " is in the communicator already");
+    refuse(BRINGUP_ERROR, rank_text(rank_), " is in the communicator already");
   }
   is_member_ = true;
   shared_->joined.fetch_add(1);
@@ -201,11 +198,12 @@ void Communicator::join() {
     if (shared_->joined.load() == size_) return;
     for (int32_t peer = 0; peer < size_; ++peer) {
       if (shared_->members[peer].left.load() != 0) {
-        refuse(rank_text(peer) + " left the communicator before all ranks had joined it");
+        refuse(BRINGUP_ERROR, rank_text(peer),
+               " left the communicator before all ranks had joined it");
       }
     }
     if (deadline.over()) {
-      refuse(std::to_string(shared_->joined.load()) + " of " + std::to_string(size_) +
+      refuse(BRINGUP_ERROR, shared_->joined.load(), " of ", size_,
              " ranks joined the communicator in time");
     }
     sleep_until_bell(seen);

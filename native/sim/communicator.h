@@ -54,8 +54,7 @@ class Communicator {
   Communicator(int32_t device, const bringup_comm_id& id, int32_t rank, int32_t size,
                int64_t nanoseconds);
   ~Communicator();
-  Communicator(const Communicator&) = delete;
-  Communicator& operator=(const Communicator&) = delete;
+  Communicator& operator=(Communicator&&) = delete;
 
   int32_t device() const noexcept { return device_; }
   int32_t rank() const noexcept { return rank_; }

@@ -20,8 +20,7 @@ constexpr size_t kPage = 4096;
 size_t round_up(size_t bytes, size_t step) { return (bytes + step - 1) / step * step; }
 
 [[noreturn]] void fail(const char* what) {
-  throw SimError(BRINGUP_ERROR,
-                 std::string("the simulated NPU cannot ") + what + ": " + std::strerror(errno));
+  refuse(BRINGUP_ERROR, "the simulated NPU cannot ", what, ": ", std::strerror(errno));
 }
 
 std::byte* map(int file, size_t bytes, int protection) {
@@ -165,8 +164,8 @@ void* DeviceMemory::open(const bringup_ipc_handle& given) {
   void* range = allocate(mapped + kPage);
   if (range == nullptr) {
     ::close(file);
-    throw SimError(BRINGUP_OUT_OF_MEMORY, "no range of " + std::to_string(mapped + kPage) +
-                                              " bytes is free to map another process's memory");
+    refuse(BRINGUP_OUT_OF_MEMORY, "no range of ", mapped + kPage,
+           " bytes is free to map another process's memory");
   }
   const size_t begin = offset_of(range);
   const size_t first = round_up(begin, kPage);

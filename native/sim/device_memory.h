@@ -22,8 +22,7 @@ class DeviceMemory {
 
   DeviceMemory(size_t capacity, bool isolated);
   ~DeviceMemory();
-  DeviceMemory(const DeviceMemory&) = delete;
-  DeviceMemory& operator=(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(DeviceMemory&&) = delete;
 
   // Null when no free range is long enough.
   void* allocate(size_t bytes);

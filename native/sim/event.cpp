@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "engine/util/forever.h"
 #include "sim/stream.h"
 
 namespace bringup::sim {
@@ -18,10 +19,7 @@ struct WaitingRoom {
   std::atomic<int> waiters{0};
   bool abandoned = false;
 };
-WaitingRoom& waiting_room() {
-  static auto* room = new WaitingRoom;
-  return *room;
-}
+WaitingRoom& waiting_room() { return forever<WaitingRoom>(); }
 
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(

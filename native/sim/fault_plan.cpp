@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <set>
 #include <utility>
 
@@ -202,7 +201,7 @@ FaultPlan FaultPlan::parse(std::string_view text, bool from_start) {
       read_setting(plan, setting, given, from_start);
       if (setting.starts_with("fail_count=")) fail_count = plan.fail_count;
     } catch (const SimError& error) {
-      throw SimError(BRINGUP_INVALID, in_quotes(setting) + ": " + error.what());
+      refuse(BRINGUP_INVALID, in_quotes(setting), ": ", error.what());
     }
     text = comma == text.npos ? Value() : text.substr(comma + 1);
   }

@@ -5,6 +5,7 @@
 #include <ranges>
 #include <thread>
 
+#include "engine/util/forever.h"
 #include "sim/status.h"
 
 namespace bringup::sim {
@@ -59,8 +60,7 @@ void FaultSet::check_lost(const DriverCall& call) {
   if (plan_.lost_after != FaultPlan::kNone && calls_ > plan_.lost_after) losing_ = true;
   if (is_release(call.function) || !is_lost(call.device)) return;
   ++counts_[call.function].injected;
-  throw SimError(BRINGUP_DEVICE_LOST,
-                 device_text(call.device) + " is lost (injected) until it is reset");
+  refuse(BRINGUP_DEVICE_LOST, device_text(call.device), " is lost (injected) until it is reset");
 }
 
 bool FaultSet::is_lost(int32_t device) const {
@@ -78,9 +78,8 @@ void FaultSet::check_memory(const DriverCall& call) {
     return;
   }
   ++counts_[call.function].injected;
-  throw SimError(BRINGUP_OUT_OF_MEMORY, device_text(call.device) + " has no range of " +
-                                            std::to_string(call.bytes) +
-                                            " bytes free (injected: out of memory)");
+  refuse(BRINGUP_OUT_OF_MEMORY, device_text(call.device), " has no range of ", call.bytes,
+         " bytes free (injected: out of memory)");
 }
 
 bool FaultSet::fails(const DriverCall& call) {
@@ -122,10 +121,7 @@ std::map<Function, FaultCount> FaultSet::counts() const {
 std::atomic<bool> Faults::active_{false};
 std::atomic<bool> Faults::late_{false};
 
-Faults& Faults::instance() {
-  static auto* faults = new Faults;
-  return *faults;
-}
+Faults& Faults::instance() { return forever<Faults>(); }
 
 uint64_t Faults::add(FaultPlan plan) {
   const std::lock_guard lock(mutex_);

@@ -43,8 +43,7 @@ class FaultSet {
  public:
   explicit FaultSet(FaultPlan plan) : plan_(std::move(plan)) {}
   ~FaultSet();
-  FaultSet(const FaultSet&) = delete;
-  FaultSet& operator=(const FaultSet&) = delete;
+  FaultSet& operator=(FaultSet&&) = delete;
 
   const FaultPlan& plan() const noexcept { return plan_; }
   bool concerns(int32_t device) const { return plan_.device < 0 || device == plan_.device; }

@@ -9,11 +9,11 @@
 
 using bringup::sim::FaultPlan;
 using bringup::sim::Faults;
-using bringup::sim::Simulator;
+using bringup::sim::simulator;
 
 uint64_t bringup_sim_add_faults(const char* settings, char* problem, size_t problem_size) {
   try {
-    Simulator::instance();  // those of the environment come first
+    simulator();  // those of the environment come first
     return Faults::instance().add(FaultPlan::parse(settings, false));
   } catch (const std::exception& error) {
     std::snprintf(problem, problem_size, "%s", error.what());
@@ -24,7 +24,7 @@ uint64_t bringup_sim_add_faults(const char* settings, char* problem, size_t prob
 void bringup_sim_remove_faults(uint64_t number) {
   Faults::instance().remove(number);
   try {
-    Simulator::instance().wake_streams();
+    simulator().wake_streams();
   } catch (const std::exception&) {  // the process ends, or is a forked child: nothing waits
   }
 }

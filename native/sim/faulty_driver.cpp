@@ -94,7 +94,7 @@ std::string failed_in_stream(const std::string& what, const Stream& stream) {
 
 void enqueue_failure(bringup_record_kind kind, const std::string& what, int32_t device,
                      bringup_stream stream, const char* operator_name = "") {
-  const auto queue = Simulator::instance().stream(device, stream);
+  const auto queue = simulator().stream(device, stream);
   ErrorDetail detail{0, queue->device(), stream, operator_name, "injected failure"};
   queue->enqueue(FailTask{{failed_in_stream(what, *queue), std::move(detail)}, kind});
 }
@@ -143,7 +143,7 @@ template <class... Rest>
 void fail_later(bringup_comm comm, Rest... rest) {
   const bringup_stream stream = std::get<sizeof...(rest) - 1>(std::tuple(rest...));
   const auto& shared = comm_of(comm);
-  Simulator::instance()
+  simulator()
       .stream(shared->device(), stream)
       ->enqueue(CommTask{shared, std::make_shared<const CommTask::Operation>("injected failure")});
 }
@@ -188,8 +188,7 @@ struct Wrapper<kFunction, kMember, int32_t (*)(Arguments...)> {
     if constexpr (kFunction == Function::mem_info) limit_memory(status, arguments...);
     if constexpr (is_wait()) {
       if (call.device >= 0 && Faults::instance().lost(call.device)) {
-        throw SimError(BRINGUP_DEVICE_LOST, "device " + std::to_string(call.device) +
-                                                " was lost (injected) during the wait");
+        refuse(BRINGUP_DEVICE_LOST, "device ", call.device, " was lost (injected) during the wait");
       }
     }
     return status;
@@ -207,13 +206,11 @@ struct Wrapper<kFunction, kMember, int32_t (*)(Arguments...)> {
     if (kFunction != Function::mem_alloc) return;
     const uint64_t limit = Faults::instance().memory_limit(call.device);
     if (limit == FaultPlan::kNone) return;
-    const DeviceMemory& memory = Simulator::instance().memory(call.device);
+    const DeviceMemory& memory = simulator().memory(call.device);
     const size_t used = memory.capacity() - memory.free_bytes();
     if (used + call.bytes <= limit) return;
-    throw SimError(BRINGUP_OUT_OF_MEMORY, "device " + std::to_string(call.device) +
-                                              " has no range of " + std::to_string(call.bytes) +
-                                              " bytes free (" + std::to_string(used) + " of " +
-                                              std::to_string(limit) + " bytes are in use)");
+    refuse(BRINGUP_OUT_OF_MEMORY, "device ", call.device, " has no range of ", call.bytes,
+           " bytes free (", used, " of ", limit, " bytes are in use)");
   }
 
   static void limit_memory(int32_t status, int32_t device, size_t* free_bytes, size_t* total) {
@@ -226,7 +223,7 @@ struct Wrapper<kFunction, kMember, int32_t (*)(Arguments...)> {
 
   static int32_t lose(FaultSet& lost_by, bringup_event handle, int32_t device,
                       bringup_stream stream) {
-    const auto queue = Simulator::instance().stream(device, stream);
+    const auto queue = simulator().stream(device, stream);
     lost_by.keep_lost(event_of(handle)->issue(queue), device);
     return BRINGUP_OK;
   }

@@ -21,24 +21,17 @@ LaunchCopy::LaunchCopy(const bringup_launch& launch)
 
 void* LaunchCopy::copy(const void* argument, uint8_t kind) {
   if (argument == nullptr) return nullptr;
-  switch (kind) {
-    case BRINGUP_ARG_NONE:
-      return nullptr;
-    case BRINGUP_ARG_TENSOR:
-      return copy(static_cast<const DLTensor*>(argument));
-    case BRINGUP_ARG_INT:
-    case BRINGUP_ARG_FLOAT:
-      return copy(static_cast<const int64_t*>(argument), 1);
-    case BRINGUP_ARG_STRING:
-      return strings_.emplace_back(static_cast<const char*>(argument)).data();
-    case BRINGUP_ARG_INT_LIST:
-    case BRINGUP_ARG_FLOAT_LIST:
-      return copy_numbers(static_cast<const bringup_list*>(argument));
-    case BRINGUP_ARG_TENSOR_LIST:
-      return copy_tensors(static_cast<const bringup_list*>(argument));
-    default:
-      throw SimError(BRINGUP_INVALID, "a launch with an argument of kind " + std::to_string(kind));
-  }
+  if (kind == BRINGUP_ARG_NONE) return nullptr;
+  if (kind == BRINGUP_ARG_TENSOR) return copy(static_cast<const DLTensor*>(argument));
+  if (kind == BRINGUP_ARG_INT || kind == BRINGUP_ARG_FLOAT)
+    return copy(static_cast<const int64_t*>(argument), 1);
+  if (kind == BRINGUP_ARG_STRING)
+    return strings_.emplace_back(static_cast<const char*>(argument)).data();
+  if (kind == BRINGUP_ARG_INT_LIST || kind == BRINGUP_ARG_FLOAT_LIST)
+    return copy_numbers(static_cast<const bringup_list*>(argument));
+  if (kind == BRINGUP_ARG_TENSOR_LIST)
+    return copy_tensors(static_cast<const bringup_list*>(argument));
+  refuse(BRINGUP_INVALID, "a launch with an argument of kind ", kind);
 }
 
 int64_t* LaunchCopy::copy(const int64_t* values, int64_t count) {

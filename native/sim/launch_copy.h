@@ -15,8 +15,7 @@ class LaunchCopy {
  public:
   // Copies all that the launch points at, but what its tensors hold. It owns nothing of `launch`.
   explicit LaunchCopy(const bringup_launch& launch);
-  LaunchCopy(const LaunchCopy&) = delete;
-  LaunchCopy& operator=(const LaunchCopy&) = delete;
+  LaunchCopy& operator=(LaunchCopy&&) = delete;
 
   const bringup_launch& get() const noexcept { return launch_; }
 

@@ -24,9 +24,8 @@ size_t memory_setting() {
   const char* text = std::getenv("BRINGUP_SIM_MEMORY");
   if (text == nullptr || *text == '\0') return kDefault;
   if (const auto bytes = byte_count(text)) return *bytes;
-  throw SimError(BRINGUP_INVALID,
-                 "BRINGUP_SIM_MEMORY='" + std::string(text) +
-                     "': expected a number of bytes from 1 to 16384G, such as 512M or 4G");
+  refuse(BRINGUP_INVALID, "BRINGUP_SIM_MEMORY='", text,
+         "': expected a number of bytes from 1 to 16384G, such as 512M or 4G");
 }
 
 bool switch_setting(const char* name, bool by_default) {
@@ -34,7 +33,7 @@ bool switch_setting(const char* name, bool by_default) {
   const std::string value = text != nullptr ? text : "";
   if (value.empty()) return by_default;
   if (value == "0" || value == "1") return value == "1";
-  throw SimError(BRINGUP_INVALID, std::string(name) + "='" + value + "': expected 1 or 0");
+  refuse(BRINGUP_INVALID, name, "='", value, "': expected 1 or 0");
 }
 
 std::string faults_setting() {
@@ -46,7 +45,7 @@ FaultPlan read_faults(const std::string& text) {
   try {
     return FaultPlan::parse(text, true);
   } catch (const SimError& error) {
-    throw SimError(BRINGUP_INVALID, std::string("BRINGUP_SIM_FAULTS: ") + error.what());
+    refuse(BRINGUP_INVALID, "BRINGUP_SIM_FAULTS: ", error.what());
   }
 }
 
@@ -57,8 +56,7 @@ size_t records_setting() {
   if (text == nullptr || *text == '\0') return kDefault;
   const auto number = whole_number(text);
   if (number && *number <= kMost) return *number;
-  throw SimError(BRINGUP_INVALID, "BRINGUP_SIM_RECORDS='" + std::string(text) +
-                                      "': expected a number from 0 to " + std::to_string(kMost));
+  refuse(BRINGUP_INVALID, "BRINGUP_SIM_RECORDS='", text, "': expected a number from 0 to ", kMost);
 }
 
 std::string archs_setting() {
@@ -79,9 +77,8 @@ std::array<std::string, kDeviceCount> read_archs(const std::string& text) {
     archs[count] = name;
   }
   if (count == archs.size() && names.eof()) return archs;
-  throw SimError(BRINGUP_INVALID, "BRINGUP_SIM_ARCHS='" + text + "': expected " +
-                                      std::to_string(kDeviceCount) +
-                                      " names of 1 to 31 bytes, separated by commas");
+  refuse(BRINGUP_INVALID, "BRINGUP_SIM_ARCHS='", text, "': expected ", kDeviceCount,
+         " names of 1 to 31 bytes, separated by commas");
 }
 
 }  // namespace
@@ -154,8 +151,7 @@ void Simulator::shut_down() {
 
 Simulator::Device& Simulator::device(int32_t index) {
   if (index < 0 || index >= kDeviceCount) {
-    throw SimError(BRINGUP_INVALID, "no simulated device " + std::to_string(index) +
-                                        ": there are " + std::to_string(kDeviceCount));
+    refuse(BRINGUP_INVALID, "no simulated device ", index, ": there are ", kDeviceCount);
   }
   return *devices_[static_cast<size_t>(index)];
 }
@@ -173,8 +169,8 @@ DeviceMemory* Simulator::memory_of(const void* address) {
 std::byte* Simulator::range(const void* address, size_t bytes, const char* role) {
   DeviceMemory* memory = memory_of(address);
   if (memory == nullptr || !memory->covers(address, bytes)) {
-    throw SimError(BRINGUP_INVALID, std::string(role) + " of " + std::to_string(bytes) +
-                                        " bytes is not within one allocation of device memory");
+    refuse(BRINGUP_INVALID, role, " of ", bytes,
+           " bytes is not within one allocation of device memory");
   }
   return static_cast<std::byte*>(memory->worker_address(address));
 }
@@ -184,8 +180,8 @@ std::shared_ptr<Stream> Simulator::stream(int32_t index, bringup_stream handle) 
   if (handle == nullptr) return owner.default_stream;
   auto stream = reinterpret_cast<Stream*>(handle)->shared_from_this();
   if (stream->device() != index) {
-    throw SimError(BRINGUP_INVALID, "a stream of device " + std::to_string(stream->device()) +
-                                        " was used with device " + std::to_string(index));
+    refuse(BRINGUP_INVALID, "a stream of device ", stream->device(), " was used with device ",
+           index);
   }
   return stream;
 }
@@ -193,9 +189,8 @@ std::shared_ptr<Stream> Simulator::stream(int32_t index, bringup_stream handle) 
 bringup_stream Simulator::create_stream(int32_t index, int32_t priority) {
   Device& owner = device(index);
   if (priority < kGreatestPriority || priority > kLeastPriority) {
-    throw SimError(BRINGUP_INVALID,
-                   "a stream of priority " + std::to_string(priority) + ": there are those from " +
-                       std::to_string(kGreatestPriority) + " to " + std::to_string(kLeastPriority));
+    refuse(BRINGUP_INVALID, "a stream of priority ", priority, ": there are those from ",
+           kGreatestPriority, " to ", kLeastPriority);
   }
   std::lock_guard lock(mutex_);
   auto stream = std::make_shared<Stream>(index, next_stream_number_++, owner.memory, owner.turns,

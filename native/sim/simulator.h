@@ -77,4 +77,6 @@ class Simulator {
   int next_stream_number_ = 1;
 };
 
+inline Simulator& simulator() { return Simulator::instance(); }
+
 }  // namespace bringup::sim

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "bringup/driver.h"
+#include "engine/util/concat.h"
 
 namespace bringup::sim {
 
@@ -36,6 +37,11 @@ class SimError : public std::exception {
   std::string text_;
   ErrorDetail detail_;
 };
+
+template <class... Parts>
+[[noreturn]] void refuse(bringup_status status, const Parts&... parts) {
+  throw SimError(status, concat(parts...));
+}
 
 // This thread's message for last_error() and its detail; kept until its next failure.
 std::string& last_error_text();

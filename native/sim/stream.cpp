@@ -36,8 +36,7 @@ class AsWorker {
     if (changes_) std::fesetenv(&callers_);
     t_worker = worker_;
   }
-  AsWorker(const AsWorker&) = delete;
-  AsWorker& operator=(const AsWorker&) = delete;
+  AsWorker& operator=(AsWorker&&) = delete;
 
  private:
   bool worker_;
@@ -277,7 +276,7 @@ std::vector<Task> Stream::end_capture() {
     throw SimError(BRINGUP_INVALID, "nothing was given to the stream while it was captured");
   }
   if (taken->broken_by.empty()) return std::move(taken->tasks);
-  throw SimError(BRINGUP_INVALID, "the capture of the stream is broken: " + taken->broken_by);
+  refuse(BRINGUP_INVALID, "the capture of the stream is broken: ", taken->broken_by);
 }
 
 void Stream::abort_capture() {

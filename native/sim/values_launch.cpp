@@ -7,14 +7,13 @@
 namespace bringup::sim {
 namespace {
 
-constexpr const char* kAxes = "xyz";
+constexpr const char* kAxes[] = {"x", "y", "z"};
 
 void check_size(const bringup_dim3& given, const uint32_t (&most)[3], const char* what) {
   for (int axis = 0; const uint32_t count : {given.x, given.y, given.z}) {
     if (count < 1 || count > most[axis]) {
-      throw SimError(BRINGUP_INVALID, std::string("a launch with ") + std::to_string(count) + " " +
-                                          what + " in " + kAxes[axis] + ": the device takes 1 to " +
-                                          std::to_string(most[axis]));
+      refuse(BRINGUP_INVALID, "a launch with ", count, " ", what, " in ", kAxes[axis],
+             ": the device takes 1 to ", most[axis]);
     }
     ++axis;
   }
@@ -27,14 +26,12 @@ void check(const bringup_launch_values_args& launch) {
   check_size(launch.block, kMaxBlock, "threads a block");
   const uint64_t threads = uint64_t{launch.block.x} * launch.block.y * launch.block.z;
   if (threads > kMaxBlockThreads) {
-    throw SimError(BRINGUP_INVALID, "a launch with " + std::to_string(threads) +
-                                        " threads a block: the device takes up to " +
-                                        std::to_string(kMaxBlockThreads));
+    refuse(BRINGUP_INVALID, "a launch with ", threads, " threads a block: the device takes up to ",
+           kMaxBlockThreads);
   }
   if (launch.shared_bytes > kMaxSharedBytes) {
-    throw SimError(BRINGUP_INVALID, "a launch with " + std::to_string(launch.shared_bytes) +
-                                        " bytes of shared memory: a block has " +
-                                        std::to_string(kMaxSharedBytes));
+    refuse(BRINGUP_INVALID, "a launch with ", launch.shared_bytes,
+           " bytes of shared memory: a block has ", kMaxSharedBytes);
   }
   const bringup_dim3& items = launch.work_items;
   if (items.x != 0) {
@@ -45,9 +42,8 @@ void check(const bringup_launch_values_args& launch) {
     require(launch.shared_bytes == 0, "a launch with work items and shared memory");
   }
   if (launch.nvalues < 0 || static_cast<size_t>(launch.nvalues) > grid::kMaxWords) {
-    throw SimError(BRINGUP_INVALID, "a launch with " + std::to_string(launch.nvalues) +
-                                        " values: the device takes 0 to " +
-                                        std::to_string(grid::kMaxWords));
+    refuse(BRINGUP_INVALID, "a launch with ", launch.nvalues, " values: the device takes 0 to ",
+           grid::kMaxWords);
   }
 }
 
@@ -64,17 +60,16 @@ void put(grid::Places& places, const bringup_value& value, int32_t number,
          const DeviceMemory& memory) {
   const uint32_t size = value.size;
   const auto wrong = [&](const char* what) {
-    throw SimError(BRINGUP_INVALID, "value " + std::to_string(number) + " of a launch is " + what +
-                                        " of " + std::to_string(size) + " bytes");
+    refuse(BRINGUP_INVALID, "value ", number, " of a launch is ", what, " of ", size, " bytes");
   };
   switch (value.kind) {
     case BRINGUP_VALUE_ADDRESS:
       if (size != sizeof(void*)) wrong("an address");
       if (value.value.address == nullptr) return places.put(static_cast<const void*>(nullptr));
       if (!memory.allocation_of(value.value.address)) {
-        throw SimError(BRINGUP_INVALID, "value " + std::to_string(number) +
-                                            " of a launch is an address outside this device's "
-                                            "allocations");
+        refuse(BRINGUP_INVALID, "value ", number,
+               " of a launch is an address outside this device's "
+               "allocations");
       }
       return places.put(memory.worker_address(value.value.address));
     case BRINGUP_VALUE_INT:
@@ -85,9 +80,8 @@ void put(grid::Places& places, const bringup_value& value, int32_t number,
       if (size != sizeof(double)) wrong("a floating-point number");
       return places.put(value.value.number);
     default:
-      throw SimError(BRINGUP_INVALID, "value " + std::to_string(number) +
-                                          " of a launch is of kind " + std::to_string(value.kind) +
-                                          ", which there is not");
+      refuse(BRINGUP_INVALID, "value ", number, " of a launch is of kind ", value.kind,
+             ", which there is not");
   }
 }
 

@@ -130,7 +130,7 @@ TEST(twelve_functions_are_enough) { CHECK_EQ(refusal(required_only()), ""); }
 
 TEST(each_of_the_twelve_is_named_when_it_is_missing) {
   int missing = 0;
-#define WITHOUT(name)                                                                           \
+#define WITHOUT(name, ...)                                                                      \
   {                                                                                             \
     bringup_driver table = required_only();                                                     \
     table.name = nullptr;                                                                       \
@@ -165,7 +165,7 @@ TEST(what_lies_behind_the_table_s_size_is_not_read) {
 }
 
 TEST(an_announced_group_has_all_its_functions){
-#define WITHOUT(group, name)                                                  \
+#define WITHOUT(name, parameters, group)                                      \
   {                                                                           \
     bringup_driver table = of_today();                                        \
     table.capabilities = BRINGUP_HAS_##group;                                 \
@@ -196,12 +196,9 @@ TEST(bits_of_a_later_header_and_of_functions_beyond_the_table_are_dropped) {
 
 TEST(every_function_of_the_header_is_listed_once) {
   size_t functions = 1;  // last_error
-#define COUNT(name) ++functions;
-#define COUNT_OF_GROUP(group, name) ++functions;
-  BRINGUP_DRIVER_UNGROUPED(COUNT)
-  BRINGUP_DRIVER_GROUPED(COUNT_OF_GROUP)
+#define COUNT(...) ++functions;
+  BRINGUP_DRIVER_FUNCTIONS(COUNT)
 #undef COUNT
-#undef COUNT_OF_GROUP
   // struct_size and abi_version share a word; two texts; capabilities.
   CHECK_EQ(functions + 1 + 2 + 1, sizeof(bringup_driver) / sizeof(void*));
 }
