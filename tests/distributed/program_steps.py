@@ -296,7 +296,7 @@ def _all_gather(draw: Draw) -> Step:
 
 
 def _all_gather_into(draw: Draw) -> Step:
-    rows = draw.rng.choice((0, 1, 3))
+    rows = draw.rng.choice((0, 1, 2))
     target = draw.view((rows * draw.size, 4))
     source = draw.read((rows, 4)) if draw.rng.random() < 0.7 else None  # None: in place
 
@@ -369,7 +369,7 @@ def _reduce_scatter(draw: Draw) -> Step:
 
 
 def _reduce_scatter_whole(draw: Draw) -> Step:
-    rows, op = draw.rng.choice((1, 3)), draw.op()
+    rows, op = draw.rng.choice((1, 2)), draw.op()
     source = draw.view((rows * draw.size, 4))
     target = draw.view((rows, 4)) if draw.rng.random() < 0.7 else None
 
