@@ -44,8 +44,10 @@ std::variant<std::vector<NodeId>, std::string> hoist_plan(const Graph& graph,
   while (!agenda.empty()) {
     const NodeId node = agenda.back();
     agenda.pop_back();
-    if (graph.is_before(node, before) || seen.contains(node)) continue;
-    if (node == before || std::find(blocked.begin(), blocked.end(), node) != blocked.end()) {
+    const bool is_blocked = std::binary_search(blocked.begin(), blocked.end(), node) &&
+                            &graph.op(node) != Operators::constant();
+    if (!is_blocked && (graph.is_before(node, before) || seen.contains(node))) continue;
+    if (is_blocked || node == before) {
       return concat("it would make a cycle: what it needs depends on ",
                     in_quotes(graph.name_text(node)), ", which needs it");
     }

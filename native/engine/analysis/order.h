@@ -13,8 +13,8 @@
 namespace bringup::engine {
 
 // The nodes that must move so that all of `needed` ran before the node `before` runs, in order; or
-// the reason why it cannot be done: a cycle through `before` or a node of `blocked`, or a node that
-// may not be moved. Visits only what they depend on and stands after `before`.
+// the reason why it cannot be done: a cycle through `before` or a call of `blocked` (sorted), or a
+// node that may not be moved. Visits only what they depend on and stands after `before`.
 std::variant<std::vector<NodeId>, std::string> hoist_plan(const Graph& graph,
                                                           std::vector<NodeId> needed, NodeId before,
                                                           std::span<const NodeId> blocked,

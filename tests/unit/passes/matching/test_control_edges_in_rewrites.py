@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.oracles.matching import compare_passes_with_oracle
 from tests.unit.passes import small
@@ -300,6 +300,12 @@ REWRITES = [
     edges=EDGES,
     results=st.lists(st.integers(0, 9), min_size=1, max_size=3),
     rewrite=st.sampled_from(REWRITES),
+)
+@example(  # the second relu runs between the two that the pattern finds: no order is left
+    steps=[("relu", 1, 0), ("relu", 2, 0), ("relu", 0, 0), ("exp", 1, 0)],
+    edges=[(0, 2), (2, 3)],
+    results=[0, 2],
+    rewrite=REWRITES[3],
 )
 def test_what_stays_runs_after_all_that_it_ran_after(steps, edges, results, rewrite):
     """Edges that cross the border of a match are never lost, and the graph can run."""
