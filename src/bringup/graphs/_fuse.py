@@ -2,8 +2,8 @@
 here compiles or runs (`_fuse_build.py`); functions read addresses from a table.
 
 Exact means: results are torch's (`tests/sweeps`), half types rounded behind each operator. Where
-torch itself gives two, in vectors and behind them (NaN, which zero `maximum` takes), a function
-puts back what it has overwritten and says so; then torch's kernels run.
+torch itself gives two, in vectors and behind them (NaN, which zero `maximum` takes, a number times
+`alpha`), a function puts back what it has overwritten and says so; then torch's kernels run.
 """
 
 from __future__ import annotations
@@ -31,39 +31,6 @@ _BYTES = {"float": 4, "double": 8, "half_t": 2, "bfloat16_t": 2, "uint8_t": 1, "
 _MOST = {"float32": 3.4028234663852886e38, "float64": math.inf, "float16": 65504.0,
          "bfloat16": 3.3895313892515355e38}  # fmt: skip
 
-PRELUDE = """\
-#include <stdint.h>
-#include <string.h>
-typedef _Float16 half_t;
-typedef uint16_t bfloat16_t;
-typedef union { float f; uint32_t u; } float_bits;
-typedef union { double f; int64_t i; } double_bits;
-static inline float load_bfloat16(bfloat16_t v) { return ((float_bits){.u = (uint32_t)v << 16}).f; }
-static inline bfloat16_t store_bfloat16(float v) {
-  const uint32_t u = ((float_bits){.f = v}).u;
-  return (bfloat16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
-#define FMA(a, b, c) __builtin_fma(a, b, c)
-#define FMAF(a, b, c) __builtin_fmaf(a, b, c)
-#define FABS(a) __builtin_fabs(a)
-#define FABSF(a) __builtin_fabsf(a)
-static inline int32_t BITSF(float v) { return (int32_t)((float_bits){.f = v}).u; }
-static inline int64_t BITS(double v) { return ((double_bits){.f = v}).i; }
-/* Negative for NaN: numbers of the type's width, so that loops with them are vectors. */
-static inline int32_t NANF(float v) { return 0x7f800000 - (BITSF(v) & INT32_MAX); }
-static inline int64_t NAN(double v) { return 0x7ff0000000000000 - (BITS(v) & INT64_MAX); }
-/* Negative for two zeros of which one is negative. */
-static inline int32_t ZEROSF(float a, float b) {
-  return (((BITSF(a) | BITSF(b)) & INT32_MAX) - 1) & (BITSF(a) ^ BITSF(b));
-}
-static inline int64_t ZEROS(double a, double b) {
-  return (((BITS(a) | BITS(b)) & INT64_MAX) - 1) & (BITS(a) ^ BITS(b));
-}
-static inline double LEAST(double a, double b) { return a > b ? b : a; }
-static inline float LEASTF(float a, float b) { return a > b ? b : a; }
-"""
-
-
 _NAN = "NAN({r})"  # of a result that is NaN where an argument is
 
 
@@ -78,17 +45,18 @@ class Rule:
     result: str = "same"  # "same" as the arguments, "bool", or "moved": bits of an argument
     rounds: bool = True  # whether a number in tensor form is rounded to the type of elements first
     unsure: str = _NAN  # negative when torch's bits depend on where the element is; "" never
+    other: str = ""  # what torch computes behind vectors where `{b}` is one number for all
     moves_sign: bool = False  # alone, which a compiler may do elsewhere, where NaN has another one
 
 
-_MACROS = ("FMA", "FABS", "NAN", "ZEROS", "LEAST")  # with an F behind them for float
+_MACROS = ("FMA", "FABS", "NAN", "ZEROS", "DIFFER", "LEAST")  # with an F behind them for float
 _EXTREME = "NAN({a}) | NAN({b}) | ZEROS({a}, {b})"
 _UNARY = {"neg": "-{a}", "abs": "FABS({a})", "relu": "{a} < 0 ? 0 : {a}"}
 _COMPARED = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 RULES: dict[str, Rule] = {
-    "add.Tensor": Rule((0, 1), "FMA({b}, {n}, {a})", (2,)),
-    "sub.Tensor": Rule((0, 1), "FMA({b}, -{n}, {a})", (2,)),
+    "add.Tensor": Rule((0, 1), "FMA({b}, {n}, {a})", (2,), other="{a} + {b} * {n}"),
+    "sub.Tensor": Rule((0, 1), "FMA({b}, -{n}, {a})", (2,), other="{a} - {b} * {n}"),
     "mul.Tensor": Rule((0, 1), "{a} * {b}", rounds=False),
     "div.Tensor": Rule((0, 1), "{a} / {b}", rounds=False),
     "maximum": Rule((0, 1), "{a} > {b} ? {a} : {b}", unsure=_EXTREME),
@@ -161,7 +129,19 @@ class Call:
         if self.rule.result == "moved":
             return self.result.dtype in {one.dtype for one in tensors}
         is_wide = self.result.dtype in ("float32", "float64")
-        return not self.rule.unsure or (len(tensors) == 1 and is_wide and not self.rule.moves_sign)
+        is_one = len(tensors) == 1 and is_wide and not self.rule.moves_sign
+        return not self.rule.unsure or (is_one and not self.rounds_twice)
+
+    @property
+    def rounds_twice(self) -> bool:
+        """Return whether torch rounds the product of two numbers before it adds it, but not in
+        vectors.
+        """
+        if not self.rule.other:
+            return False
+        added, (alpha,) = self.tensors[1], self.numbers
+        is_number = isinstance(added, Number) or not any(added.strides)
+        return is_number and (alpha.updatable or abs(alpha.value) != 1)
 
     def group(self) -> Group:
         """Return a new group for such calls."""
@@ -508,6 +488,9 @@ class Writer:
             self.values[result] = self._variable("uint8_t", text)
             return
         computed = self._variable(kind, text)
+        if call.rounds_twice:
+            differs = f"DIFFER({computed}, {rule.other.format(**names)})"
+            self._note(kind, _of_kind(differs, kind))
         if rule.unsure and not self._shows_later(call):
             self._note(kind, _of_kind(rule.unsure.format(r=computed, **names), kind))
         self.values[result] = self._variable(

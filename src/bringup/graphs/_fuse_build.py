@@ -14,7 +14,6 @@ from typing import Any
 from bringup import jit, settings
 from bringup.errors import BringupError
 from bringup.graphs._fuse import (
-    PRELUDE,
     Group,
     Uses,
     Writer,
@@ -27,6 +26,41 @@ from bringup.graphs._fuse_device import DeviceGroup, DeviceWriter, DeviceWritten
 
 _log = settings.logger("graphs")
 _PENDING = "its function is not compiled yet"
+
+_PRELUDE = """\
+#include <stdint.h>
+#include <string.h>
+typedef _Float16 half_t;
+typedef uint16_t bfloat16_t;
+typedef union { float f; uint32_t u; } float_bits;
+typedef union { double f; int64_t i; } double_bits;
+static inline float load_bfloat16(bfloat16_t v) { return ((float_bits){.u = (uint32_t)v << 16}).f; }
+static inline bfloat16_t store_bfloat16(float v) {
+  const uint32_t u = ((float_bits){.f = v}).u;
+  return (bfloat16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+#define FMA(a, b, c) __builtin_fma(a, b, c)
+#define FMAF(a, b, c) __builtin_fmaf(a, b, c)
+#define FABS(a) __builtin_fabs(a)
+#define FABSF(a) __builtin_fabsf(a)
+static inline int32_t BITSF(float v) { return (int32_t)((float_bits){.f = v}).u; }
+static inline int64_t BITS(double v) { return ((double_bits){.f = v}).i; }
+/* Negative for NaN: numbers of the type's width, so that loops with them are vectors. */
+static inline int32_t NANF(float v) { return 0x7f800000 - (BITSF(v) & INT32_MAX); }
+static inline int64_t NAN(double v) { return 0x7ff0000000000000 - (BITS(v) & INT64_MAX); }
+/* Negative for two zeros of which one is negative. */
+static inline int32_t ZEROSF(float a, float b) {
+  return (((BITSF(a) | BITSF(b)) & INT32_MAX) - 1) & (BITSF(a) ^ BITSF(b));
+}
+static inline int64_t ZEROS(double a, double b) {
+  return (((BITS(a) | BITS(b)) & INT64_MAX) - 1) & (BITS(a) ^ BITS(b));
+}
+/* Negative where bits differ. */
+static inline int32_t DIFFERF(float a, float b) { return -(BITSF(a) != BITSF(b)); }
+static inline int64_t DIFFER(double a, double b) { return -(int64_t)(BITS(a) != BITS(b)); }
+static inline double LEAST(double a, double b) { return a > b ? b : a; }
+static inline float LEASTF(float a, float b) { return a > b ? b : a; }
+"""
 
 
 class Fusing:
@@ -126,7 +160,7 @@ def source_of(bodies: Sequence[str]) -> tuple[str, list[int]]:
     numbers: dict[str, int] = {}
     which = [numbers.setdefault(body, len(numbers)) for body in bodies]
     parameters = "char* const* p, const double* n, int64_t first, int64_t last"
-    lines = [PRELUDE]
+    lines = [_PRELUDE]
     for body, number in numbers.items():
         lines.append(f"static int32_t f{number}({parameters}) {{\n{body}\n}}")
     names = ", ".join(f"f{number}" for number in numbers.values())
