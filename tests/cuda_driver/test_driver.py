@@ -24,6 +24,7 @@ ABSENT = {
     "host.view", "modules.failure", "streams.timed_waits", "device.reset", "profiler.records",
     "native.memory", "collectives.ids", "collectives.reductions", "collectives.moves",
     "collectives.splits", "collectives.order", "collectives.absent", "collectives.abort",
+    "graphs.conditional",
 }  # fmt: skip
 PTX = SOURCES / "bringup_cuda" / "check_kernels.ptx"
 LOAD = f"""

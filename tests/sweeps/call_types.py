@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from bringup.ops.schema import dtypes
+from bringup.ops.schema.defaults import DTYPES
 
 __all__ = ["KINDS", "MACROS", "NOTE", "Kind", "base", "note"]
 
-_DTYPES = list(dtypes.DTYPES.values())
+_DTYPES = list(DTYPES.values())
 
 
 @dataclass(frozen=True)

@@ -252,7 +252,7 @@ def _compare_program(seed: int, device: str, kind: type[Program]) -> Counter[str
     for node in captured[-1][0].levels():
         counts[f"{device}, level {node.level}"] += 1
         assert "other bits" not in node.reason, (seed, node)
-        assert "not written" not in node.reason, (seed, node)
+        assert "function was not written" not in node.reason, (seed, node)
     for _ in range(3):
         program.change(random)
         with torch.no_grad():

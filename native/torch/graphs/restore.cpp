@@ -7,8 +7,9 @@
 namespace bringup::torch_ext::graphs {
 
 void Restorer::remember(const c10::Storage& storage) {
-  const auto [entry, fresh] = contents_.try_emplace(storage.unsafeGetStorageImpl());
-  if (fresh) entry->second = {storage, storage.data(), bytes_of(storage).clone()};
+  const c10::StorageImpl* const impl = storage.unsafeGetStorageImpl();
+  if (contents_.contains(impl)) return;
+  contents_.emplace(impl, Content{storage, storage.data(), bytes_of(storage).clone()});
 }
 
 void Restorer::restore() const {

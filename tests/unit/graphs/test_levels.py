@@ -52,6 +52,9 @@ LEVEL_1: dict[str, Callable[[Tensor], Tensor]] = {
     "attention": lambda x: torch.nn.functional.scaled_dot_product_attention(
         x[None, None], x[None, None, :2], x[None, None, :2], attn_mask=x[:, :2] > -9
     ),
+    "causal attention": lambda x: torch.nn.functional.scaled_dot_product_attention(
+        x[None, None], x[None, None], x[None, None], is_causal=True
+    ),
     "gelu of a half type": lambda x: torch.nn.functional.gelu(x.bfloat16()),
     "batched products": lambda x: torch.baddbmm(
         x[:1], x[None], x.t()[None, :, :3].repeat(1, 1, 1)[:, :, :1].expand(1, 4, 4)
@@ -60,7 +63,7 @@ LEVEL_1: dict[str, Callable[[Tensor], Tensor]] = {
 LEVEL_0: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "a result that is converted": (lambda x: x.clone().mul_(x.double()), "converted"),
     "many indices": (lambda x: x.index_select(1, torch.zeros(30000).long())[:, :4], "shapes"),
-    "short indices": (lambda x: x[torch.tensor([2, 0]).int()], "converted"),
+    "a short index": (lambda x: torch.ops.aten.index(x, [torch.tensor(2).int()]), "converted"),
     "random numbers": (torch.rand_like, "no prepared form"),
     "unknown": (lambda x: x.cumprod(0), "no prepared form"),
     "a lazy negation": (lambda x: torch._neg_view(x).clone() + 1, "more than"),
