@@ -56,9 +56,9 @@ def write(
         OSError: it cannot be written.
     """
     target = Path(path)
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    draft = target.with_name(f".{target.name}.{os.urandom(8).hex()}")
     try:
-        with draft.open("wb") as file:
+        with draft.open("xb") as file:
             file.write(bytes(_HEAD.size))
             rows = {name: _written(file, section) for name, section in sections.items()}
             table = {"format": _FORMAT, "kind": kind, "made_for": made_for, "sections": rows}

@@ -99,8 +99,8 @@ class MissingKernelError(BringupError, RuntimeError):
 
 
 class BundleError(BringupError, ValueError):
-    """A bundle of kernels, or a file of sections, is damaged, or for other machines than this one.
-    Nothing of it was imported.
+    """A bundle of kernels or a saved graph is damaged, or for other machines than this one. Nothing
+    of it was imported.
     """
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.forked_python import output_of, run_forked
 
 from bringup._container import Section, write
 from bringup._container import read as read_sections
@@ -128,6 +130,51 @@ def test_a_file_that_cannot_be_written_leaves_the_one_before(whole: bytes, folde
         write(path, "thing", {}, {"small": Section(1, ["no bytes"])})  # type: ignore[list-item]
     assert path.read_bytes() == whole
     assert [one.name for one in folder.iterdir() if one.name.startswith(".")] == []
+
+
+def test_two_writers_of_one_path_leave_a_whole_file_of_one(folder: Path) -> None:
+    path = folder / "shared"
+
+    def slow() -> Iterator[bytes]:
+        yield b"first" * 1000
+        write(path, "thing", MADE_FOR, SECTIONS)  # as another thread or process would
+        assert read(path)["small"] == b"some text"
+        yield b"more"
+
+    write(path, "thing", MADE_FOR, SECTIONS | {"small": Section(2, slow())})
+    assert read(path)["small"] == b"first" * 1000 + b"more"
+
+
+def test_a_writer_that_is_killed_leaves_the_file_before(whole: bytes, folder: Path) -> None:
+    path = folder / "kept"
+    path.write_bytes(whole)
+    program = """
+import os, signal, sys
+from bringup._container import Section, write
+def dies():
+    yield bytes(1 << 20)
+    os.kill(os.getpid(), signal.SIGKILL)
+write(sys.argv[1], "thing", {}, {"small": Section(2, dies())})
+"""
+    assert run_forked(program, str(path)).returncode == -signal.SIGKILL
+    assert path.read_bytes() == whole
+
+
+def test_a_full_or_missing_disk_is_an_error_and_leaves_nothing(folder: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        write(folder / "none" / "x", "thing", {}, SECTIONS)
+    program = """
+import resource, sys
+from bringup._container import Section, write
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+try:
+    write(sys.argv[1], "thing", {}, {"small": Section(2, [bytes(10000)])})
+except OSError as error:
+    print(error.strerror)
+"""
+    (folder / "full").mkdir()
+    assert output_of(program, str(folder / "full" / "x")) == "File too large"
+    assert list((folder / "full").iterdir()) == []
 
 
 def test_a_write_to_a_section_does_not_reach_the_file(whole: bytes, folder: Path) -> None:

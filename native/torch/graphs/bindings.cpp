@@ -20,6 +20,7 @@
 #include "torch/graphs/handler_call.h"
 #include "torch/graphs/recorder.h"
 #include "torch/graphs/run_bindings.h"
+#include "torch/graphs/saved_graphs.h"
 #include "torch/graphs/slots.h"
 #include "torch/graphs/watch_bindings.h"
 #include "torch/module.h"
@@ -137,6 +138,7 @@ void bind_graph(nb::module_& module) {
   auto graph = nb::class_<Graph>(module, "Graph", nb::is_weak_referenceable());
   bind_run(module, graph);
   bind_fusing(module, graph);
+  bind_saving(module, graph);
   graph
       .def("replay",
            [](Graph& graph) {

@@ -33,6 +33,8 @@ class Gradients {
   void add(const at::Tensor& parameter, std::string name, at::Tensor before, at::Tensor after,
            Former former, bool writes, bool needs_flag);
 
+  bool empty() const { return rows_.empty(); }
+
   // A row whose gradient is not where the graph has it, and what it is.
   using Moved = std::vector<std::pair<size_t, at::Tensor>>;
   using Known = std::function<bool(const at::Tensor&)>;

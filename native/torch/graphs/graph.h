@@ -122,6 +122,12 @@ class Graph {
                                     : c10::Device(c10::kPrivateUse1, device_graph_->device());
   }
 
+  // All of them; none on the cpu.
+  std::vector<c10::DeviceIndex> devices() const {
+    return device_graph_ == nullptr ? std::vector<c10::DeviceIndex>()
+                                    : device_graph_->work()->devices();
+  }
+
   // The driver's graphs; none on the cpu.
   std::vector<bringup_graph> driver_graphs() const {
     return device_graph_ == nullptr ? std::vector<bringup_graph>() : device_graph_->driver_graphs();
@@ -143,6 +149,10 @@ class Graph {
   std::vector<std::vector<Access>> accesses() const;
 
   const std::vector<std::unique_ptr<Node>>& nodes() const { return nodes_; }
+  const SlotValues& values() const { return values_; }
+  const GraphRandom& random() const { return random_; }
+  // Whether a replay waits for the device, as the host has memory of it too.
+  bool shares_host_memory() const { return shares_host_memory_; }
   size_t reserved_bytes() const { return pool_->bytes(); }
   const std::shared_ptr<MemoryPool>& memory_pool() const { return pool_->shared_memory(); }
   const Pool& pool() const { return *pool_; }

@@ -1,6 +1,5 @@
 #include "torch/graphs/handler_call.h"
 
-#include <ATen/core/ivalue.h>
 #include <nanobind/stl/string.h>
 #include <pybind11/pybind11.h>
 
@@ -12,10 +11,16 @@
 namespace torch::jit {
 pybind11::object toPyObject(c10::IValue value);
 c10::IValue toIValue(pybind11::handle object, const c10::TypePtr& type, std::optional<int32_t> n);
+class ToIValueAllowNumbersAsTensors {
+  bool old_;
+
+ public:
+  explicit ToIValueAllowNumbersAsTensors(bool enable);
+  ~ToIValueAllowNumbersAsTensors();
+};
 }  // namespace torch::jit
 
 namespace bringup::torch_ext::graphs {
-namespace {
 
 namespace nb = nanobind;
 
@@ -23,12 +28,18 @@ nb::object to_python(const c10::IValue& value) {
   return nb::steal(torch::jit::toPyObject(value).release().ptr());
 }
 
+c10::IValue from_python(nb::handle value, const c10::TypePtr& type, bool numbers) {
+  const torch::jit::ToIValueAllowNumbersAsTensors as_tensors(numbers);
+  return torch::jit::toIValue(pybind11::handle(value.ptr()), type, std::nullopt);
+}
+
+namespace {
+
 void push_results(const c10::FunctionSchema& schema, nb::handle result,
                   std::vector<c10::IValue>* stack) {
   const auto& returns = schema.returns();
   const auto push = [&](size_t i, nb::handle value) {
-    stack->push_back(
-        torch::jit::toIValue(pybind11::handle(value.ptr()), returns[i].real_type(), std::nullopt));
+    stack->push_back(from_python(value, returns[i].real_type()));
   };
   if (returns.empty()) return;
   if (returns.size() == 1) return push(0, result);

@@ -2,11 +2,17 @@
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/ivalue.h>
 #include <nanobind/nanobind.h>
 
 #include <vector>
 
 namespace bringup::torch_ext::graphs {
+
+// A dispatcher's value and what it is in Python; `numbers` are taken for tensors too, as in calls.
+// Raises pybind11's cast_error.
+nanobind::object to_python(const c10::IValue& value);
+c10::IValue from_python(nanobind::handle value, const c10::TypePtr& type, bool numbers = false);
 
 // Calls `handle(name, overload, arguments) -> (handled, result)` for a boxed call, all arguments in
 // schema order. True: it was handled, and its results stand on the stack in the place of the

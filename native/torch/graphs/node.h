@@ -196,6 +196,7 @@ class KernelNode final : public Node {
   bool updatable() const override { return true; }
   const KernelRecord& record() const { return call_.record; }
   const std::vector<at::Tensor>& outputs() const { return call_.outputs; }
+  const runtime::Kernel* kernel() const { return packed_.kernel.get(); }
   // What its kernel gets now.
   const runtime::LaunchBlock& block() const { return packed_.block; }
   std::optional<Draws> draws() const override { return call_.draws; }
@@ -333,6 +334,8 @@ class DeviceCopyNode final : public Node {
         target_(std::move(target)) {}
 
   void run(Replay& replay) override;
+  const at::Tensor& source() const { return source_; }
+  const at::Tensor& copy() const { return target_; }
   std::optional<DeviceCopy> device_copy() const override;
   void visit_accesses(const AccessVisitor& visit) const override {
     visit(source_, false);
@@ -358,6 +361,7 @@ class ConstantNode final : public Node {
   void run(Replay& replay) override;
   void visit_accesses(const AccessVisitor& visit) const override { visit(target_, true); }
   const at::Tensor& content() const { return content_; }
+  const at::Tensor& place() const { return target_; }
   const char* kind() const override { return "constant"; }
   const char* method() const override { return "copy"; }
 

@@ -4,7 +4,8 @@ In reading order: `capture` records a `with` block into a `CapturedGraph`; `Capt
 it with inputs of any thread, and `CapturedGraph.replay` runs it again on the captured ones;
 `CapturedGraph.slots` and `.update` read and write host arguments by name; `scope` gives names to
 parts of the code; `constant` declares what replay may take as it is; `register_graph_handler` makes
-arguments of any operator updatable; `CapturedGraph.to_dot` and `.diff` show what was captured.
+arguments of any operator updatable; `CapturedGraph.to_dot` and `.diff` show what was captured;
+`save` writes a graph into a file, from which `load` makes it in another process.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ from bringup.graphs._host_functions import (
     subscribe_report,
 )
 from bringup.graphs._lint import DetectedUpdate, DetectedUpdates, Refusal, detect_updates, lint
+from bringup.graphs._load import load
 from bringup.graphs._plans import BoundPlan, Constant, Input, PlannedCall, UpdatePlan
 from bringup.graphs._pool import GraphPool, graph_pool_handle
 from bringup.graphs._recorded_arguments import TensorRef
+from bringup.graphs._save import save
 from bringup.graphs._slots import HostValue, NodeInfo, Slot
 from bringup.graphs._task_groups import (
     TaskGroup,
@@ -83,10 +86,12 @@ __all__ = [
     "host_function",
     "is_current_stream_capturing",
     "lint",
+    "load",
     "make_graphed_callables",
     "print_tensor",
     "register_graph_handler",
     "register_npu_graph_handler",
+    "save",
     "save_tensor",
     "scope",
     "unregister_graph_handler",

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from bringup._native import torch_library
 from bringup.graphs._describe import Access
-from bringup.graphs._dispatch_records import HandledCall, handled_nodes
+from bringup.graphs._dispatch_records import HandledCall, HandledRecord, handled_nodes
 from bringup.graphs._handlers import gives_all_arguments, handler_for
 from bringup.graphs._optimizers import GivenOptimizer
 from bringup.graphs._pool import GraphPool
 from bringup.graphs._slots import (
     HostValue,
+    Record,
     SlotPlace,
     UpdatableCall,
     UpdateReport,
@@ -41,6 +42,7 @@ class CapturedContent:
         kept: Sequence[Any],
         pool: GraphPool,
         optimizers: Sequence[GivenOptimizer] = (),
+        named: tuple[list[SlotPlace], Sequence[Record]] | None = None,
     ) -> None:
         self.native = native
         self.pool = pool
@@ -53,7 +55,9 @@ class CapturedContent:
         self._naming = threading.Lock()
         self.updating = threading.RLock()  # of records, which read what they write
         self.fusing: Fusing | None = None  # at level 2
-        if handled or any(handler_for(op) or gives_all_arguments(op) for op in operators):
+        if named is not None:  # by the process that captured it
+            self._make_table(*named)
+        elif handled or any(handler_for(op) or gives_all_arguments(op) for op in operators):
             self._name_slots()
 
     def __getattr__(self, name: str) -> Any:
@@ -81,14 +85,25 @@ class CapturedContent:
                 )
                 for node, op, scope in native.updatable()
             ]
-            self.places, self.records = name_slots(calls)  # in the order of nodes
-            names = [place.name for place in self.places]
-            table = torch_library("a captured graph").graphs.SlotTable(
-                native, lambda key: resolve(key, names), UpdateReport
-            )
-            for place in self.places:
-                table.add(place.node, place.argument, place.name, place.variable_length)
-            self.table = table
+            self._make_table(*name_slots(calls))
+
+    def _make_table(
+        self, places: list[SlotPlace], records: Sequence[Record | HandledRecord]
+    ) -> None:
+        self.places, self.records = places, records  # in the order of nodes
+        names = [place.name for place in places]
+        table = torch_library("a captured graph").graphs.SlotTable(
+            self.native, lambda key: resolve(key, names), UpdateReport
+        )
+        for place in places:
+            table.add(place.node, place.argument, place.name, place.variable_length)
+        self.table = table
+
+    @property
+    def handled_operators(self) -> list[str]:
+        """Return the operators of calls in which a handler took part, in order."""
+        of_node = handled_nodes(self._handled, [row[1] for row in self.native.nodes()])
+        return [self.native.nodes()[node][1] for node in sorted(of_node)]
 
     def places_of(self, node: int) -> list[SlotPlace]:
         """Return the slots of one node."""

@@ -27,7 +27,49 @@ from bringup.graphs._scope import ModuleCall
 Copies = tuple[list[torch.Tensor], list[torch.Tensor]]
 """Captured tensors, and those that are to be copied into them."""
 _NO_SNAPSHOTS: Mapping[int, Snapshot] = MappingProxyType({})
-_Bind = Callable[[tuple[Any, ...], dict[str, Any]], Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Form:
+    """How run's arguments are named: those of a function with these parameters, called `title`, or
+    else as they were declared, all by position or all by keyword.
+    """
+
+    names: Sequence[str]
+    by_keyword: bool = False
+    title: str = ""
+    kinds: Sequence[int] = ()  # of the parameters, inspect's
+
+    def binder(self) -> Callable[[tuple[Any, ...], dict[str, Any]], Mapping[str, Any]]:
+        """Return what gives run's arguments by name, or raises TypeError."""
+        return self._of_declared if not self.title else self._of_parameters()
+
+    def _of_declared(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
+        if self.by_keyword and not args:
+            return kwargs
+        if not self.by_keyword and not kwargs and len(args) == len(self.names):
+            return dict(zip(self.names, args, strict=True))
+        listed = ", ".join(f"{name}=" for name in self.names)
+        form = listed if self.by_keyword else f"{len(self.names)} inputs"
+        raise TypeError(
+            f"CapturedGraph.run: takes {form}, as declared, got {len(args)} by position"
+            f" and {list(kwargs)} by keyword"
+        )
+
+    def _of_parameters(self) -> Callable[[tuple[Any, ...], dict[str, Any]], Mapping[str, Any]]:
+        kinds = [inspect._ParameterKind(kind) for kind in self.kinds]
+        parameters = map(inspect.Parameter, self.names, kinds)
+        signature = inspect.Signature(list(parameters))
+
+        def bind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
+            try:
+                return signature.bind_partial(*args, **kwargs).arguments
+            except TypeError as error:
+                raise TypeError(
+                    f"CapturedGraph.run: {error}; run takes what {self.title} was called with"
+                ) from None
+
+        return bind
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,21 +86,22 @@ class _Place:
 class Inputs:
     """The values of the captured call.
 
-    `bind` turns run's arguments into values by name, or raises TypeError; storages in `fixed`
-    (weights) are not written; `snapshots` are of objects as the call found them, by id; the graph
-    need not read what `may_be_unread`.
+    `form` turns run's arguments into values by name; storages in `fixed` (weights) are not
+    written; `snapshots` are of objects as the call found them, by id; the graph need not read what
+    `may_be_unread`.
     """
 
     def __init__(
         self,
-        bind: _Bind,
+        form: Form,
         values: Mapping[str, Any],
         fixed: frozenset[int] = frozenset(),
         snapshots: Mapping[int, Snapshot] = _NO_SNAPSHOTS,
         *,
         may_be_unread: bool = False,
     ) -> None:
-        self._bind = bind
+        self.form, self.values = form, values
+        self._bind = form.binder()
         self._may_be_unread = may_be_unread
         self._captured = _leaves(values)
         self._argument_of = {
@@ -73,12 +116,12 @@ class Inputs:
             if id(leaf) in snapshots
         }
         self._plans: dict[tuple[int | str, ...], tuple[_Place, ...] | None] = {}
-        self._kept: dict[str, str] = {}  # inputs that must be the captured tensor, and why
+        self.kept: dict[str, str] = {}  # inputs that must be the captured tensor, and why
         for name, tensor in self.tensors.items():
             if isinstance(tensor, torch.nn.Parameter) or storage_address(tensor) in fixed:
-                self._kept[name] = "is a weight"
+                self.kept[name] = "is a weight"
             elif any(shares_memory(tensor, t) for n, t in self.tensors.items() if n != name):
-                self._kept[name] = "shares memory with another input"
+                self.kept[name] = "shares memory with another input"
 
     def check_known(self, native: Any, results: Sequence[torch.Tensor]) -> None:
         """Raise CaptureError for a tensor that the graph does not know, and that is no result."""
@@ -94,9 +137,9 @@ class Inputs:
         """Record after the capture which tensors the graph made or writes."""
         for name, tensor in self.tensors.items():
             if native.owns(tensor):
-                self._kept[name] = "was made inside the capture"
+                self.kept[name] = "was made inside the capture"
             elif native.writes(tensor):
-                self._kept[name] = "is written by the graph"
+                self.kept[name] = "is written by the graph"
         for snapshot in self._snapshots.values():
             snapshot.settle(native)
 
@@ -123,7 +166,7 @@ class Inputs:
 
     def _place(self, name: str) -> _Place:
         captured = self._captured[name]
-        if name not in self.tensors or name in self._kept:
+        if name not in self.tensors or name in self.kept:
             return _Place(captured)
         if repeated_dims(captured) or overlaps_itself(captured.shape, captured.stride()):
             return _Place(captured)
@@ -163,9 +206,9 @@ class Inputs:
         if same_view(expected, value):
             return False
         _check_tensor(name, expected, value)
-        if name in self._kept:
+        if name in self.kept:
             raise ContractError(
-                f"CapturedGraph.run: input '{name}' {self._kept[name]}: run can take the captured"
+                f"CapturedGraph.run: input '{name}' {self.kept[name]}: run can take the captured"
                 " tensor only, not another one. Change its content in place"
             )
         repeats = any(value.stride(dim) != 0 for dim in repeated_dims(expected))
@@ -255,41 +298,24 @@ def declared_inputs(inputs: Any) -> Inputs:
             f"capture(inputs=...) takes a tensor, a sequence or a mapping, got {value_text(inputs)}"
         )
 
-    def bind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
-        if by_keyword and not args:
-            return kwargs
-        if not by_keyword and not kwargs and len(args) == len(names):
-            return dict(zip(names, args, strict=True))
-        form = ", ".join(f"{name}=" for name in names) if by_keyword else f"{len(names)} inputs"
-        raise TypeError(
-            f"CapturedGraph.run: takes {form}, as declared, got {len(args)} by position"
-            f" and {list(kwargs)} by keyword"
-        )
-
     for name, leaf in _leaves(values).items():
         if not isinstance(leaf, torch.Tensor) or not has_memory(leaf):
             raise TypeError(
                 f"capture(inputs=...): {name} is no strided tensor, got {value_text(leaf)}"
             )
-    return Inputs(bind, values, may_be_unread=isinstance(inputs, Placeholders))
+    form = Form(names, by_keyword)
+    return Inputs(form, values, may_be_unread=isinstance(inputs, Placeholders))
 
 
 def inputs_of(call: ModuleCall) -> Inputs:
     """Return what a module was called with."""
-    signature = _signature(call.module.forward)
-
-    def bind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Mapping[str, Any]:
-        try:
-            return signature.bind_partial(*args, **kwargs).arguments
-        except TypeError as error:
-            raise TypeError(
-                f"CapturedGraph.run: {error}; run takes what {type(call.module).__name__} was"
-                " called with"
-            ) from None
-
+    parameters = _signature(call.module.forward).parameters
+    kinds = [parameter.kind for parameter in parameters.values()]
+    form = Form(list(parameters), title=type(call.module).__name__, kinds=kinds)
     weights = [*call.module.parameters(), *call.module.buffers()]
     fixed = frozenset(map(storage_address, weights))
-    return Inputs(bind, bind(call.args, call.kwargs), fixed, call.snapshots)
+    values = form.binder()(call.args, call.kwargs)
+    return Inputs(form, values, fixed, call.snapshots)
 
 
 def _signature(forward: Any) -> inspect.Signature:

@@ -6,6 +6,7 @@ call of the captured block; otherwise it refuses.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -106,6 +107,30 @@ class RunUnit:
         for name, tensor in tensors.items():
             if storage_address(tensor) != 0:
                 watch.add_slot(tensors, name, f"the input '{name}' ({value_text(tensor)})")
+
+    def described(self, written: Callable[[Any], Any]) -> tuple[dict[str, Any], Any]:
+        """Return for a file what run takes and gives; `written` writes values. Raises
+        `CaptureError` for what it cannot write.
+        """
+        inputs, outputs = self.inputs, self.outputs
+        try:
+            values = written(dict(inputs.values))
+            row = {**asdict(inputs.form), "values": values, "kept": inputs.kept}
+            return row, written(outputs.filled(outputs.tensors))
+        except TypeError as error:
+            raise CaptureError(
+                f"save: what run takes or gives has {error}, which a file cannot hold. {_HOW}"
+            ) from None
+
+    @classmethod
+    def of_file(cls, inputs: Inputs, outputs: Any, native: Any) -> RunUnit:
+        """Return what `described` was asked of, for its graph in this process."""
+        unit = cls(inputs)
+        unit._outputs, unit._obstacle = ResultNest(outputs), ""
+        unit._outputs.settle()
+        native.set_run_inputs([one for one in inputs.tensors.values() if has_memory(one)])
+        unit._run_locks = _run_locks_of(inputs, unit._outputs)
+        return unit
 
     @property
     def inputs(self) -> Inputs:

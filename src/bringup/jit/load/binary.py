@@ -170,6 +170,11 @@ class Binary:
             os.close(descriptor)
 
 
+def loaded_binaries() -> dict[int, Binary]:
+    """Return what this process has loaded, by its number in the native kernel table."""
+    return {loaded.kernel_id: loaded.binary for loaded in list(_loaded.values())}
+
+
 def _layout_of(binary: Binary) -> StoreLayout | None:
     return None if binary.prebuilt else StoreLayout.of_binary(binary.path, binary.key)
 

@@ -6,6 +6,7 @@ import atexit
 import os
 import shutil
 import tempfile
+from collections.abc import Iterable
 from functools import cache as memoised
 from pathlib import Path
 
@@ -90,3 +91,19 @@ def use_bundle(path: str | os.PathLike[str]) -> tuple[str, ...]:
     except (BundleError, OSError) as error:
         _log.warning("the kernels of %s are not used, and compiled when needed: %s", path, error)
         return ()
+
+
+def packed_bundle(keys: Iterable[str]) -> bytes:
+    """Return the bundle of these entries of the cache. Raises `LookupError`, `BundleError`."""
+    from bringup.jit.store import bundle
+
+    return bundle.write_bundle(bundle.pack_entry(cache().find(key).path) for key in keys)
+
+
+def take_bundle(content: bytes, what: str) -> None:
+    """Take the kernels of a bundle that another file holds; messages call it `what`. Raises as
+    `Cache.import_bundle`.
+    """
+    from bringup.jit.store import bundle
+
+    cache().take_all(bundle.read_bundle(content, what), what)

@@ -239,15 +239,30 @@ class Cache:
             raise BundleError(
                 f"{os.fspath(path)} is no file; expected one that `bringup cache export` writes"
             )
-        packed = bundle.read_bundle(read_bytes(os.fspath(path)), str(path))
+        return self.take_all(bundle.read_bundle(read_bytes(os.fspath(path)), str(path)), str(path))
+
+    def take_all(self, packed: Sequence[bundle.Packed], what: str) -> list[Entry]:
+        """Take the entries of a bundle that was read.
+
+        Args:
+            packed: the entries.
+            what: what messages call the bundle.
+
+        Returns:
+            The entries that this machine can use.
+
+        Raises:
+            BundleError: no entry fits this machine.
+            OSError: the cache cannot be written.
+        """
         fitting = [entry for entry in packed if not entry.incompatibility_reason]
         if refused := [entry for entry in packed if entry.incompatibility_reason]:
             first = refused[0]
             reason = f"{first.meta['name']} ({first.key[:12]}): {first.incompatibility_reason}"
             if not fitting:
-                raise BundleError(f"nothing in the bundle {path} is for this machine: {reason}")
+                raise BundleError(f"nothing in the bundle {what} is for this machine: {reason}")
             _log.warning(
-                "%d entries of %s are not for this machine: %s", len(refused), path, reason
+                "%d entries of %s are not for this machine: %s", len(refused), what, reason
             )
         with self._unwritable_is_an_error("written"):
             for entry in fitting:
