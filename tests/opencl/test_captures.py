@@ -34,6 +34,8 @@ torch.testing.assert_close(graph.outputs.cpu(), wanted, rtol=1e-5, atol=1e-5)
 other = torch.randint(64, (2, 16)).to("ocl")
 with torch.no_grad():
     print(torch.equal(graph.run(other).cpu(), model(other).cpu()))
+    graphs.save(graph, sys.argv[2])
+    print(torch.equal(graphs.load(sys.argv[2]).run(other).cpu(), model(other).cpu()))
     graph.update({"norm.native_layer_norm.eps": 0.5})
     graph.replay()
     model.norm.eps = 0.5
@@ -42,9 +44,10 @@ graph.reset()
 """
 
 
-def test_a_gpt_is_captured_and_updated(library: Path) -> None:
-    said = output_of(BEGIN + FORWARD, str(library), BRINGUP_OPENCL_MEMORY="coarse")
-    assert said.splitlines()[-3:] == ["True", "True", "True"]
+def test_a_gpt_is_captured_saved_and_updated(library: Path, tmp_path: Path) -> None:
+    path = str(tmp_path / "gpt.bgraph")
+    said = output_of(BEGIN + FORWARD, str(library), path, BRINGUP_OPENCL_MEMORY="coarse")
+    assert said.splitlines()[-4:] == ["True"] * 4
 
 
 TRAINED = """

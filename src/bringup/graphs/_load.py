@@ -19,7 +19,16 @@ from bringup.graphs._graph import CapturedGraph
 from bringup.graphs._inputs import Form, Inputs
 from bringup.graphs._pool import GraphPool
 from bringup.graphs._run import RunUnit
-from bringup.graphs._saved_values import KIND, VERSIONS, dtype_of, facts, layout, read
+from bringup.graphs._saved_values import (
+    KIND,
+    VERSIONS,
+    dtype_of,
+    facts,
+    layout,
+    named_tensors,
+    read,
+    refuse_in_capture,
+)
 from bringup.graphs._slots import Record, SlotPlace
 
 # What JSON of another form than `save` writes comes to, and what the builder says of its values.
@@ -51,6 +60,7 @@ def load(
     Raises:
         BundleError: it is no such file, it is damaged or for another torch, processor, device or
             driver, an operator is not defined here, or `modules` are not those that it wants.
+        CaptureError: a capture is under way on this thread.
         OSError: it cannot be read.
 
     Examples:
@@ -65,6 +75,7 @@ def load(
         >>> torch.equal(loaded.run(x), y)
         True
     """
+    refuse_in_capture("load")
     graph = CapturedGraph(optimize)
     sections = _container.read(path, KIND, facts(with_device=True), VERSIONS)
     node = ""
@@ -111,7 +122,8 @@ class _Reader:
         self._check_size()
         self._weights = _Weights(weights)
         self._memories = [self._memory(row) for row in self._rows]
-        if unused := modules.keys() - {row.get("module") for row in self._rows}:
+        used = {module for row in self._rows for module, *_ in row.get("named", ())}
+        if unused := modules.keys() - used:
             raise BundleError(f"{path} takes nothing of modules[{min(unused)!r}]")
         self._parts: dict[tuple[int, int, int], torch.Tensor] = {}
         self._tensors: dict[int, torch.Tensor] = {}
@@ -133,36 +145,44 @@ class _Reader:
 
     def _memory(self, row: dict[str, Any]) -> torch.Tensor:
         """Return the bytes of one memory."""
-        if "module" in row:
-            return self._of_module(row)
+        if "named" in row:
+            return self._of_modules(row)
         if "weights" not in row:
             return self._builder.allocate(row["size"], row["on_device"])
         content = self._weights.bytes_of(row["weights"], row["size"])
         return content.to(self._device) if row["on_device"] else content
 
-    def _of_module(self, row: dict[str, Any]) -> torch.Tensor:
-        name, module = row["name"], self._modules.get(row["module"])
+    def _of_modules(self, row: dict[str, Any]) -> torch.Tensor:
+        """Return the tensor that modules have by the names of one memory."""
+        tensors = [self._named(row, *one) for one in row["named"]]
+        if any(tensor.data_ptr() != tensors[0].data_ptr() for tensor in tensors):
+            names = " and ".join(repr(name) for _, name, _ in row["named"])
+            raise BundleError(f"{self._path} takes {names} as one tensor, and they are several")
+        return tensors[0]
+
+    def _named(self, row: dict[str, Any], key: str, name: str, wanted: list[Any]) -> torch.Tensor:
+        module = self._modules.get(key)
         if module is None:
             raise BundleError(
-                f"{self._path} has not the weights of {row['module']!r}: give"
-                f" load(..., modules={{{row['module']!r}: ...}})"
+                f"{self._path} has not the weights of {key!r}: give"
+                f" load(..., modules={{{key!r}: ...}})"
             )
-        found = dict([*module.named_parameters(), *module.named_buffers()]).get(name)
-        where = f"{name!r} of modules[{row['module']!r}]"
+        found = named_tensors(module).get(name)
+        where = f"{name!r} of modules[{key!r}]"
         if found is None:
             raise BundleError(f"{self._path} takes {where}, which is not there")
         tensor, like = found.detach(), layout(found)
         whole = tensor.untyped_storage().nbytes() == row["size"]
-        if like != row["like"] or not whole or tensor.is_cpu is row["on_device"]:
+        if like != wanted or not whole or tensor.is_cpu is row["on_device"]:
             raise BundleError(
-                f"{self._path} takes {where} as {' '.join(map(str, row['like']))} with memory of"
+                f"{self._path} takes {where} as {' '.join(map(str, wanted))} with memory of"
                 f" its own, and it is {' '.join(map(str, like))} on {tensor.device}"
             )
         return tensor
 
     def _is_own(self, memory: int) -> bool:
         """Return whether the graph alone has a memory, or it is none (-1)."""
-        return memory < 0 or not {"weights", "module"} & self._rows[memory].keys()
+        return memory < 0 or not {"weights", "named"} & self._rows[memory].keys()
 
     def _part(self, place: list[int]) -> tuple[torch.Tensor, int]:
         """Return the memory whose storage a node's tensor has, and where in it that begins."""
@@ -181,7 +201,7 @@ class _Reader:
         ]
         dtype = dtype_of(dtype_name)
         if place[0] < 0:
-            to = None if as_host else self._device
+            to = "cpu" if as_host or self._device is None else self._device
             memory, begin = torch.empty(0, dtype=torch.uint8, device=to), 0
         elif owns:
             memory, begin = self._memories[place[0]], place[1]

@@ -16,7 +16,16 @@ from bringup import _container
 from bringup._native import torch_library
 from bringup.errors import CaptureError, first_line
 from bringup.graphs._graph import CapturedGraph
-from bringup.graphs._saved_values import KIND, SAFETENSORS, VERSIONS, facts, layout, written
+from bringup.graphs._saved_values import (
+    KIND,
+    SAFETENSORS,
+    VERSIONS,
+    facts,
+    layout,
+    named_tensors,
+    refuse_in_capture,
+    written,
+)
 
 _HOST_FUNCTION = "bringup_graphs::host_function"
 
@@ -42,7 +51,7 @@ def save(
 
     Raises:
         CaptureError: nothing is captured, or a node or a value is bound to this process; the
-            message says which and why. No file is written.
+            message says which and why. A capture is under way on this thread. No file is written.
         OSError: the file cannot be written.
         TypeError: `graph` is no `CapturedGraph`.
 
@@ -59,6 +68,7 @@ def save(
     """
     if not isinstance(graph, CapturedGraph):
         raise TypeError(f"save takes a CapturedGraph, got {type(graph).__name__}")
+    refuse_in_capture("save")
     writer = _Writer(graph, modules or {})
     turn = writer.native.PoolTurn(writer.graph.memory_pool)  # runs of other threads wait
     try:
@@ -82,7 +92,7 @@ class _Memory:
     on_device: bool = False
     is_given: bool = False
     is_written: bool = False
-    named: tuple[str, str, torch.Tensor] | None = None  # where `modules` have it
+    named: list[list[Any]] = field(default_factory=list)  # modules, names and what these are
 
     @property
     def size(self) -> int:
@@ -91,15 +101,14 @@ class _Memory:
     def described(self, number: int) -> dict[str, Any]:
         """Return what the section `graph` says of it."""
         row = {"size": self.size, "on_device": self.on_device, "written": self.is_written}
-        if self.named is not None:
-            module, name, tensor = self.named
-            return row | {"module": module, "name": name, "like": layout(tensor)}
+        if self.named:
+            return row | {"named": self.named}
         return row | {"weights": str(number)} if self.has_weights else row
 
     @property
     def has_weights(self) -> bool:
         """Return whether it is more than room for results, and no module has it."""
-        return self.named is None and (self.is_given or not self.is_written)
+        return not self.named and (self.is_given or not self.is_written)
 
     def content(self) -> bytes | memoryview:
         """Return what lies there now."""
@@ -273,7 +282,7 @@ class _Writer:
                 last.on_device |= not tensor.is_cpu
         self._starts = [(one.isolated, one.begin) for one in self._memories]
         for module, tree in self._modules.items():
-            tensors = [*tree.named_parameters(), *tree.named_buffers()]
+            tensors = named_tensors(tree).items()
             found = [self._name(module, name, tensor.detach()) for name, tensor in tensors]
             if not any(found):
                 raise CaptureError(
@@ -281,15 +290,15 @@ class _Writer:
                 )
 
     def _name(self, module: str, name: str, tensor: torch.Tensor) -> bool:
-        """Find the memory that is a module's tensor."""
+        """Find the memory that is a module's tensor, all of it."""
         place = self.native.place_of(tensor)
         number = self._at(place)
-        if number < 0:
+        if number < 0 or tensor.nbytes != place[2]:
             return False
         memory = self._memories[number]
         if not memory.is_given or (memory.isolated, memory.begin, memory.size) != place:
             return False
-        memory.named = memory.named or (module, name, tensor)
+        memory.named.append([module, name, layout(tensor)])
         return True
 
     def _at(self, place: _Place) -> int:
@@ -306,7 +315,7 @@ class _Writer:
         place = self._range(self.native.place_of(tensor))
         as_host = tensor.is_cpu and place[0] >= 0 and self._memories[place[0]].on_device
         lazy = [tensor.is_conj(), tensor.is_neg()]
-        return [place, as_host, *layout(tensor), tensor.storage_offset(), *lazy]
+        return [place, as_host, *layout(tensor), *lazy]
 
     def _kernels(self) -> bytes:
         """Return the bundle of the graph's kernels; nothing where it has none."""

@@ -14,6 +14,9 @@ from typing import Any
 
 import torch
 
+from bringup.errors import CaptureError
+from bringup.graphs._capture import is_current_stream_capturing
+
 KIND = "saved graph"
 VERSIONS = {"graph": 1, "kernels": 1, "weights": 1}
 SAFETENSORS = {
@@ -34,9 +37,22 @@ def facts(with_device: bool) -> dict[str, str]:
     return found
 
 
+def refuse_in_capture(what: str) -> None:
+    """Raise `CaptureError` while this thread captures: what is done here would be recorded."""
+    if is_current_stream_capturing():
+        raise CaptureError(f"{what}: a capture is under way on this thread; call it outside")
+
+
+def named_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return parameters and buffers by name, shared ones by all of theirs."""
+    parameters = module.named_parameters(remove_duplicate=False)
+    return dict(parameters) | dict(module.named_buffers(remove_duplicate=False))
+
+
 def layout(tensor: torch.Tensor) -> list[Any]:
-    """Return a tensor's dtype, shape and strides."""
-    return [str(tensor.dtype).removeprefix("torch."), list(tensor.shape), list(tensor.stride())]
+    """Return a tensor's dtype, shape, strides and offset."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    return [dtype, list(tensor.shape), list(tensor.stride()), tensor.storage_offset()]
 
 
 def written(value: Any, tensor: Callable[[torch.Tensor], int]) -> Any:

@@ -135,6 +135,56 @@ def test_weights_of_modules_are_taken_by_name(tmp_path: Path) -> None:
         graphs.save(graph, path, modules={"another": torch.nn.Linear(2, 2)})
 
 
+class Two(torch.nn.Module):
+    """Two weights of one shape: in one storage in this order, or one for both names."""
+
+    def __init__(self, first: str, second: str, *, tied: bool = False) -> None:
+        super().__init__()
+        flat = torch.randn(8, 4)
+        for name, weight in ((first, flat[:4]), (second, flat[4:])):
+            weight = flat[:4].clone() if tied and name == first else weight
+            setattr(self, name, self.a if tied and name == second else torch.nn.Parameter(weight))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.a + x @ self.b * 2
+
+
+def test_names_of_weights_stay_with_their_memory(tmp_path: Path) -> None:
+    """Tied weights are so in what `load` is given; parts of one storage are no module's."""
+    path, x = tmp_path / "m.bgraph", torch.randn(2, 4)
+    graph, model = graphs.CapturedGraph(), Two("a", "b")
+    with torch.no_grad(), graphs.capture(graph):
+        model(x)
+    with pytest.raises(CaptureError, match=r"reads no parameter or buffer of modules\['m'\]"):
+        graphs.save(graph, path, modules={"m": model})
+    graphs.save(graph, path)
+    with torch.no_grad():
+        expected = model(x)
+    assert torch.equal(graphs.load(path).run(x), expected)
+    graph, model = graphs.CapturedGraph(), Two("a", "b", tied=True)
+    with torch.no_grad(), graphs.capture(graph):
+        model(x)
+    graphs.save(graph, path, modules={"m": model})
+    other = Two("a", "b", tied=True)
+    with torch.no_grad():
+        assert torch.equal(graphs.load(path, modules={"m": other}).run(x), other(x))
+    other.b = torch.nn.Parameter(other.a.detach().clone())
+    with pytest.raises(BundleError, match="takes 'a' and 'b' as one tensor, and they are several"):
+        graphs.load(path, modules={"m": other})
+
+
+def test_a_capture_that_is_under_way_records_neither_save_nor_load(
+    file: Path, tmp_path: Path
+) -> None:
+    loaded, x = graphs.load(file), torch.ones(2)
+    with graphs.capture(graphs.CapturedGraph(), inputs=(x,)):
+        _ = x * 2
+        with pytest.raises(CaptureError, match="save: a capture is under way on this thread"):
+            graphs.save(loaded, tmp_path / "no.bgraph")
+        with pytest.raises(CaptureError, match="load: a capture is under way on this thread"):
+            graphs.load(file)
+
+
 def test_weights_are_readable_as_safetensors(file: Path, tmp_path: Path) -> None:
     load = pytest.importorskip("safetensors.torch").load
     weights = torch.randn(5, 3)
