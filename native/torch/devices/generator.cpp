@@ -18,29 +18,43 @@ namespace bringup::torch_ext {
 namespace {
 
 std::atomic<uint64_t> g_clock{1};
+thread_local RandomObserver* t_random_observer = nullptr;
 
 uint64_t tick() noexcept { return g_clock.fetch_add(1) + 1; }
 
 constexpr size_t kStateBytes = 2 * sizeof(uint64_t);
 
+void tell(const RandomState& state) {
+  if (t_random_observer != nullptr) t_random_observer->moves(state);
+}
+
 }  // namespace
 
 uint64_t random_clock() noexcept { return g_clock.load(); }
+
+void set_random_observer(RandomObserver* observer) noexcept { t_random_observer = observer; }
 
 RandomState::RandomState() : RandomState(RandomPoint()) { history_.seeded = history_.set; }
 
 RandomState::RandomState(RandomPoint point) : point_(point) { history_.set = tick(); }
 
 void RandomState::seed(uint64_t seed) {
+  tell(*this);
   const std::lock_guard lock(mutex_);
   point_ = {seed, 0};
   history_.seeded = history_.set = tick();
 }
 
 void RandomState::set(RandomPoint point) {
+  tell(*this);
   const std::lock_guard lock(mutex_);
   point_ = point;
   history_.set = tick();
+}
+
+void RandomState::go_back(RandomPoint point) {
+  const std::lock_guard lock(mutex_);
+  point_ = point;
 }
 
 RandomPoint RandomState::point() const {
@@ -55,6 +69,7 @@ RandomPoint RandomState::read() {
 }
 
 RandomPoint RandomState::take(uint64_t calls) {
+  tell(*this);
   const std::lock_guard lock(mutex_);
   const RandomPoint first = point_;
   point_.offset += calls;
@@ -110,6 +125,7 @@ void DriverGenerator::graphsafe_set_state(const c10::intrusive_ptr<c10::Generato
   TORCH_CHECK(generator != nullptr, "expected a generator of device '", driver_facts().device_name,
               "' to share the state of, but got ",
               other ? "one of '" + other->device().str() + "'" : "none");
+  tell(*state());
   share(generator->state());
 }
 

@@ -26,6 +26,17 @@ struct RandomHistory {
 };
 uint64_t random_clock() noexcept;
 
+class RandomState;
+
+// Told which states of devices' generators its thread moves, right before.
+class RandomObserver {
+ public:
+  virtual ~RandomObserver() = default;
+  virtual void moves(const RandomState& state) = 0;
+};
+// This thread's, or null.
+void set_random_observer(RandomObserver* observer) noexcept;
+
 // What generators that are made by graphsafe_get_state() share. Safe from any thread.
 class RandomState {
  public:
@@ -34,6 +45,8 @@ class RandomState {
 
   void seed(uint64_t seed);
   void set(RandomPoint point);
+  // The same, as if nothing had happened since.
+  void go_back(RandomPoint point);
   RandomPoint point() const;
   // The point, handed out to be set again.
   RandomPoint read();

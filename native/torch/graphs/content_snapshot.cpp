@@ -27,19 +27,20 @@ size_t Contents::remember(const at::Tensor& tensor, std::string name, size_t mos
   const c10::Storage& storage = tensor.storage();
   const size_t size = storage.nbytes();
   if (size > most) return 0;
-  const auto [entry, fresh] = contents_.try_emplace(storage.unsafeGetStorageImpl());
-  if (!fresh) return 0;
+  if (contents_.contains(storage.unsafeGetStorageImpl())) return 0;
   const OutsideCapture outside;
-  Content& content = entry->second;
-  content.storage = storage;
-  content.what = "'" + std::move(name) + "' (" + describe(tensor) + ")";
+  Content content{storage, "'" + std::move(name) + "' (" + describe(tensor) + ")"};
   const at::Tensor bytes = bytes_of(storage);
-  if (copied_ + size <= kCopied) {
-    copied_ += size;
+  const bool copies = copied_ + size <= kCopied;
+  if (copies) {
     content.copy = bytes.clone();
   } else {
     content.hash = content_hash(bytes);
   }
+  // A capture, of this or another thread, may have written it by now.
+  if (Restorer::any_remembers(storage)) return 0;
+  if (copies) copied_ += size;
+  contents_.emplace(storage.unsafeGetStorageImpl(), std::move(content));
   return size;
 }
 
@@ -49,10 +50,11 @@ bool Contents::is_same(const Content& content) {
   return now.numel() == content.copy.numel() && now.cpu().equal(content.copy.cpu());
 }
 
-std::optional<std::string> Contents::changed(const Restorer& written) const {
+std::optional<std::string> Contents::changed() const {
   const OutsideCapture outside;
   for (const auto& [storage, content] : contents_) {
-    if (!written.remembers(content.storage) && !is_same(content)) return content.what;
+    if (is_same(content) || Restorer::any_remembers(content.storage)) continue;
+    if (!is_same(content)) return content.what;  // nor has a capture put it back since
   }
   return std::nullopt;
 }
@@ -61,6 +63,7 @@ void Contents::restore() const {
   const OutsideCapture outside;
   for (const auto& [storage, content] : contents_) {
     if (!content.copy.defined() || is_same(content)) continue;
+    if (Restorer::any_remembers(content.storage)) continue;
     const at::Tensor now = bytes_of(content.storage);
     if (now.numel() == content.copy.numel()) now.copy_(content.copy);
   }

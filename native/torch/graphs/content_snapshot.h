@@ -22,11 +22,11 @@ class Contents {
   // rest. Returns how many bytes it read.
   size_t remember(const at::Tensor& tensor, std::string name, size_t most);
 
-  // A tensor of which no operator wrote what it has now, "'cache' (float32[4])"; none when there is
-  // none. `written`: what recorded operators wrote.
-  std::optional<std::string> changed(const Restorer& written) const;
+  // A tensor of which no operator of a capture wrote what it has now, "'cache' (float32[4])"; none
+  // when there is none.
+  std::optional<std::string> changed() const;
 
-  // Puts back what was copied.
+  // Puts back what was copied and no capture puts back.
   void restore() const;
 
   // Gives the watch the user's names of the tensors.

@@ -57,7 +57,7 @@ void SpoiltMemory::spoil() const {
 }
 
 void Recorder::check_contents() {
-  if (const auto tensor = contents_.changed(restorer_)) {
+  if (const auto tensor = contents_.changed()) {
     throw CaptureFailure("the tensor " + *tensor +
                          " was written inside the capture by code that the recorder cannot see "
                          "(NumPy, ctypes, a kernel that torch.compile generated): a replay would "

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <mutex>
+#include <unordered_map>
 #include <utility>
 
 #include "torch/devices/driver.h"
 #include "torch/devices/state.h"
 #include "torch/graphs/errors.h"
+#include "torch/graphs/values.h"
 
 namespace bringup::torch_ext::graphs {
 namespace {
@@ -45,6 +47,19 @@ class ReplayDraws final : public DrawSource {
   Draws draws_;
   uint64_t used_ = 0;
 };
+
+// Captures under way, and which of them moves what; generators are the whole process's.
+struct Captures {
+  std::mutex mutex;
+  uint64_t begun = 0;
+  size_t under_way = 0;
+  std::unordered_map<const void*, RandomRecorder*> moving;  // by Watched::key()
+};
+
+Captures& captures() {
+  static auto* const all = new Captures;  // captures may end after static objects
+  return *all;
+}
 
 bool is_host(const at::Generator& generator) { return generator.device().is_cpu(); }
 
@@ -113,6 +128,8 @@ class RandomRecorder::Watched {
   Watched(const Watched&) = delete;
   Watched& operator=(const Watched&) = delete;
 
+  // The same for generators with one state.
+  virtual const void* key() const = 0;
   virtual void operator_begins() = 0;
   // Whether the operator that began, and is over, drew from it.
   virtual bool operator_drew() = 0;
@@ -144,6 +161,7 @@ class RandomRecorder::WatchedHost final : public Watched {
   explicit WatchedHost(at::Generator generator)
       : Watched(std::move(generator)), begin_(place()), expected_(begin_), before_(begin_) {}
 
+  const void* key() const override { return generator().unsafeGetGeneratorImpl(); }
   void operator_begins() override { before_ = place(); }
   bool operator_drew() override {
     const Place now = place();
@@ -204,9 +222,13 @@ class RandomRecorder::WatchedDevice final : public Watched {
         began_(began),
         before_(begin_) {}
 
-  void operator_begins() override { before_ = state_->point(); }
+  const void* key() const override { return state_.get(); }
+  void operator_begins() override {
+    before_ = state_->point();
+    taken_ = {0, before_.offset - begin_.offset, 0};
+  }
   bool operator_drew() override {
-    taken_ = {0, before_.offset - begin_.offset, state_->point().offset - before_.offset};
+    taken_.count = state_->point().offset - before_.offset;
     return taken_.count > 0;
   }
   Draws taken() const override { return taken_; }
@@ -221,7 +243,7 @@ class RandomRecorder::WatchedDevice final : public Watched {
   bool was_set() const override { return state_->history().set > began_ || was_moved_elsewhere(); }
   uint64_t offsets() const override { return state_->point().offset - begin_.offset; }
   void restore() const override {
-    state_->set(begin_);
+    state_->go_back(begin_);
     impl().share(state_);
   }
 
@@ -236,15 +258,58 @@ class RandomRecorder::WatchedDevice final : public Watched {
 };
 
 RandomRecorder::RandomRecorder() = default;
-RandomRecorder::~RandomRecorder() = default;
+RandomRecorder::~RandomRecorder() { end(); }
 
 void RandomRecorder::begin() {
+  {
+    const std::lock_guard lock(captures().mutex);
+    alone_at_first_ = captures().under_way++ == 0;
+    number_ = ++captures().begun;
+  }
   began_ = random_clock();
   watch(at::detail::getDefaultCPUGenerator());
-  if (active_driver() == nullptr) return;
-  for (int32_t index = 0; index < driver_facts().device_count; ++index) {
-    watch(default_generator(static_cast<c10::DeviceIndex>(index)));
+  for (int32_t i = 0; active_driver() != nullptr && i < driver_facts().device_count; ++i) {
+    watch(default_generator(static_cast<c10::DeviceIndex>(i)));
   }
+  set_random_observer(this);
+}
+
+void RandomRecorder::stop() noexcept { set_random_observer(nullptr); }
+
+void RandomRecorder::end() noexcept {
+  if (std::exchange(number_, 0) == 0) return;
+  const std::lock_guard lock(captures().mutex);
+  --captures().under_way;
+  std::erase_if(captures().moving, [this](const auto& entry) { return entry.second == this; });
+}
+
+bool RandomRecorder::is_alone() const {
+  const std::lock_guard lock(captures().mutex);
+  return alone_at_first_ && captures().begun == number_;
+}
+
+void RandomRecorder::moves(const RandomState& state) {
+  moved_.push_back(&state);
+  const std::lock_guard lock(captures().mutex);
+  RandomRecorder* const first = captures().moving.try_emplace(&state, this).first->second;
+  if (first != this) shared_ = first->shared_ = &state;
+}
+
+void RandomRecorder::draws_from(Watched& watched, const std::string& op) {
+  {
+    const std::lock_guard lock(captures().mutex);
+    const auto first = captures().moving.try_emplace(watched.key(), this).first;
+    if (first->second != this) shared_ = watched.key();
+  }
+  if (shared_ == watched.key()) refuse_shared(watched, op);
+  watched.read_by(op);
+}
+
+void RandomRecorder::refuse_shared(const Watched& watched, const std::string& op) const {
+  throw CaptureFailure(op + " draws from " + describe(watched.generator()) +
+                       ", and so does a capture in another thread: each finds it where the other "
+                       "one left it. Give each a generator of its own, or capture one after the "
+                       "other");
 }
 
 size_t RandomRecorder::watch(const at::Generator& generator) {
@@ -259,19 +324,31 @@ size_t RandomRecorder::watch(const at::Generator& generator) {
   return watched_.size() - 1;
 }
 
-void RandomRecorder::before(const std::vector<c10::IValue>& args) {
+void RandomRecorder::before(const std::vector<c10::IValue>& args, bool of_torch) {
+  bool on_device = false;
+  bool on_host = !of_torch;
+  const auto see = [&](c10::Device device) { (device.is_cpu() ? on_host : on_device) = true; };
   for (const c10::IValue& arg : args) {
-    if (arg.isGenerator()) watch(arg.toGenerator());
+    if (arg.isDevice()) see(arg.toDevice());
+    if (!arg.isGenerator()) continue;
+    see(arg.toGenerator().device());
+    watch(arg.toGenerator());
   }
+  for_each_tensor(args, [&](const at::Tensor& tensor) { see(tensor.device()); });
+  may_draw_on_host_ = on_host || !on_device;
+  moved_.clear();
   for (const auto& watched : watched_) watched->operator_begins();
 }
 
 void RandomRecorder::after(const std::string& op) {
   drew_ = false;
   for (const auto& watched : watched_) {
-    if (!watched->operator_drew()) continue;
+    const bool may_draw = is_host(watched->generator())
+                              ? may_draw_on_host_
+                              : std::ranges::find(moved_, watched->key()) != moved_.end();
+    if (!may_draw || !watched->operator_drew()) continue;
     drew_ = true;
-    watched->read_by(op);
+    draws_from(*watched, op);
     if (!watched->was_moved_elsewhere()) continue;
     throw CaptureFailure(op + " draws from " + describe(watched->generator()) +
                          ", which something else than an operator seeded, set or drew from inside "
@@ -280,7 +357,7 @@ void RandomRecorder::after(const std::string& op) {
   }
 }
 
-void RandomRecorder::may_draw(const std::string& op) { watched_.front()->read_by(op); }
+void RandomRecorder::may_draw(const std::string& op) { draws_from(*watched_.front(), op); }
 
 void RandomRecorder::repeated() {
   for (const auto& watched : watched_) watched->repeated();
@@ -304,11 +381,11 @@ std::optional<NodeRandom> RandomRecorder::for_node(const std::string& op,
     } else if (device) {
       random.given = taken_from(default_generator(*device));
     }
-    if (random.given) watched_[random.given->generator]->read_by(op);
+    if (random.given) draws_from(*watched_[random.given->generator], op);
   }
   if (device && traits.draws_inside()) {
     random.inside = taken_from(default_generator(*device));
-    if (at_run_time_) watched_[random.inside->generator]->read_by(op);
+    if (at_run_time_) draws_from(*watched_[random.inside->generator], op);
     if (random.given && random.given->generator == random.inside->generator) {
       // The fallback takes the argument's offset first.
       random.given->count = std::min<uint64_t>(random.given->count, 1);
@@ -329,6 +406,7 @@ GraphRandom RandomRecorder::finish() const {
     used.push_back({drawn, c10::weak_intrusive_ptr<c10::GeneratorImpl>(generator.getIntrusivePtr()),
                     watched->offsets(), watched->reader()});
     if (!drawn) continue;
+    if (watched->key() == shared_) refuse_shared(*watched, watched->reader());
     draws_on_host = draws_on_host || is_host(generator);
     if (at_run_time_ ? watched->was_set() : watched->was_moved_elsewhere()) {
       throw CaptureFailure(describe(generator) + ", which " + watched->reader() +
@@ -344,6 +422,7 @@ GraphRandom RandomRecorder::finish() const {
 }
 
 std::optional<std::string> RandomRecorder::moved() const {
+  if (!is_alone()) return std::nullopt;
   for (const auto& watched : watched_) {
     if (watched->was_moved_elsewhere()) return describe(watched->generator());
   }
@@ -351,7 +430,15 @@ std::optional<std::string> RandomRecorder::moved() const {
 }
 
 void RandomRecorder::restore() const {
-  for (const auto& watched : watched_) watched->restore();
+  const bool alone = is_alone();
+  const std::lock_guard lock(captures().mutex);
+  for (const auto& watched : watched_) {
+    const auto moved = captures().moving.find(watched->key());
+    const bool by_captures = moved != captures().moving.end();
+    // Seeding one of the host leaves no trace of the thread.
+    const bool may_be_seeded = alone && is_host(watched->generator());
+    if (by_captures ? moved->second == this : may_be_seeded) watched->restore();
+  }
 }
 
 }  // namespace bringup::torch_ext::graphs

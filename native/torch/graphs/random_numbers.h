@@ -6,6 +6,7 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/FunctionRef.h>
 
+#include <atomic>
 #include <memory>
 #include <optional>
 #include <string>
@@ -76,20 +77,26 @@ class GraphRandom {
 };
 
 // Watches generators while a graph is captured: what operators take, that nothing else moves them,
-// and how they were before.
-class RandomRecorder {
+// and how they were before. Captures in several threads draw from generators of their own: two that
+// draw from one would each find the other's draws between its own, and put both back.
+class RandomRecorder final : private RandomObserver {
  public:
   RandomRecorder();
-  ~RandomRecorder();
+  ~RandomRecorder() override;
 
-  // From here on the default generators are watched.
+  // From here on the default generators are watched, and this thread's draws.
   void begin();
+  // On the same thread: it draws what it likes.
+  void stop() noexcept;
+  // What others do with generators is theirs. Idempotent.
+  void end() noexcept;
   // This one too; returns its number.
   size_t watch(const at::Generator& generator);
 
   // Around an operator that may draw. `after` raises CaptureFailure when the operator drew from a
   // generator that something else than an operator had changed: a replay would not repeat that.
-  void before(const std::vector<c10::IValue>& args);
+  // `of_torch`: it draws on the device of its tensors, as operators of torch do.
+  void before(const std::vector<c10::IValue>& args, bool of_torch);
   void after(const std::string& op);
   // An operator that has not run may draw from the CPU's default generator.
   void may_draw(const std::string& op);
@@ -109,7 +116,7 @@ class RandomRecorder {
   GraphRandom finish() const;
   // A generator that was seeded, set or drawn from by anything else than an operator, in words.
   std::optional<std::string> moved() const;
-  // Every generator as it was.
+  // Every generator as it was that this capture moved.
   void restore() const;
 
  private:
@@ -117,8 +124,20 @@ class RandomRecorder {
   class WatchedHost;
   class WatchedDevice;
 
+  void moves(const RandomState& state) override;
+  // Whether no other capture was under way at any time of this one.
+  bool is_alone() const;
+  // Makes the generator this capture's until it ends; CaptureFailure where it is another one's.
+  void draws_from(Watched& watched, const std::string& op);
+  [[noreturn]] void refuse_shared(const Watched& watched, const std::string& op) const;
+
   uint64_t began_ = 0;
+  uint64_t number_ = 0;  // among captures while under way, else 0
+  bool alone_at_first_ = false;
   bool drew_ = false;
+  bool may_draw_on_host_ = false;             // the operator that runs
+  std::vector<const RandomState*> moved_;     // by it
+  std::atomic<const void*> shared_{nullptr};  // what another capture draws from, too
   bool at_run_time_ = false;
   std::vector<std::unique_ptr<Watched>> watched_;
 };

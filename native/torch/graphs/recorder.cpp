@@ -5,7 +5,6 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
-#include <atomic>
 #include <utility>
 
 #include "torch/common/written_arguments.h"
@@ -21,8 +20,6 @@ namespace bringup::torch_ext::graphs {
 namespace {
 
 thread_local Recorder* t_recorder = nullptr;
-// Generators and the tensors to restore are the whole process's: one capture at a time.
-std::atomic<bool> g_capturing{false};
 
 // An operator of torch that wrote nothing and gave back memory it was given: a view whose schema
 // does not say so (_unsafe_view), or one that had nothing to do. Replaying it would change nothing.
@@ -100,10 +97,6 @@ void Recorder::begin() {
     throw CaptureFailure(
         "a capture cannot start inside another one: leave the first `with` block before");
   }
-  if (g_capturing.exchange(true)) {
-    throw CaptureFailure(
-        "another thread captures a graph now: captures run one after the other in a process");
-  }
   try {
     pool_->begin_use();
     uses_pool_ = true;
@@ -112,7 +105,6 @@ void Recorder::begin() {
     }
   } catch (...) {
     end_use();
-    g_capturing.store(false);
     throw;
   }
   install_cpu_allocation_interceptor();
@@ -128,14 +120,16 @@ void Recorder::stop() noexcept {
   if (!active_) return;
   c10::impl::tls_set_dispatch_key_included(kRecorderKey, false);
   set_stream_observer(nullptr);
+  random_.stop();
   for (const auto device : devices_) last_streams_.push_back(current_stream(device));
   interceptor_scope_.reset();
   t_recorder = nullptr;
   active_ = false;
-  g_capturing.store(false);
 }
 
 void Recorder::end_use() noexcept {
+  restorer_.end();
+  random_.end();
   if (std::exchange(uses_pool_, false)) pool_->end_use();  // who was refused wrote nothing
 }
 
@@ -183,7 +177,7 @@ void Recorder::record_and_run(const OperatorTraits& traits, const c10::OperatorH
   if (becomes_node) check_arguments(traits, args);
   if (traits.resizes) check_resize(traits, args);
 
-  if (traits.may_draw) random_.before(args);
+  if (traits.may_draw) random_.before(args, traits.of_torch);
   std::vector<Allocation> allocations;
   std::optional<std::string> foreign;
   {
@@ -336,7 +330,10 @@ void Recorder::about_to_write(const OperatorTraits& traits, const at::Tensor& te
                          "the one before has left. Make it before the capture, or clone() it");
   }
   const OutsideCapture outside;
-  restorer_.remember(tensor.storage());
+  if (restorer_.remember(tensor.storage())) return;
+  throw CaptureFailure(traits.name + " writes " + describe(tensor) +
+                       ", and so does a capture in another thread: each would put back what the "
+                       "other one has written. Capture one after the other");
 }
 
 void Recorder::check_gradient(const OperatorTraits& traits,

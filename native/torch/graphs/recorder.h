@@ -97,7 +97,7 @@ class Recorder {
   // Autograd may record a gradient for what the capture computes: its backward is captured next.
   void accept_gradients() { accepts_gradients_ = true; }
 
-  // Starts recording on this thread. CaptureFailure when a capture runs on this or another one.
+  // Starts recording on this thread. CaptureFailure when a capture runs on it.
   void begin();
   // Stops recording, on the same thread. Idempotent.
   void stop() noexcept;

@@ -1,15 +1,45 @@
 #include "torch/graphs/restore.h"
 
 #include <algorithm>
+#include <mutex>
 
 #include "torch/graphs/values.h"
 
 namespace bringup::torch_ext::graphs {
+namespace {
 
-void Restorer::remember(const c10::Storage& storage) {
+// Which capture puts a storage back.
+struct Owners {
+  std::mutex mutex;
+  std::unordered_map<const c10::StorageImpl*, const Restorer*> of;
+};
+
+Owners& owners() {
+  static auto* const all = new Owners;  // captures may end after static objects
+  return *all;
+}
+
+}  // namespace
+
+bool Restorer::remember(const c10::Storage& storage) {
   const c10::StorageImpl* const impl = storage.unsafeGetStorageImpl();
-  if (contents_.contains(impl)) return;
+  if (contents_.contains(impl)) return true;
+  {
+    const std::lock_guard lock(owners().mutex);
+    if (owners().of.try_emplace(impl, this).first->second != this) return false;
+  }
   contents_.emplace(impl, Content{storage, storage.data(), bytes_of(storage).clone()});
+  return true;
+}
+
+void Restorer::end() noexcept {
+  const std::lock_guard lock(owners().mutex);
+  std::erase_if(owners().of, [this](const auto& entry) { return entry.second == this; });
+}
+
+bool Restorer::any_remembers(const c10::Storage& storage) {
+  const std::lock_guard lock(owners().mutex);
+  return owners().of.contains(storage.unsafeGetStorageImpl());
 }
 
 void Restorer::restore() const {

@@ -11,12 +11,18 @@ namespace bringup::torch_ext::graphs {
 
 class Restorer {
  public:
-  // Copies the storage's content unless it was done before.
-  void remember(const c10::Storage& storage);
+  Restorer() = default;
+  ~Restorer() { end(); }
+  Restorer(const Restorer&) = delete;
+  Restorer& operator=(const Restorer&) = delete;
 
-  bool remembers(const c10::Storage& storage) const {
-    return contents_.contains(storage.unsafeGetStorageImpl());
-  }
+  // Copies the storage's content unless it was done before. False where a capture in another thread
+  // has done so and is under way: both would put back what the other has written.
+  [[nodiscard]] bool remember(const c10::Storage& storage);
+  // Nothing is put back any more.
+  void end() noexcept;
+  // Whether a capture will put the storage's content back.
+  static bool any_remembers(const c10::Storage& storage);
 
   // Puts everything back as it was when it was remembered.
   void restore() const;

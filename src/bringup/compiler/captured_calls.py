@@ -24,7 +24,8 @@ from bringup.graphs._inputs import Placeholders
 
 _LOG = settings.logger("compiler")
 _CAPTURE_TURN = threading.RLock()
-"""Captures run one after the other in a process: compiled functions of several threads wait."""
+"""Captures of compiled functions come one after the other: their memory is accounted for together,
+and at once two could not draw from one generator."""
 _NUMBERS = itertools.count()
 ALIVE: WeakValueDictionary[int, _CapturedCalls] = WeakValueDictionary()
 """The captured calls of every compiled graph that is alive, in the order of their compiles."""

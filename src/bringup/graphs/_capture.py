@@ -184,7 +184,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             cleanup.enter_context(given.gradients.backwards_seen(_captured_nodes))
             cleanup.enter_context(_capture_visible_to_libraries())
             # Else recomputation stops inside of an operator, which has run and is not recorded.
-            cleanup.enter_context(set_checkpoint_early_stop(False))
+            cleanup.enter_context(_no_early_stop())
             # Else a device's backward would run on a thread that is not recorded.
             cleanup.enter_context(torch.autograd.set_multithreading_enabled(False))
             self._cleanup = cleanup.pop_all()
@@ -401,6 +401,28 @@ def _remember(
         if issubclass(type(value), torch.Tensor):
             most -= recorder.remember(value, name, most)
     return [value for _, value, _ in found if issubclass(type(value), torch.Generator)]
+
+
+_early_stop = threading.Lock()
+_without_early_stop = ExitStack()
+_captures_without = 0
+
+
+@contextmanager
+def _no_early_stop() -> Iterator[None]:
+    """Let checkpoints recompute all, a setting of the process, while any capture is under way."""
+    global _captures_without
+    with _early_stop:
+        if _captures_without == 0:
+            _without_early_stop.enter_context(set_checkpoint_early_stop(False))
+        _captures_without += 1
+    try:
+        yield
+    finally:
+        with _early_stop:
+            _captures_without -= 1
+            if _captures_without == 0:
+                _without_early_stop.close()
 
 
 @contextmanager
