@@ -320,6 +320,7 @@ void bind_recorder(nb::module_& module) {
       .def("add_control", &Recorder::add_control, nb::arg("predicate").none())
       .def("go_to", &Recorder::go_to, nb::arg("control"), nb::arg("target"))
       .def("writer", &Recorder::writer, nb::arg("tensor"))
+      .def("is_written", &Recorder::is_written, nb::arg("tensor"))
       .def("repeated", &Recorder::repeated)
       .def("predates", &Recorder::predates, nb::arg("tensor"))
       .def("unwritten", &Recorder::unwritten)

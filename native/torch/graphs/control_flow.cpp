@@ -123,6 +123,11 @@ std::optional<size_t> Recorder::writer(const at::Tensor& tensor) const {
   return block == nullptr || !block->written ? std::nullopt : std::optional(block->writer);
 }
 
+bool Recorder::is_written(const at::Tensor& tensor) const {
+  return writer(tensor).has_value() ||
+         (tensor.has_storage() && restorer_.remembers(tensor.storage()));
+}
+
 // Where most others run on the host a launch need not wait for what it would choose.
 bool Recorder::copies_on_host() const {
   return !controls_.empty() && active_driver() != nullptr && driver_facts().host_visible &&

@@ -111,6 +111,8 @@ class Recorder {
   size_t seen() const { return seen_; }
   // Whether the tensor's memory was there before the capture.
   bool predates(const at::Tensor& tensor) const;
+  // Whether a node of this capture writes it.
+  bool is_written(const at::Tensor& tensor) const;
 
   // Storages that a tensor still has and that no node writes.
   std::vector<std::pair<uintptr_t, size_t>> unwritten() const;

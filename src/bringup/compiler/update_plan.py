@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from bringup._native import torch_library
 from bringup._numbers import identity
 from bringup.errors import UpdateError
 from bringup.graphs import BoundPlan, CapturedGraph, Constant, Input, PlannedCall, UpdatePlan
-from bringup.graphs._handlers import handler_for, takes_part
+from bringup.graphs._handlers import handler_for, is_handled, updates_by_specs
 from bringup.graphs._plans import Source
 
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float)
@@ -32,7 +32,8 @@ class Updates:
         """Return the plan for a capture of a call with these inputs, or raise `UpdateError`."""
         bound = self.plan.bind(graph)
         slots = graph.slots
-        for name, value in bound.slots(inputs).items():
+        for name, given in bound.slots(inputs).items():
+            value = given.tolist() if isinstance(given, torch.Tensor) else given
             if identity(slots[name].value) != identity(value):
                 raise UpdateError(
                     f"update plan: slot '{name}' is {value!r} by the plan, and the graph captured"
@@ -44,8 +45,12 @@ class Updates:
 def updates_of(graph: Any) -> Updates | None:
     """Return the updates of an `fx.GraphModule` of overloads, or None without any."""
     plan = update_plan(graph)
-    free = frozenset() if plan is None else free_inputs(graph, plan)
-    return Updates(plan, free) if plan is not None and free else None
+    if plan is None:
+        return None
+    free = free_inputs(graph, plan)
+    placeholders = graph.graph.find_nodes(op="placeholder")
+    has_tensors = any(_is_on_host(placeholders[index]) for index in plan.inputs)
+    return Updates(plan, free) if free or has_tensors else None
 
 
 def update_plan(graph: Any) -> UpdatePlan | None:
@@ -53,21 +58,32 @@ def update_plan(graph: Any) -> UpdatePlan | None:
     or None where no input of the graph is among it.
 
     Arguments that are computed from inputs are left out: their values belong to the kind of a call.
-    The calls are those of kernel operators and of operators with a handler that has specs only; one
-    that takes part in captures decides by itself what it captures.
+    The calls are those of kernel operators and of operators with a handler, where its hooks leave
+    updates to its specs.
     """
     positions = _positions(graph)
-    calls = []
-    for node in graph.graph.nodes:
-        updates = {
-            key: source
-            for index, key in _keys_of(node).items()
-            if (source := _source(_given(node, index), positions)) is not None
-        }
-        if updates:
-            calls.append(PlannedCall(_name(node), updates))
-    plan = UpdatePlan(tuple(calls))
+    calls = tuple(
+        call for node in graph.graph.nodes if (call := planned_call(node, positions)) is not None
+    )
+    plan = UpdatePlan(calls)
     return plan if plan.inputs else None
+
+
+def planned_call(node: fx.Node, positions: dict[fx.Node, int]) -> PlannedCall | None:
+    """Return what a call gets, for the positions of the graph's inputs: sources of what its handler
+    declares, and inputs that are among its keyword-only arguments; None for a call without any.
+    """
+    keys, declared = _keys_of(node)
+    updates: dict[str, Source] = {}
+    for index, key in keys.items():
+        source = _source(_given(node, index), positions)
+        if source is not None and (index in declared or _has_input(source)):
+            updates[key] = source
+    return PlannedCall(_name(node), updates) if updates else None
+
+
+def _has_input(source: Source) -> bool:
+    return any(isinstance(x, Input) for x in (source if isinstance(source, tuple) else (source,)))
 
 
 def free_inputs(graph: Any, plan: UpdatePlan) -> frozenset[int]:
@@ -83,6 +99,7 @@ def free_inputs(graph: Any, plan: UpdatePlan) -> frozenset[int]:
         index
         for node, index in positions.items()
         if index in plan.inputs
+        and not _is_on_host(node)
         and not free_symbols(node.meta["val"]) & in_shapes
         and all(_is_planned(node, user, positions) for user in node.users)
     )
@@ -90,7 +107,7 @@ def free_inputs(graph: Any, plan: UpdatePlan) -> frozenset[int]:
 
 def _is_planned(node: fx.Node, user: fx.Node, positions: dict[fx.Node, int]) -> bool:
     """Return whether the plan has every argument of `user` in which `node` is."""
-    keys = _keys_of(user)
+    keys, _ = _keys_of(user)
     if not keys:
         return False
     count = len(user.target._schema.arguments)
@@ -103,11 +120,18 @@ def _is_planned(node: fx.Node, user: fx.Node, positions: dict[fx.Node, int]) -> 
 
 
 def _positions(graph: Any) -> dict[fx.Node, int]:
-    """Return the inputs of the graph that are numbers."""
+    """Return the inputs of the graph that are numbers, or tensors of the host."""
     placeholders = enumerate(graph.graph.find_nodes(op="placeholder"))
     return {
-        node: index for index, node in placeholders if isinstance(node.meta.get("val"), _NUMBERS)
+        node: index
+        for index, node in placeholders
+        if isinstance(node.meta.get("val"), _NUMBERS) or _is_on_host(node)
     }
+
+
+def _is_on_host(node: Any) -> bool:
+    value = node.meta.get("val") if isinstance(node, fx.Node) else None
+    return isinstance(value, torch.Tensor) and value.device.type == "cpu"
 
 
 def _name(node: fx.Node) -> str:
@@ -115,29 +139,49 @@ def _name(node: fx.Node) -> str:
     return str(schema.name) + (f".{schema.overload_name}" if schema.overload_name else "")
 
 
-def _keys_of(node: fx.Node) -> dict[int, str]:
-    """Return the arguments of a call that become slots, as keys by index in the schema."""
+def _keys_of(node: fx.Node) -> tuple[dict[int, str], Collection[int]]:
+    """Return the arguments of a call that become slots, as keys by index in the schema, and which
+    of them are declared to be updated.
+    """
     if not isinstance(node.target, torch._ops.OpOverload):
-        return {}
+        return {}, ()
     schema = node.target._schema
     is_kernel, arguments = torch_library("an update plan").graphs.host_arguments(
         schema.name, schema.overload_name
     )
+    places = {index: name for index, name, _ in arguments}
     found = handler_for(_name(node))
     if found is None:
-        return {index: name for index, name, _ in arguments} if is_kernel else {}
+        return (places, places) if is_kernel else ({}, ())
     handler, specs = found
-    if takes_part(handler):
-        return {}
-    named = {name: index for index, name, _ in arguments}
-    places = {index: name for index, name, _ in arguments}
-    keyword_only = {argument.name for argument in schema.arguments if argument.kwarg_only}
-    keys = {named[name]: name for name in keyword_only & named.keys()}
-    for _, place, key in specs:
-        index = named.get(place) if isinstance(place, str) else place
-        if index in places:
-            keys[index] = key
-    return keys
+    if not updates_by_specs(handler) or not is_handled(handler, node.target, *_values_of(node)):
+        return {}, ()
+    names = {argument.name: index for index, argument in enumerate(schema.arguments)}
+    named = ((names.get(x, -1) if isinstance(x, str) else x, key) for _, x, key in specs)
+    declared = {index: key for index, key in named if index in names.values()}
+    keys = {i: name for i, name in places.items() if schema.arguments[i].kwarg_only}
+    keys.update(
+        (index, key)
+        for index, key in declared.items()
+        if index in places or _is_read_by_host(node, index)
+    )
+    return keys, declared
+
+
+def _is_read_by_host(node: fx.Node, index: int) -> bool:
+    """Return whether an argument is a tensor of the host, and the call's first is none."""
+    return _is_on_host(_given(node, index)) and not _is_on_host(_given(node, 0))
+
+
+def _values_of(node: fx.Node) -> tuple[Any, Any]:
+    """Return a call's arguments as a capture would get them, but for what tensors hold."""
+
+    def value(source: fx.Node) -> Any:
+        found = source.meta.get("val")
+        is_symbol = isinstance(found, (torch.SymInt, torch.SymFloat, torch.SymBool))
+        return found.node.hint if is_symbol else found
+
+    return fx.node.map_arg(node.args, value), fx.node.map_arg(node.kwargs, value)
 
 
 def _given(node: fx.Node, index: int) -> Any:

@@ -331,6 +331,20 @@ def unrecorded() -> Iterator[None]:
         recorder.set_paused(False)
 
 
+def values_on_host(tensor: torch.Tensor) -> list[Any]:
+    """Return what a tensor of the host holds, for a captured call that takes values. Raises
+    `CaptureError` where the capture writes it: a replay would not read it again.
+    """
+    if _thread.recorder.is_written(tensor):
+        raise CaptureError(
+            "a captured operator takes the values of a tensor of the host that the capture writes:"
+            " compute it before the capture, and update() it"
+        )
+    with unrecorded():
+        values: list[Any] = tensor.tolist()
+    return values
+
+
 def current_scopes() -> ScopeTracker:
     """Return what follows the modules of this thread's capture."""
     assert _thread.scopes is not None

@@ -284,6 +284,19 @@ def takes_part(handler: type[GraphOpHandler]) -> bool:
     return changed or hasattr(handler, "should_handle")
 
 
+def updates_by_specs(handler: type[GraphOpHandler]) -> bool:
+    """Return whether its updates are what its specs say."""
+    base = inspect.getattr_static(GraphOpHandler, "update_args")
+    return inspect.getattr_static(handler, "update_args", base) is base
+
+
+def is_handled(handler: type[GraphOpHandler], func: Any, args: Any, kwargs: Any) -> bool:
+    """Return whether a capture without gradients would have the handler take part in a call."""
+    should_handle = getattr(handler, "should_handle", None)
+    with torch.no_grad():
+        return should_handle is None or bool(should_handle(func, args, kwargs))
+
+
 def hooked_names() -> list[str]:
     """Return every operator name whose handler takes part in captures."""
     return [name for name, handler in _registry.items() if takes_part(handler)]

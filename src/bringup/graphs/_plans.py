@@ -113,16 +113,21 @@ class UpdatePlan:
 
         Raises:
             UpdateError: the graph has more or fewer calls of the planned operators, others, or in
-                another order; a call has no slot of a planned name, or another value than a planned
-                constant.
+                another order, or some and the plan has none; a call has no slot of a planned name,
+                or another value than a planned constant.
             CaptureError: nothing is captured.
         """
         content = graph._captured("UpdatePlan.bind")
+        updatable = content.native.updatable()
+        if updatable and not self.calls:
+            raise UpdateError(
+                "update plan: missing: it has no calls, and the graph captured"
+                f" {', '.join(op for _, op, _ in updatable)}. That of cached compiled code is as"
+                " old as the code: compile it again"
+            )
         planned = {_base(call.op) for call in self.calls}
         found = [
-            (op, _slots_by_key(content, node))
-            for node, op, _ in content.native.updatable()
-            if _base(op) in planned
+            (op, _slots_by_key(content, node)) for node, op, _ in updatable if _base(op) in planned
         ]
         if len(found) != len(self.calls):
             raise UpdateError(
@@ -289,6 +294,6 @@ def _base(op: str) -> str:
 
 
 def _is_same(planned: str, captured: str) -> bool:
-    """Return whether a call is the planned one, or its out overload."""
+    """Return whether a call is the planned one, or another overload in the place of a default."""
     ours, theirs = (op.partition(".")[2] or "default" for op in (planned, captured))
-    return _base(planned) == _base(captured) and (ours == theirs or theirs == "out")
+    return _base(planned) == _base(captured) and ours in (theirs, "default")

@@ -7,7 +7,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -16,6 +16,7 @@ from bringup._native import torch_library
 from bringup.errors import CaptureError, UpdateError
 from bringup.graphs import _capture
 from bringup.graphs._graph import CapturedGraph
+from bringup.graphs._handlers import handler_for
 
 
 class TaskGroup:
@@ -182,29 +183,35 @@ class _Update(TorchDispatchMode):  # type: ignore[misc]
             self._error = error
             raise
         given = _results_given(func, args, kwargs)
-        return func(*args, **kwargs) if given is None else given
+        if given is None:
+            return func(*args, **kwargs)
+        return given if func._schema.returns else None
 
     def _take(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         name = func.name()
         if self._called >= len(self._ops):
             self._refuse(f"the group has {len(self._ops)} operators, and {name} is one more")
         expected, node = self._ops[self._called], self._group.nodes[self._called]
+        places: Sequence[int] = range(len(func._schema.arguments))
         if name != expected:
-            self._refuse(f"operator {self._called} of the group is {expected}, not {name}")
+            found = _places_in(expected, func._schema)
+            if found is None:
+                self._refuse(f"operator {self._called} of the group is {expected}, not {name}")
+            places = found
         self._called += 1
-        for index, argument in enumerate(func._schema.arguments):
+        for index, (place, argument) in enumerate(zip(places, func._schema.arguments, strict=True)):
             value = _value_of(argument, index, args, kwargs)
-            slot = self._slots.get((node, index))
+            slot = self._slots.get((node, place))
             if slot is not None:
                 self._values.append((slot, value))
-            elif not self._content.native.takes(node, index, _tensors_in(value)):
+            elif not self._content.native.takes(node, place, _tensors_in(value)):
                 self._refuse(
                     f"argument '{argument.name}' of {name} is another tensor than the captured one."
                     " A graph reads and writes the tensors that it was captured with: copy into"
                     " them"
                 )
 
-    def _refuse(self, why: str) -> None:
+    def _refuse(self, why: str) -> NoReturn:
         raise UpdateError(f"update of a task group: {why}. Nothing was changed")
 
     def commit(self) -> None:
@@ -216,6 +223,18 @@ class _Update(TorchDispatchMode):  # type: ignore[misc]
                 f" {self._ops[self._called]}"
             )
         self._content.table.update_slots(self._values)
+
+
+def _places_in(captured: str, schema: Any) -> Sequence[int] | None:
+    """Return where arguments of a default are in the overload that its handler put in its place."""
+    base, _, overload = captured.partition(".")
+    if schema.name != base or schema.overload_name or handler_for(base) is None:
+        return None
+    names = [argument.name for argument in torch._C._get_schema(base, overload).arguments]
+    try:
+        return [names.index(argument.name) for argument in schema.arguments]
+    except ValueError:
+        return None
 
 
 def _value_of(argument: Any, index: int, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from bringup import compiler, devices, graphs, jit, ops
-from bringup.compiler.update_plan import updates_of
-from bringup.errors import KernelError
-from bringup.graphs import Constant, Input
+from bringup.compiler.update_plan import planned_call, updates_of
+from bringup.errors import KernelError, UpdateError
+from bringup.graphs import Constant, Input, UpdatePlan
+from bringup.kernels import npu as torch_npu
 
 WEIGHTED = """
 #include "bringup/kernel.h"
@@ -231,3 +232,157 @@ def test_keys_of_handlers_are_planned_and_hooks_are_not() -> None:
         assert updates.free == {1}
     with graphs.graph_handler_scope("aten::roll", Hooked):
         assert updates_of(module) is None
+
+
+# --- the anchor's rows of plans: P1 to P6, P12, P17 ----------------------------------------------
+
+
+@pytest.fixture
+def attention_handlers() -> Iterator[None]:
+    """Handlers with specs and a getter alone, where the anchor's rows put them."""
+
+    class Handler:
+        UPDATE_SPECS: ClassVar = {
+            "npu_fusion_attention_v3.default": [
+                ("arg", 14, "actual_seq_qlen"),
+                ("arg", 15, "actual_seq_kvlen"),
+            ],
+            "npu_fused_infer_attention_score.default": [
+                ("arg", 5, "actual_seq_lengths"),
+                ("arg", 6, "actual_seq_lengths_kv"),
+            ],
+            "npu_fused_infer_attention_score_v2.default": [
+                ("arg", 7, "actual_seq_qlen"),
+                ("arg", 8, "actual_seq_kvlen"),
+            ],
+        }
+
+        @classmethod
+        def should_handle(cls, func: Any, args: Any, kwargs: Any) -> bool:
+            return args[4:5] != ("BNSD",)
+
+        @classmethod
+        def get_update_specs(cls, op_name: str) -> Any:
+            return cls.UPDATE_SPECS.get(op_name, [])
+
+    names = list(Handler.UPDATE_SPECS)
+    with graphs.graph_handler_scope(names, cast("Any", Handler)):
+        yield
+
+
+def call_of(operator: Any, *values: Any, **keywords: Any) -> Any:
+    """What a graph's only call gets; `"name"` stands for an input: numbers first, then tensors."""
+    graph = torch.fx.Graph()
+    inputs = {}
+    for name in ("n", "m"):
+        inputs[name] = graph.placeholder(name)
+        inputs[name].meta["val"] = 4
+    for name in ("q", "k", "v"):
+        inputs[name] = graph.placeholder(name)
+        inputs[name].meta["val"] = torch.ones(3, 2, 16, device="meta")
+
+    def value(item: Any) -> Any:
+        if isinstance(item, list):
+            return [value(one) for one in item]
+        return inputs.get(item, item) if isinstance(item, str) else item
+
+    node = graph.call_function(
+        operator, tuple(map(value, values)), {key: value(item) for key, item in keywords.items()}
+    )
+    return planned_call(node, {inputs["n"]: 0, inputs["m"]: 1})
+
+
+def flash(layout: str) -> Any:
+    return call_of(
+        torch_npu.npu_fusion_attention_v3.default,
+        *("q", "k", "v", 1, layout, None, None, None, 1.0, 1.0, 2147483647, 2147483647, 0, None),
+        *(["n"], ["n"]),
+    )
+
+
+@pytest.mark.usefixtures("attention_handlers")
+def test_arguments_that_are_inputs_of_the_graph_are_planned_as_inputs() -> None:
+    call = flash("TND")
+    assert call.op == "npu::npu_fusion_attention_v3"
+    assert dict(call.updates) == {"actual_seq_qlen": (Input(0),), "actual_seq_kvlen": (Input(0),)}
+
+
+@pytest.mark.usefixtures("attention_handlers")
+def test_a_plan_skips_what_the_handler_does_not_handle() -> None:
+    assert flash("BNSD") is None
+    assert flash("TND") is not None
+
+
+def test_operators_without_a_handler_are_not_planned() -> None:
+    assert call_of(torch.ops.aten.roll.default, "q", ["n"], [0]) is None
+
+
+@pytest.mark.usefixtures("attention_handlers")
+def test_a_plan_has_what_the_specs_declare() -> None:
+    class Handler:
+        @classmethod
+        def get_update_specs(cls, op_name: str) -> Any:
+            return [("arg", 6, "actual_seq_lengths_kv")]
+
+    operator = torch.ops.npu.npu_fused_infer_attention_score.default
+    with graphs.graph_handler_scope(
+        "npu_fused_infer_attention_score.default", cast("Any", Handler)
+    ):
+        call = call_of(
+            operator, "q", "k", "v", actual_seq_lengths=[15], actual_seq_lengths_kv=[100]
+        )
+    assert call.op == "npu::npu_fused_infer_attention_score"
+    assert dict(call.updates) == {"actual_seq_lengths_kv": (Constant(100),)}
+
+
+@pytest.mark.usefixtures("attention_handlers")
+@pytest.mark.parametrize(
+    ("version", "keys", "lengths"),
+    [
+        ("", ("actual_seq_lengths", "actual_seq_lengths_kv"), (15, 100)),
+        ("_v2", ("actual_seq_qlen", "actual_seq_kvlen"), (16, 128)),
+    ],
+)
+def test_lists_of_numbers_are_planned_as_lists_of_constants(
+    version: str, keys: tuple[str, str], lengths: tuple[int, int]
+) -> None:
+    operator = getattr(torch.ops.npu, f"npu_fused_infer_attention_score{version}").default
+    given = {key: [length] for key, length in zip(keys, lengths, strict=True)}
+    call = call_of(operator, "q", "k", "v", **given)
+    assert call.op == f"npu::npu_fused_infer_attention_score{version}"
+    assert dict(call.updates) == {key: (Constant(one),) for key, (one,) in given.items()}
+    mixed = call_of(operator, "q", "k", "v", **{keys[0]: ["m", 3], "num_key_value_heads": "n"})
+    assert dict(mixed.updates) == {
+        keys[0]: (Input(1), Constant(3)),
+        keys[1]: Constant(None),
+        "num_key_value_heads": Input(0),  # keyword-only: a record takes it by its name
+    }
+
+
+def test_an_empty_plan_is_none_of_a_graph_that_has_what_can_be_updated(weighted: Any) -> None:
+    x, graph = torch.ones(3), graphs.CapturedGraph()
+    with graphs.capture(graph):
+        weighted(x, 2)
+    with pytest.raises(UpdateError, match=r"missing: .*weighted.*cached compiled code"):
+        UpdatePlan(()).bind(graph)
+    plain = graphs.CapturedGraph()
+    with graphs.capture(plain):
+        x + 1
+    assert UpdatePlan(()).bind(plain).sources == ()
+
+
+@pytest.mark.usefixtures("attention_handlers")
+def test_a_handler_without_a_getter_has_the_specs_of_its_attribute() -> None:
+    class Legacy:
+        UPDATE_SPECS: ClassVar = {"aten::roll": [("arg", 1, "by")]}
+
+    x, graph = torch.arange(3.0), graphs.CapturedGraph()
+    with graphs.graph_handler_scope("aten::roll", cast("Any", Legacy)):
+        with graphs.capture(graph):
+            y = torch.roll(x, [1], [0])
+        call = call_of(torch.ops.aten.roll.default, "q", ["n"], [0])
+        plan = UpdatePlan((call,))
+        graph.update(plan.bind(graph).slots([2]))
+    assert dict(call.updates) == {"by": (Input(0),)}
+    graph.replay()
+    assert y.tolist() == [1.0, 2.0, 0.0]

@@ -480,3 +480,12 @@ def test_gradients_need_what_the_forward_kept() -> None:
             grad(q, k, v, result, 4, "BNSD", **{**kept, name: wrong})
     with pytest.raises((ContractError, KernelError), match="dy and attention_in have the shape"):
         grad(q, k, v, result[:, :, :4], 4, "BNSD", **kept)
+
+
+def test_gradients_that_nobody_wrote_raise_and_are_not_lost() -> None:
+    q, k, v = (x.requires_grad_() for x in inputs(5, 30))
+    result, _ = torch_npu.npu_fused_infer_attention_score(
+        q, k, v, num_heads=4, num_key_value_heads=2, input_layout="BNSD"
+    )
+    with pytest.raises(NotImplementedError, match="npu_fused_infer_attention_score has no backw"):
+        result.sum().backward()

@@ -1,4 +1,4 @@
-// npu::_npu_paged_attention and npu::npu_multi_head_latent_attention.out: one row for each sequence
+// npu::_npu_paged_attention and atb::npu_multi_head_latent_attention.out: one row for each sequence
 // against keys in pages, [pages, rows of a page, N, D]; the second has keys in two parts, of which
 // the first are the values. The arguments come by macros (attention/layouts.h).
 #include "attention/layouts.h"
@@ -67,6 +67,7 @@ const char* describe(void** args, Job& job, int64_t& pages, T*& workspace) {
 #if ARG_KV_LENGTHS >= 0
   const char* wrong = read_lengths(args, ARG_KV_LENGTHS, job.batch, false, job.keys);
   if (wrong != nullptr) return wrong;
+#if ARG_CACHE_MODE >= 0
   if (args[ARG_CACHE_MODE] != nullptr &&
       !equal(bringup::text(args[ARG_CACHE_MODE]), "krope_ctkv")) {
     return "cache_mode must be krope_ctkv";
@@ -75,6 +76,7 @@ const char* describe(void** args, Job& job, int64_t& pages, T*& workspace) {
   if (args[number] != nullptr) return #name " is not supported: leave it out";
   NONE_ARGUMENTS
 #undef X
+#endif
 #else
   const DLTensor& lengths = bringup::tensor(args[ARG_KV_LENGTHS_TENSOR]);
   const bool is_integer = lengths.dtype.code == 0 && lengths.dtype.bits >= 32;

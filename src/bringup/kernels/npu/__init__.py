@@ -8,17 +8,20 @@ BSND, BNSD and TND, grouped heads, keys and values in pages, `query_rope` and `k
 (quantised keys, shared prefixes, dropout, ...) it refuses by the name of the argument.
 `npu_fusion_attention_v3` has a gradient.
 
-Differences from torch_npu: `context_lens` of `_npu_paged_attention` lies on the device of the
-query, not on the host; a row that sees no key is zeros, its `softmax_lse` minus infinity.
+Differences from torch_npu: `context_lens` of `_npu_paged_attention` may lie on the device of the
+query too, which is then read when the kernel runs; a row that sees no key is zeros, its
+`softmax_lse` minus infinity.
 """
 
 from __future__ import annotations
 
 from types import SimpleNamespace
 
+import torch
+
 from bringup.kernels.npu import _handlers as _handlers
 from bringup.kernels.npu._graph_tensors import print_npugraph_tensor, save_npugraph_tensor
-from bringup.kernels.npu._operators import FUSED, NpuOperator, define_paged
+from bringup.kernels.npu._operators import FUSED, PAGED_ATTENTION, NpuOperator
 
 __all__ = [
     "NpuOperator", "_npu_fused_infer_attention_score_get_max_workspace",
@@ -26,12 +29,14 @@ __all__ = [
     "_npu_fused_infer_attention_score_v2_get_max_workspace",
     "_npu_fused_infer_attention_score_v2_infer_output",
     "_npu_fusion_attention_grad_v3_infer_output", "_npu_fusion_attention_v3_infer_output",
-    "_npu_paged_attention", "atb", "npu_fused_infer_attention_score",
+    "_npu_paged_attention", "_npu_paged_attention_get_workspace", "atb",
+    "npu_fused_infer_attention_score",
     "npu_fused_infer_attention_score_v2", "npu_fusion_attention_grad_v3", "npu_fusion_attention_v3",
     "print_npugraph_tensor", "save_npugraph_tensor",
 ]  # fmt: skip
 
-_npu_paged_attention = define_paged()
+_npu_paged_attention = PAGED_ATTENTION.default
+_npu_paged_attention_get_workspace = torch.ops.npu._npu_paged_attention_get_workspace
 npu_fused_infer_attention_score = FUSED["npu::npu_fused_infer_attention_score"]
 npu_fused_infer_attention_score_v2 = FUSED["npu::npu_fused_infer_attention_score_v2"]
 npu_fusion_attention_v3 = FUSED["npu::npu_fusion_attention_v3"]

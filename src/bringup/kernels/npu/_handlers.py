@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 import torch
 
 from bringup.graphs import GraphOpHandler, register_graph_handler
-from bringup.kernels.npu._operators import FUSED, NpuOperator
+from bringup.graphs._capture import values_on_host
+from bringup.kernels.npu._operators import FUSED, PAGED_ATTENTION, NpuOperator
 
 
 class FusedAttentionHandler(GraphOpHandler):
@@ -54,11 +55,31 @@ for _operator in FUSED.values():
     _register(_operator)
 
 
-@register_graph_handler("_npu_paged_attention.default")
-class PagedAttentionHandler(GraphOpHandler):
-    """Attention over pages. Lengths that are a list, or a tensor elsewhere, go to the device."""
+_PAGED = "_npu_paged_attention"
 
-    UPDATE_SPECS: ClassVar = {"_npu_paged_attention.default": [("arg", 7, "context_lens")]}
+
+@register_graph_handler([f"{_PAGED}.default", f"{_PAGED}.lengths"])
+class PagedAttentionHandler(GraphOpHandler):
+    """Attention over pages; lengths on the host are values of the captured call."""
+
+    UPDATE_SPECS: ClassVar = {
+        f"{_PAGED}.{overload}": [("arg", 7, "context_lens")] for overload in ("default", "lengths")
+    }
+
+    @classmethod
+    def prepare_capture(cls, func: Any, args: Any, kwargs: Any) -> Any:
+        """Return the form whose lengths are values, or are read where the query is."""
+        if func is not PAGED_ATTENTION.default:
+            return func, args, kwargs
+        overload, args = PAGED_ATTENTION.form(args, values_on_host)
+        return overload, args, kwargs
+
+
+@register_graph_handler(f"{_PAGED}.tensor")
+class PagedAttentionOnDeviceHandler(GraphOpHandler):
+    """The same; lengths that are a list, or a tensor elsewhere, go to the device."""
+
+    UPDATE_SPECS: ClassVar = {f"{_PAGED}.tensor": [("arg", 7, "context_lens")]}
 
     @classmethod
     def update_args(cls, dispatch_record: Any, update_input: Mapping[str, Any]) -> None:

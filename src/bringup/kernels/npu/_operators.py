@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bringup import ops
+from bringup.errors import ContractError
 from bringup.kernels._sources import kernel_source
 from bringup.kernels.npu._schemas import (
     FLASH,
@@ -17,13 +18,15 @@ from bringup.kernels.npu._schemas import (
     INFER_V2,
     LATENT,
     PAGED,
+    PAGED_ARGUMENTS,
+    PAGED_ON_DEVICE,
+    PAGED_ON_HOST,
     Signature,
 )
 
 # Every name that a kernel asks for.
-_ROLES = sorted(
-    {role for each in (INFER, INFER_V2, FLASH, FLASH_GRAD, PAGED, LATENT) for role in each.roles}
-)
+_SIGNATURES = (INFER, INFER_V2, FLASH, FLASH_GRAD, PAGED_ON_DEVICE, PAGED_ON_HOST, LATENT)
+_ROLES = sorted({role for each in _SIGNATURES for role in each.roles})
 # The kernels' own figures (csrc/attention/engine.h), which a test holds equal.
 _PANEL, _ROWS, _KEYS, _ITEMS, _SLOTS, _ELEMENTS = 16, 24, 128, 8, 64, 1 << 24
 
@@ -79,7 +82,7 @@ class NpuOperator:
     def __init__(self, signature: Signature, results: Results, elements: Results | Any) -> None:
         self.signature, self._results, self._elements = signature, results, elements
         namespace, _, bare = signature.name.partition("::")
-        self._library = torch.library.Library(namespace, "FRAGMENT")
+        self._library = ops.Library(namespace)
         self._define_functions(bare)
         self.kernel = _define_kernel(signature)
         packet = getattr(getattr(torch.ops, namespace), bare)
@@ -371,9 +374,68 @@ FUSED: dict[str, NpuOperator] = {
 }
 """Every operator by its name with namespace."""
 
-torch.library.register_autograd(FLASH.name, _flash_backward, setup_context=_keep)
+ops.register_autograd(FLASH.name, _flash_backward, setup_context=_keep)
 
 
-def define_paged() -> ops.KernelOperator:
-    """Return the one that has no form that allocates."""
-    return _define_kernel(PAGED)
+class PagedAttention:
+    """`npu::_npu_paged_attention`: writes attention over pages into its `out`. `context_lens` is a
+    tensor of the host, whose values count when it is called, as torch_npu's; or one where the query
+    is, which is read when the kernel runs.
+
+    Attributes:
+        default: the overload that programs call.
+        on_device, on_host: those that run the kernel.
+    """
+
+    def __init__(self) -> None:
+        namespace, _, bare = PAGED.partition("::")
+        self._library = library = ops.Library(namespace)
+        library.define(f"{bare}({PAGED_ARGUMENTS}) -> ()")
+        library.define(f"{bare}_get_workspace({PAGED_ARGUMENTS}) -> Tensor")
+        kernels = [_define_kernel(each) for each in (PAGED_ON_DEVICE, PAGED_ON_HOST)]
+        packet = getattr(getattr(torch.ops, namespace), bare)
+        self.kernels, self.default = kernels, packet.default
+        self.on_device, self.on_host = packet.tensor, packet.lengths
+        library.impl(bare, self._run, "CompositeExplicitAutograd")
+        library.impl(f"{bare}_get_workspace", self.max_workspace, "CompositeExplicitAutograd")
+        torch.library.register_fake(PAGED, self._check, lib=library)
+
+    def form(self, args: Sequence[Any], lengths: Callable[[Tensor], list[int]]) -> Any:
+        """Return the overload that runs a call with these arguments by position, and its arguments;
+        `lengths` reads a tensor of the host.
+        """
+        query, given = args[0], args[7]
+        if query.device == given.device or given.device.type != "cpu":
+            return self.on_device, args
+        if given.dim() != 1 or given.dtype not in (torch.int32, torch.int64):
+            raise ContractError(
+                f"{PAGED}: context_lens must be int32 or int64, with one length for each sequence,"
+                f" got {given.dtype} {list(given.shape)}"
+            )
+        return self.on_host, (*args[:7], lengths(given), *args[8:])
+
+    def _run(self, *args: Any, **kwargs: Any) -> None:
+        overload, given = self.form(args, torch.Tensor.tolist)
+        overload(*given, **kwargs)
+
+    def _check(self, *args: Any, **kwargs: Any) -> None:
+        """Check a call with tensors that have no values."""
+        lengths = torch.empty_like(args[7], device=args[0].device)
+        self.on_device(*args[:7], lengths, *args[8:], **kwargs)
+
+    def max_workspace(self, *args: Any, **kwargs: Any) -> Tensor:
+        """Return a workspace for a call with these tensors and any lengths, uint8."""
+        query, keys, values, key_heads, heads, _, table = args[:7]
+        rows = heads // max(1, key_heads)
+        elements = _forward_elements(
+            query.shape[0] * key_heads,
+            rows,
+            table.shape[-1] * keys.shape[1],
+            keys.shape[-1],
+            values.shape[-1],
+        )
+        size = 8 if query.dtype is torch.float64 else 4
+        return query.new_empty(elements * size, dtype=torch.uint8)
+
+
+PAGED_ATTENTION = PagedAttention()

@@ -119,15 +119,27 @@ FLASH_GRAD = Signature(
     ignored=("softmax_in", "seed", "offset"),
 )  # fmt: skip
 
-PAGED = Signature(
-    "npu::_npu_paged_attention",
+# One operator for its users, in two forms: where the lengths lie with the query, and elsewhere.
+PAGED = "npu::_npu_paged_attention"
+PAGED_ARGUMENTS = (
     "Tensor query, Tensor key_cache, Tensor value_cache, int num_kv_heads, int num_heads, "
     "float scale_value, Tensor block_table, Tensor context_lens, Tensor(a!) out, *, "
-    "Tensor(z!)? workspace=None", (), "paged_attention",
+    "Tensor(z!)? workspace=None"
+)
+PAGED_ON_DEVICE = Signature(
+    f"{PAGED}.tensor", PAGED_ARGUMENTS, (), "paged_attention",
     {
         "QUERY": "query", "KEY": "key_cache", "VALUE": "value_cache", "HEADS": "num_heads",
         "KV_HEADS": "num_kv_heads", "SCALE": "scale_value", "BLOCK_TABLE": "block_table",
         "KV_LENGTHS_TENSOR": "context_lens", "OUT": "out",
+    },
+)  # fmt: skip
+PAGED_ON_HOST = Signature(
+    f"{PAGED}.lengths",
+    PAGED_ARGUMENTS.replace("Tensor context_lens", "int[] context_lens"), (), "paged_attention",
+    {
+        **{k: v for k, v in PAGED_ON_DEVICE.roles.items() if k != "KV_LENGTHS_TENSOR"},
+        "KV_LENGTHS": "context_lens",
     },
 )  # fmt: skip
 
