@@ -17,6 +17,6 @@ from bringup import devices
 def test_a_saved_graph_replays_in_another_process(first: int, device: str, tmp_path: Path) -> None:
     if device == "npu":
         devices.load_driver("sim")
-    seeds = range(first * 20, first * 20 + 20)
+    seeds = range(first * 10, first * 10 + 10)
     save(tmp_path, seeds, device)
     output_of_module("tests.sweeps.saved_programs", "sim", device, str(tmp_path), *map(str, seeds))

@@ -163,11 +163,14 @@ at::Tensor view(const at::Tensor& memory, nb::handle dtype, const std::vector<in
   return tensor;
 }
 
-c10::OperatorHandle find(const nb::tuple& op) {
-  const auto name = nb::cast<std::string>(op[0]);
-  const auto found = c10::Dispatcher::singleton().findSchema({name, nb::cast<std::string>(op[1])});
+// (name, overload, schema).
+using Operator = std::tuple<std::string, std::string, std::string>;
+
+c10::OperatorHandle find(const Operator& op) {
+  const auto& [name, overload, schema] = op;
+  const auto found = c10::Dispatcher::singleton().findSchema({name, overload});
   TORCH_CHECK_VALUE(found, "nothing defines the operator ", name, " here");
-  TORCH_CHECK_VALUE(c10::toString(found->schema()) == nb::cast<std::string>(op[2]),
+  TORCH_CHECK_VALUE(c10::toString(found->schema()) == schema,
                     "the operator is defined otherwise here, as ", c10::toString(found->schema()));
   return *found;
 }
@@ -216,17 +219,19 @@ class GraphBuilder {
     watch_->add_tensor(tensor, user);
   }
 
-  // A node with what parts() gave, behind the former ones. `name`: (operator, scope, file, line,
-  // function). When it raises, the builder is of no use any more.
-  void add(const nb::tuple& name, const std::string& kind, const nb::object& op,
+  // (operator, scope, file, line, function).
+  using Name = std::tuple<std::string, std::string, std::string, int, std::string>;
+
+  // A node with what parts() gave, behind the former ones. When it raises, the builder is of no use
+  // any more.
+  void add(const Name& name, const std::string& kind, const std::optional<Operator>& op,
            const nb::list& arguments, Results outputs, const nb::list& slots,
            const std::vector<std::tuple<at::Tensor, size_t, size_t>>& allocations, bool updatable,
            std::optional<size_t> target) {
-    const auto called = op.is_none() ? std::nullopt : std::optional(find(nb::cast<nb::tuple>(op)));
+    const auto& [title, scope, file, line, function] = name;
+    const auto called = op ? std::optional(find(*op)) : std::nullopt;
     const bool is_slot = nb::len(slots) > 0;  // of a node without an operator
-    Row row{
-        nb::cast<std::string>(name[0]), nb::cast<std::string>(name[1]), {}, std::move(outputs), {},
-        called ? updatable : is_slot};
+    Row row{title, scope, {}, std::move(outputs), {}, called ? updatable : is_slot};
     const auto read = [&](size_t i, const nb::object& value) {
       const c10::TypePtr tensor = c10::TensorType::get();
       return from_python(value, called ? called->schema().arguments().at(i).type() : tensor, true);
@@ -245,10 +250,9 @@ class GraphBuilder {
     }
     nodes_.push_back(called ? call(*called, kind == "kernel", std::move(row))
                             : step(kind, std::move(row), target));
-    if (const auto file = nb::cast<std::string>(name[2]); !file.empty()) {
-      nodes_.back()->set_line(
-          {std::make_shared<SourceLine::Function>(file, nb::cast<std::string>(name[4])),
-           nb::cast<int>(name[3])});
+    if (!file.empty()) {
+      auto code = std::make_shared<SourceLine::Function>(file, function);
+      nodes_.back()->set_line({std::move(code), line});
     }
     if (device_) nodes_.back()->set_device(*device_);
   }

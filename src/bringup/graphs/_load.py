@@ -77,7 +77,7 @@ def load(
     """
     refuse_in_capture("load")
     graph = CapturedGraph(optimize)
-    sections = _container.read(path, KIND, facts(with_device=True), VERSIONS)
+    sections = _container.read(path, KIND, facts(True), VERSIONS)
     node = ""
     try:
         document = json.loads(bytes(sections["graph"]))
@@ -116,7 +116,7 @@ class _Reader:
         self._pool = GraphPool()
         self._native = torch_library("graphs.load").graphs
         device = document["device"]
-        self._device = None if device is None else torch.device(_device_name(), int(device))
+        self._device = None if device is None else torch.device(facts(True)["device"], int(device))
         self._builder = self._native.GraphBuilder(self._pool._native, f"loaded from {path}", device)
         self._rows = document["memories"]
         self._check_size()
@@ -196,10 +196,8 @@ class _Reader:
 
     def _made(self, number: int, *, owns: bool = False) -> torch.Tensor:
         """Return a tensor; one that `owns` keeps the graph's memory."""
-        place, as_host, dtype_name, sizes, strides, offset, *lazy = self._document["tensors"][
-            number
-        ]
-        dtype = dtype_of(dtype_name)
+        place, as_host, name, sizes, strides, offset, *lazy = self._document["tensors"][number]
+        dtype = dtype_of(name)
         if place[0] < 0:
             to = "cpu" if as_host or self._device is None else self._device
             memory, begin = torch.empty(0, dtype=torch.uint8, device=to), 0
@@ -314,12 +312,3 @@ class _Weights:
         if not 0 <= begin < end <= len(self._data) or end - begin != size:
             raise ValueError(f"the weights {name!r} are not where they should be")
         return torch.frombuffer(self._data[begin:end], dtype=torch.uint8)
-
-
-def _device_name() -> str:
-    from bringup import devices
-
-    driver = devices.loaded()
-    if driver is None:
-        raise BundleError("it works on a device, and no driver is loaded")
-    return driver.device_name
