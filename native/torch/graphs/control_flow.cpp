@@ -125,7 +125,7 @@ std::optional<size_t> Recorder::writer(const at::Tensor& tensor) const {
 
 bool Recorder::is_written(const at::Tensor& tensor) const {
   return writer(tensor).has_value() ||
-         (tensor.has_storage() && restorer_.remembers(tensor.storage()));
+         (tensor.has_storage() && Restorer::any_remembers(tensor.storage()));
 }
 
 // Where most others run on the host a launch need not wait for what it would choose.
