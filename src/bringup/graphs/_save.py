@@ -286,7 +286,8 @@ class _Writer:
             found = [self._name(module, name, tensor.detach()) for name, tensor in tensors]
             if not any(found):
                 raise CaptureError(
-                    f"save: the graph reads no parameter or buffer of modules[{module!r}]"
+                    f"save: the graph reads no parameter or buffer of modules[{module!r}] that has"
+                    " memory of its own"
                 )
 
     def _name(self, module: str, name: str, tensor: torch.Tensor) -> bool:
