@@ -199,8 +199,8 @@ class _Reader:
         place, as_host, name, sizes, strides, offset, *lazy = self._document["tensors"][number]
         dtype = dtype_of(name)
         if place[0] < 0:
-            to = "cpu" if as_host or self._device is None else self._device
-            memory, begin = torch.empty(0, dtype=torch.uint8, device=to), 0
+            device = "cpu" if as_host else self._device
+            memory, begin = torch.empty(0, dtype=torch.uint8, device=device), 0
         elif owns:
             memory, begin = self._memories[place[0]], place[1]
         else:
@@ -228,12 +228,10 @@ class _Reader:
 
     def _used(self, op: str, number: int) -> torch.Tensor:
         """Return a tensor that a node has, and tell of memory that is not the graph's."""
-        found = self._tensor(number)
-        place = self._document["tensors"][number][0]
-        if not self._is_own(place[0]):
-            memory = self._memories[place[0]]  # of the device, where a node has the host's view
-            self._builder.use(found if found.device == memory.device else memory, op)
-        return found
+        memory = self._document["tensors"][number][0][0]
+        if not self._is_own(memory):
+            self._builder.use(self._memories[memory], op)
+        return self._tensor(number)
 
     def add(self, row: dict[str, Any]) -> None:
         """Add a node."""

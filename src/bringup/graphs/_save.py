@@ -314,7 +314,7 @@ class _Writer:
 
     def _tensor(self, tensor: torch.Tensor) -> list[Any]:
         place = self._range(self.native.place_of(tensor))
-        as_host = tensor.is_cpu and place[0] >= 0 and self._memories[place[0]].on_device
+        as_host = tensor.is_cpu and (place[0] < 0 or self._memories[place[0]].on_device)
         lazy = [tensor.is_conj(), tensor.is_neg()]
         return [place, as_host, *layout(tensor), *lazy]
 

@@ -223,6 +223,17 @@ def test_a_predicate_of_the_host_is_a_slot_of_a_loaded_graph(device: str, tmp_pa
     assert graphs.load(tmp_path / "again.bgraph").run(x).tolist() == [0, 0]
 
 
+def test_tensors_without_elements_stay_where_they_are(tmp_path: Path) -> None:
+    devices.load_driver("sim")
+
+    def program(x: torch.Tensor) -> list[torch.Tensor]:
+        return [x * 2, x[:0] + 1, x[:0].cpu() + 1, torch.empty(0)]
+
+    x = torch.ones(2, device="npu")
+    loaded = graphs.load(saved(tmp_path / "e.bgraph", program, x))
+    assert str(loaded.run(x)) == str(program(x))
+
+
 def test_attention_without_dropout_draws_nothing_on_a_device(tmp_path: Path) -> None:
     devices.load_driver("sim")
     x = torch.randn(1, 2, 8, 8, device="npu")
