@@ -1,7 +1,6 @@
 // libbringup_bridge.so: passes in Python for programs that are not. bridge.h is what it gives.
 #include "bridge/bridge.h"
 
-#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <string>

@@ -1,6 +1,5 @@
 // bringupc: `bringup compile` as a program of its own, which reaches the package by the bridge.
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>

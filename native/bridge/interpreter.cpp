@@ -14,8 +14,7 @@ class Reference {
   ~Reference() {
     if (object_ != nullptr) api_.release_object(object_);
   }
-  Reference(const Reference&) = delete;
-  Reference& operator=(const Reference&) = delete;
+  Reference& operator=(Reference&&) = delete;
   PyObject* get() const { return object_; }
   PyObject* release() {
     PyObject* object = object_;

@@ -19,8 +19,7 @@ class Gil {
  public:
   explicit Gil(const PythonApi& api) : api_(api), state_(api.ensure()) {}
   ~Gil() { api_.release(state_); }
-  Gil(const Gil&) = delete;
-  Gil& operator=(const Gil&) = delete;
+  Gil& operator=(Gil&&) = delete;
 
  private:
   const PythonApi& api_;

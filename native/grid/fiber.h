@@ -14,8 +14,7 @@ class Fiber {
  public:
   Fiber() = default;
   ~Fiber();
-  Fiber(const Fiber&) = delete;
-  Fiber& operator=(const Fiber&) = delete;
+  Fiber& operator=(Fiber&&) = delete;
 
   // Gives it a function to run from the next resume() on, whatever it did before. Throws
   // std::bad_alloc where there is no memory for its stack.

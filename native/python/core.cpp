@@ -98,18 +98,15 @@ NB_MODULE(_core, module) {
       nb::call_guard<nb::gil_scoped_release>(),
       "Loads `entry` of the shared library at `path` into the kernel table and returns its id; "
       "with `opens=False` device code of a file that only a driver can read.");
-  module.def(
-      "kernel_address",
-      [](rt::KernelId id) {
-        return reinterpret_cast<uintptr_t>(rt::KernelTable::instance().get(id)->run);
-      },
-      nb::arg("id"));
+  module.def("kernel_address", [](rt::KernelId id) {
+    return reinterpret_cast<uintptr_t>(rt::KernelTable::instance().get(id)->run);
+  });
   module.def(
       "release_kernel", [](rt::KernelId id) { return rt::KernelTable::instance().release(id); },
-      nb::arg("id"), nb::call_guard<nb::gil_scoped_release>());
+      nb::call_guard<nb::gil_scoped_release>());
   module.def(
       "release_unused_kernel",
-      [](rt::KernelId id) { return rt::KernelTable::instance().release_unused(id); }, nb::arg("id"),
+      [](rt::KernelId id) { return rt::KernelTable::instance().release_unused(id); },
       nb::call_guard<nb::gil_scoped_release>(),
       "Closes the library of kernel `id` if nothing else holds it; False when something does.");
   module.def("recall_call", &recall_call, nb::arg("path"), nb::arg("proved") = "",

@@ -1,4 +1,5 @@
 // Arguments of nodes: from Python objects to the engine's form and back.
+#include "engine/util/forever.h"
 #include "python/engine_core.h"
 #include "python/engine_handles.h"
 
@@ -10,11 +11,8 @@ struct Symbolic {
   Ref describe;
 };
 
-// Guarded by the GIL; never freed.
-std::vector<Symbolic>& symbolic_types() {
-  static auto* types = new std::vector<Symbolic>;
-  return *types;
-}
+// Guarded by the GIL.
+std::vector<Symbolic>& symbolic_types() { return forever<std::vector<Symbolic>>(); }
 
 const Symbolic* symbolic(PyObject* object) {
   for (const Symbolic& one : symbolic_types()) {

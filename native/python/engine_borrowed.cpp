@@ -1,7 +1,5 @@
 #include "python/engine_borrowed.h"
 
-#include <cstring>
-
 #include "engine/graph/native_host.h"
 #include "engine/util/error.h"
 

@@ -21,8 +21,7 @@ struct Makers {
 class BorrowedGraph {
  public:
   BorrowedGraph(en::Graph& graph, Makers makers);
-  BorrowedGraph(const BorrowedGraph&) = delete;
-  BorrowedGraph& operator=(const BorrowedGraph&) = delete;
+  BorrowedGraph& operator=(BorrowedGraph&&) = delete;
 
   nanobind::object core() const { return core_; }  // attached to no ir.Graph yet
   // Lets Python know objects, values and constants of the graph, once it is attached to one.

@@ -123,8 +123,7 @@ struct GraphCore {
 class Searching {
  public:
   explicit Searching(GraphCore& core) : core_(core) { ++core_.searches; }
-  Searching(const Searching&) = delete;
-  Searching& operator=(const Searching&) = delete;
+  Searching& operator=(Searching&&) = delete;
   ~Searching() { --core_.searches; }
 
  private:

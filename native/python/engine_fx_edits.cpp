@@ -1,6 +1,5 @@
 // Repeating the edits of a mirror on the torch.fx graph, through its public functions.
 #include <optional>
-#include <utility>
 
 #include "engine/util/numbers.h"
 #include "python/engine_fx.h"

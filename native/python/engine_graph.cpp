@@ -96,10 +96,10 @@ bool owns(GraphCore& core, nb::handle object) {
 
 bool has_meta(GraphCore& core, en::ValueId value) { return core.meta(value) != nullptr; }
 
-// Whether every value that `object` reads has a meta, and every input of the graph too.
 // Whether an object stands for more than itself: what a pattern has in the place of an argument.
 bool is_open(PyObject* object) { return PyObject_HasAttrString(object, "is_open_argument") != 0; }
 
+// Whether every value that `object` reads has a meta, and every input of the graph too.
 bool can_be_shaped(GraphCore& core, nb::handle object) {
   const en::NodeId node = node_of(core, object);
   for (const en::Argument& item : core.graph.all_arguments(node)) {
@@ -389,7 +389,6 @@ void def_mirroring(nb::class_<GraphCore>& type) {
 void def_transactions(nb::class_<GraphCore>& type) {
   type.def("begin",
            [](GraphCore& core, std::string_view rule) { editable(core).begin(text_of(rule)); })
-      .def_prop_ro("in_transaction", [](GraphCore& core) { return core.graph.in_transaction(); })
       .def("commit", [](GraphCore& core) { return EditList{editable(core).commit()}; })
       .def("rollback", [](GraphCore& core) { editable(core).rollback(); })
       .def("savepoint",

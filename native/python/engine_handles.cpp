@@ -49,9 +49,13 @@ struct Getter<kBody> {
 };
 
 template <auto kBody>
-constexpr getter of_any = &Getter<kBody>::of_any;
+constexpr PyGetSetDef of_any(const char* name, const char* doc) {
+  return {name, &Getter<kBody>::of_any, nullptr, doc, nullptr};
+}
 template <auto kBody>
-constexpr getter of_live = &Getter<kBody>::of_live;
+constexpr PyGetSetDef of_live(const char* name, const char* doc) {
+  return {name, &Getter<kBody>::of_live, nullptr, doc, nullptr};
+}
 
 Ref python_bool(bool value) { return Ref::borrowed(value ? Py_True : Py_False); }
 
@@ -253,41 +257,38 @@ int set_node_payload(PyObject* self, PyObject* object, void*) {
 }
 
 PyGetSetDef node_getters[] = {
-    {"graph", of_live<graph_of<NodeHandle>>, nullptr, "The graph that owns this node.", nullptr},
-    {"name", of_live<node_name>, nullptr, "Unique in its graph.", nullptr},
-    {"op_type", of_live<node_op_type>, nullptr,
-     "For instance `aten::add.Tensor`, `aten::addmm`, `ir::input`, `ir::constant`.", nullptr},
-    {"operator", of_live<node_operator>, nullptr, "The operator's facts.", nullptr},
-    {"order", of_live<node_order>, nullptr,
-     "Grows along the graph: a key to sort nodes by. Changes when nodes are inserted.", nullptr},
-    {"arguments", of_live<node_arguments>, nullptr, "All arguments in schema order.", nullptr},
-    {"keywords", of_live<node_keywords>, nullptr,
-     "Keyword arguments of an operation that has no schema; empty for operators.", nullptr},
-    {"inputs", of_live<node_inputs>, nullptr,
-     "Every value this node reads, in order; one that is read twice stands twice.", nullptr},
-    {"outputs", of_live<node_outputs>, nullptr, "The values this node computes.", nullptr},
-    {"output", of_live<node_output>, nullptr, "The first output.", nullptr},
-    {"users", of_live<node_users>, nullptr,
-     "The nodes that read any output, each once, in graph order.", nullptr},
-    {"control_inputs", of_live<node_control_inputs>, nullptr,
-     "The nodes from which control edges lead here, in the order in which they were added.",
-     nullptr},
-    {"control_users", of_live<node_control_users>, nullptr,
-     "The nodes to which control edges lead from here, in graph order.", nullptr},
-    {"pure", of_live<node_pure>, nullptr,
-     "Whether this call only computes its outputs: it may be moved, folded or dropped.", nullptr},
-    {"next", of_live<node_next>, nullptr, "The node after this one; None for the output node.",
-     nullptr},
-    {"is_erased", of_any<node_is_erased>, nullptr, "Whether the node is in its graph no more.",
-     nullptr},
-    {"_name", of_any<node_name>, nullptr, "The name, also of an erased node.", nullptr},
-    {"_wanted_name", of_any<node_wanted_name>, nullptr,
-     "The name if it was asked for, else what it would be made from.", nullptr},
-    {"_operator", of_any<node_operator>, nullptr, "The operator, also of an erased node.", nullptr},
-    {"_outputs", of_any<node_outputs>, nullptr, "The values, also of an erased node.", nullptr},
-    {"meta", of_any<node_meta>, nullptr,
-     "Free for anyone; `rule` is the pass that made the node, `stack_trace` the user's line.",
-     nullptr},
+    of_live<graph_of<NodeHandle>>("graph", "The graph that owns this node."),
+    of_live<node_name>("name", "Unique in its graph."),
+    of_live<node_op_type>(
+        "op_type", "For instance `aten::add.Tensor`, `aten::addmm`, `ir::input`, `ir::constant`."),
+    of_live<node_operator>("operator", "The operator's facts."),
+    of_live<node_order>(
+        "order", "Grows along the graph: a key to sort nodes by. Changes when nodes are inserted."),
+    of_live<node_arguments>("arguments", "All arguments in schema order."),
+    of_live<node_keywords>(
+        "keywords", "Keyword arguments of an operation that has no schema; empty for operators."),
+    of_live<node_inputs>(
+        "inputs", "Every value this node reads, in order; one that is read twice stands twice."),
+    of_live<node_outputs>("outputs", "The values this node computes."),
+    of_live<node_output>("output", "The first output."),
+    of_live<node_users>("users", "The nodes that read any output, each once, in graph order."),
+    of_live<node_control_inputs>(
+        "control_inputs",
+        "The nodes from which control edges lead here, in the order in which they were added."),
+    of_live<node_control_users>("control_users",
+                                "The nodes to which control edges lead from here, in graph order."),
+    of_live<node_pure>(
+        "pure", "Whether this call only computes its outputs: it may be moved, folded or dropped."),
+    of_live<node_next>("next", "The node after this one; None for the output node."),
+    of_any<node_is_erased>("is_erased", "Whether the node is in its graph no more."),
+    of_any<node_name>("_name", "The name, also of an erased node."),
+    of_any<node_wanted_name>("_wanted_name",
+                             "The name if it was asked for, else what it would be made from."),
+    of_any<node_operator>("_operator", "The operator, also of an erased node."),
+    of_any<node_outputs>("_outputs", "The values, also of an erased node."),
+    of_any<node_meta>(
+        "meta",
+        "Free for anyone; `rule` is the pass that made the node, `stack_trace` the user's line."),
     {"handle", node_handle_of, set_node_handle,
      "The node of the mirrored graph; None for a node that no other graph knows.", nullptr},
     {"payload", node_payload, set_node_payload,
@@ -360,20 +361,19 @@ Ref value_is_erased(ValueHandle& value) {
 }
 
 PyGetSetDef value_getters[] = {
-    {"graph", of_live<graph_of<ValueHandle>>, nullptr, "The graph that owns this value.", nullptr},
-    {"node", of_live<value_node>, nullptr, "The node that computes this value.", nullptr},
-    {"index", of_live<value_index>, nullptr, "Which output of its node it is.", nullptr},
-    {"name", of_live<value_name>, nullptr,
-     "The name of the node, with `:index` when the node has several outputs.", nullptr},
-    {"_node", of_any<value_node>, nullptr, "The node, also an erased one.", nullptr},
-    {"_index", of_any<value_index>, nullptr, "The index, also of an erased node's.", nullptr},
-    {"_meta", of_any<value_meta>, nullptr, "The description, also of an erased node's.", nullptr},
-    {"meta", of_live<value_meta>, nullptr,
-     "The dialect's own description (for ATen a fake tensor or SymInt); None if unknown.", nullptr},
-    {"users", of_live<value_users>, nullptr,
-     "The nodes that read this value, each once, in graph order.", nullptr},
-    {"is_erased", of_any<value_is_erased>, nullptr, "Whether its node is in its graph no more.",
-     nullptr},
+    of_live<graph_of<ValueHandle>>("graph", "The graph that owns this value."),
+    of_live<value_node>("node", "The node that computes this value."),
+    of_live<value_index>("index", "Which output of its node it is."),
+    of_live<value_name>("name",
+                        "The name of the node, with `:index` when the node has several outputs."),
+    of_any<value_node>("_node", "The node, also an erased one."),
+    of_any<value_index>("_index", "The index, also of an erased node's."),
+    of_any<value_meta>("_meta", "The description, also of an erased node's."),
+    of_live<value_meta>(
+        "meta",
+        "The dialect's own description (for ATen a fake tensor or SymInt); None if unknown."),
+    of_live<value_users>("users", "The nodes that read this value, each once, in graph order."),
+    of_any<value_is_erased>("is_erased", "Whether its node is in its graph no more."),
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 PyType_Slot value_slots[] = {{Py_tp_getset, value_getters},

@@ -44,8 +44,7 @@ class ThreadState {
     PyEval_RestoreThread(saved_);
     PyGILState_Release(former_);
   }
-  ThreadState(const ThreadState&) = delete;
-  ThreadState& operator=(const ThreadState&) = delete;
+  ThreadState& operator=(ThreadState&&) = delete;
 
  private:
   PyGILState_STATE former_;

@@ -19,10 +19,10 @@ nb::tuple numbers(const std::vector<Number>& given) {
   return nb::tuple(nb::cast(given));
 }
 
-nb::tuple kinds_of(uint8_t kinds) {
+nb::tuple kinds_of(uint32_t kinds) {
   nb::list names;
-  for (const auto& [name, bit] : kKindNames) {
-    if ((kinds & bit) != 0) names.append(name);
+  for (const auto& [name, bit] : en::kKindNames) {
+    if ((kinds & en::bit_of(bit)) != 0) names.append(name);
   }
   return nb::tuple(names);
 }

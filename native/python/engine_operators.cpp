@@ -1,6 +1,6 @@
 // Operators and strings of the engine as Python objects.
-#include <optional>
 
+#include "engine/util/forever.h"
 #include "python/engine_core.h"
 
 namespace bringup::python {
@@ -19,10 +19,7 @@ struct Operators {
   std::vector<Ref> objects;
 };
 
-Operators& operators() {
-  static auto* operators = new Operators;
-  return *operators;
-}
+Operators& operators() { return forever<Operators>(); }
 
 // Where an Operator remembers its number: in its __dict__, past its fields.
 PyObject* number_key() {

@@ -23,11 +23,11 @@ std::shared_ptr<const en::Graph> shared_graph(GraphCore& core) {
   });
 }
 
-uint8_t kinds_of(nb::handle names) {
-  uint8_t kinds = 0;
+uint32_t kinds_of(nb::handle names) {
+  uint32_t kinds = 0;
   for (nb::handle name : names) {
-    for (const auto& [kind, bit] : kKindNames) {
-      if (nb::cast<std::string_view>(name) == kind) kinds = static_cast<uint8_t>(kinds | bit);
+    for (const auto& [kind, bit] : en::kKindNames) {
+      if (nb::cast<std::string_view>(name) == kind) kinds |= en::bit_of(bit);
     }
   }
   return kinds;

@@ -5,17 +5,10 @@
 
 #include <utility>
 
-#include "engine/match/matcher.h"
+#include "engine/pattern/pattern.h"
 #include "engine_core.h"
 
 namespace bringup::python {
-
-// What Python calls the kinds of arguments.
-inline constexpr std::pair<const char*, uint8_t> kKindNames[] = {
-    {"bool", en::AnyArgument::kBool},    {"int", en::AnyArgument::kInt},
-    {"float", en::AnyArgument::kFloat},  {"str", en::AnyArgument::kString},
-    {"none", en::AnyArgument::kNone},    {"list", en::AnyArgument::kList},
-    {"tensor", en::AnyArgument::kTensor}};
 
 struct PatternCore {
   std::shared_ptr<en::Pattern> pattern;

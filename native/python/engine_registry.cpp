@@ -204,12 +204,12 @@ void bind_registry(nb::module_& module) {
   module.def("clear_passes", [] { en::Registry::instance().clear(); });
   module.def("version_of",
              [](const std::string& text) { return nb::tuple(nb::cast(en::version_of(text))); });
-  module.def("load_pass_library", &load_library, nb::arg("path"),
+  module.def("load_pass_library", &load_library,
              "Loads a library with passes once, whole or not at all; its registrations.");
   module.def(
       "unload_pass_library",
       [](const std::string& path) { return en::PluginLoader::instance().unload(path); },
-      nb::arg("path"), nb::call_guard<nb::gil_scoped_release>(),
+      nb::call_guard<nb::gil_scoped_release>(),
       "Forgets its passes; it is closed when nothing uses it any more.");
 }
 

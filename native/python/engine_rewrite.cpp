@@ -128,15 +128,14 @@ void bind_rewriting(nb::module_& module) {
              nb::arg("aliases"),
              "Copies `replacement` in front of `before`, behind which `hoist` is moved first; the "
              "new operators.");
-  module.def("place", &place, nb::arg("aliases"), nb::arg("nodes"), nb::arg("inputs"),
-             nb::arg("outputs"),
+  module.def("place", &place,
              "(the node in front of which a replacement of `nodes` may stand, what must move there "
              "first), or (the node in the way, the reason).");
-  module.def("values_around", &values_around, nb::arg("graph"), nb::arg("node"), nb::arg("wanted"),
+  module.def("values_around", &values_around,
              "What the inputs of a node's replacement stand for, and `wanted` outputs of it.");
-  module.def("fold_constants", &fold_constants, nb::arg("core"), nb::arg("graph"),
+  module.def("fold_constants", &fold_constants,
              "Replaces operators on constants by what the graph's dialect computes; how many.");
-  module.def("inherited_metadata", &inherited, nb::arg("graph"), nb::arg("nodes"),
+  module.def("inherited_metadata", &inherited,
              "What new nodes take over from `nodes`, which they replace.");
 }
 

@@ -285,9 +285,9 @@ std::string PythonSession::describe(std::exception_ptr error) {
 }
 
 void bind_running(nb::module_& module) {
-  module.def("run_passes", &run_passes, nb::arg("run"), nb::arg("descriptors"),
+  module.def("run_passes", &run_passes,
              "Runs passes by the steps of `run`; the status of the first failure, or 0.");
-  module.def("run_session", &run_session, nb::arg("session"), nb::arg("descriptor"),
+  module.def("run_session", &run_session,
              "Runs one pass by the steps of `session`; the fields of its result.");
 }
 

@@ -5,6 +5,9 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <sstream>
+#include <stdexcept>
+
 #include "python/bindings.h"
 #include "runtime/c_function.h"
 #include "runtime/contract.h"
@@ -31,82 +34,36 @@ Expression expression(std::string text, const Steps& program, std::vector<std::s
   return made;
 }
 
+// Binds an enum by the names of its values, which count from 0 to `last`.
+template <class Enum>
+void bind_enum(nb::module_& module, const char* name, Enum last, const std::string& names) {
+  nb::enum_<Enum> bound(module, name, nb::is_arithmetic());
+  std::istringstream words(names);
+  uint8_t number = 0;
+  for (std::string word; words >> word; ++number) {
+    bound.value(word.c_str(), static_cast<Enum>(number));
+  }
+  if (number != static_cast<uint8_t>(last) + 1) throw std::logic_error(names);
+}
+
 void bind_opcodes(nb::module_& module) {
-  nb::enum_<Opcode>(module, "Opcode", nb::is_arithmetic())
-      .value("CONSTANT", Opcode::kConstant)
-      .value("TEXT", Opcode::kText)
-      .value("INT", Opcode::kInt)
-      .value("FLOAT", Opcode::kFloat)
-      .value("STRING", Opcode::kString)
-      .value("DATA", Opcode::kData)
-      .value("LIST_DATA", Opcode::kListData)
-      .value("TENSOR", Opcode::kTensor)
-      .value("SIZE", Opcode::kSize)
-      .value("STRIDE", Opcode::kStride)
-      .value("NUMEL", Opcode::kNumel)
-      .value("NDIM", Opcode::kNdim)
-      .value("LENGTH", Opcode::kLength)
-      .value("HAS", Opcode::kHas)
-      .value("DTYPE", Opcode::kDtype)
-      .value("DTYPE_CODE", Opcode::kDtypeCode)
-      .value("DTYPE_BITS", Opcode::kDtypeBits)
-      .value("SIZE_ALONG", Opcode::kSizeAlong)
-      .value("STRIDE_ALONG", Opcode::kStrideAlong)
-      .value("ELEMENT", Opcode::kElement)
-      .value("ITEM_DATA", Opcode::kItemData)
-      .value("ITEM_NUMEL", Opcode::kItemNumel)
-      .value("STREAM", Opcode::kStream)
-      .value("DEVICE", Opcode::kDevice)
-      .value("FAULT", Opcode::kFault)
-      .value("WORKSPACE", Opcode::kWorkspace)
-      .value("NOT", Opcode::kNot)
-      .value("SIZE_OR", Opcode::kSizeOr)
-      .value("STRIDE_OR", Opcode::kStrideOr)
-      .value("ADD", Opcode::kAdd)
-      .value("SUBTRACT", Opcode::kSubtract)
-      .value("MULTIPLY", Opcode::kMultiply)
-      .value("FLOOR_DIVIDE", Opcode::kFloorDivide)
-      .value("MODULO", Opcode::kModulo)
-      .value("LESS", Opcode::kLess)
-      .value("EQUAL", Opcode::kEqual)
-      .value("MINIMUM", Opcode::kMinimum)
-      .value("AND", Opcode::kAnd)
-      .value("OR", Opcode::kOr);
+  bind_enum(module, "Opcode", Opcode::kOr,
+            "CONSTANT TEXT INT FLOAT STRING DATA LIST_DATA TENSOR SIZE STRIDE NUMEL NDIM LENGTH "
+            "HAS DTYPE DTYPE_CODE DTYPE_BITS SIZE_ALONG STRIDE_ALONG ELEMENT ITEM_DATA "
+            "ITEM_NUMEL STREAM DEVICE FAULT WORKSPACE NOT SIZE_OR STRIDE_OR ADD SUBTRACT "
+            "MULTIPLY FLOOR_DIVIDE MODULO LESS EQUAL MINIMUM AND OR");
 }
 
 void bind_contract(nb::module_& module) {
   using runtime::CheckKind;
-  nb::enum_<CheckKind>(module, "CheckKind", nb::is_arithmetic(),
-                       "What a check of an input contract compares; KERNEL is left to the kernel.")
-      .value("SAME_SHAPE", CheckKind::kSameShape)
-      .value("SAME_DTYPE", CheckKind::kSameDtype)
-      .value("SHAPE", CheckKind::kShape)
-      .value("DTYPE", CheckKind::kDtype)
-      .value("LENGTH", CheckKind::kLength)
-      .value("RANK", CheckKind::kRank)
-      .value("KERNEL", CheckKind::kKernel);
+  bind_enum(module, "CheckKind", CheckKind::kKernel,
+            "SAME_SHAPE SAME_DTYPE SHAPE DTYPE LENGTH RANK KERNEL");
   using runtime::KeyFieldKind;
-  nb::enum_<KeyFieldKind>(module, "KeyFieldKind", nb::is_arithmetic(),
-                          "What a field of a variant's key holds.")
-      .value("DTYPE", KeyFieldKind::kDtype)
-      .value("LAYOUT", KeyFieldKind::kLayout)
-      .value("CHOICE", KeyFieldKind::kChoice)
-      .value("BUCKET", KeyFieldKind::kBucket);
+  bind_enum(module, "KeyFieldKind", KeyFieldKind::kBucket, "DTYPE LAYOUT CHOICE BUCKET");
   using runtime::SourceKind;
-  nb::enum_<SourceKind>(module, "SourceKind", nb::is_arithmetic(),
-                        "Where an argument of a backward operator comes from.")
-      .value("GRAD", SourceKind::kGrad)
-      .value("INPUT", SourceKind::kInput)
-      .value("OUTPUT", SourceKind::kOutput)
-      .value("CONSTANT", SourceKind::kConstant)
-      .value("MASK", SourceKind::kMask);
+  bind_enum(module, "SourceKind", SourceKind::kMask, "GRAD INPUT OUTPUT CONSTANT MASK");
   using runtime::Layout;
-  nb::enum_<Layout>(module, "Layout", nb::is_arithmetic(),
-                    "How the last two dimensions of a tensor lie in memory.")
-      .value("ROW", Layout::kRow)
-      .value("COLUMN", Layout::kColumn)
-      .value("STRIDED", Layout::kStrided)
-      .value("NZ", Layout::kNz);
+  bind_enum(module, "Layout", Layout::kNz, "ROW COLUMN STRIDED NZ");
   module.attr("DTYPE_BITS") = runtime::kDtypeBits;
   module.attr("LAYOUT_BITS") = runtime::kLayoutBits;
   module.attr("FIELD_BITS") = runtime::kFieldBits;
@@ -118,20 +75,9 @@ void bind_language(nb::module_& module) {
   bind_opcodes(module);
   bind_contract(module);
   using Kind = CParameter::Kind;
-  nb::enum_<Kind>(module, "ValueKind", nb::is_arithmetic())
-      .value("INT", Kind::kInt)
-      .value("FLOAT64", Kind::kFloat64)
-      .value("FLOAT32", Kind::kFloat32)
-      .value("POINTER", Kind::kPointer)
-      .value("BOOL", Kind::kBool)
-      .value("TEXT", Kind::kText)
-      .value("TENSOR", Kind::kTensor)
-      .value("DTYPE", Kind::kDtype);
-  nb::enum_<CConvention>(module, "Convention", nb::is_arithmetic())
-      .value("STATUS", CConvention::kStatus)
-      .value("VOID", CConvention::kVoid)
-      .value("TVM_FFI", CConvention::kTvmFfi)
-      .value("VALUES", CConvention::kValues);
+  bind_enum(module, "ValueKind", Kind::kDtype,
+            "INT FLOAT64 FLOAT32 POINTER BOOL TEXT TENSOR DTYPE");
+  bind_enum(module, "Convention", CConvention::kValues, "STATUS VOID TVM_FFI VALUES");
   nb::class_<Expression>(module, "NativeExpression")
       .def(
           "__init__",

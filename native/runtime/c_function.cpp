@@ -1,7 +1,6 @@
 #include "runtime/c_function.h"
 
 #include <array>
-#include <cstring>
 #include <mutex>
 #include <stdexcept>
 #include <utility>

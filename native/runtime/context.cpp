@@ -92,11 +92,9 @@ void ctx_parallel_for(const bringup_ctx*, int64_t n, int64_t grain,
   }
 }
 
-constexpr int32_t kNoDriver = 1;  // DLPack's number of the cpu
-
 int32_t ctx_native_handle(const bringup_ctx* ctx, int32_t kind, void** handle) {
   const NativeHandle implementation = g_native_handle.load(std::memory_order_acquire);
-  if (implementation == nullptr || ctx->device.device_type == kNoDriver) return BRINGUP_UNSUPPORTED;
+  if (implementation == nullptr || ctx->device.device_type == kDlCpu) return BRINGUP_UNSUPPORTED;
   return implementation(ctx->device, ctx->stream, kind, handle);
 }
 

@@ -17,6 +17,9 @@ using ParallelFor = void (*)(int64_t n, int64_t grain, void (*fn)(int64_t, int64
 // Installs what is behind ctx->parallel_for (libtorch's pool); null: run serially.
 BRINGUP_API void set_parallel_for(ParallelFor implementation) noexcept;
 
+// DLPack's numbers of kinds of devices: the cpu, CUDA's, a driver's.
+inline constexpr int32_t kDlCpu = 1, kDlCuda = 2, kDlExtDev = 12;
+
 using NativeHandle = int32_t (*)(DLDevice device, void* stream, int32_t kind, void** handle);
 
 // Installs what is behind ctx->native_handle (a driver's); null: there are no native objects.
@@ -40,8 +43,7 @@ class BRINGUP_API HostContext {
   explicit HostContext(DLDevice device = {1, 0}, void* stream = nullptr, int64_t block_index = 0,
                        int64_t block_count = 1, WorkspaceSource* workspace = nullptr) noexcept;
   ~HostContext();
-  HostContext(const HostContext&) = delete;
-  HostContext& operator=(const HostContext&) = delete;
+  HostContext& operator=(HostContext&&) = delete;
 
   const bringup_ctx* get() const noexcept { return &ctx_; }
 

@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "engine/util/forever.h"
 #include "runtime/view_refusal.h"
 
 namespace bringup::runtime {
@@ -17,11 +18,7 @@ struct State {
   KernelId next = 1;
 };
 
-// Never destroyed: operators may be torn down after static destructors have run.
-State& state() {
-  static auto* state = new State;
-  return *state;
-}
+State& state() { return forever<State>(); }
 
 // A kernel may say which ABI it was written for.
 void check_abi(const Library& library) {

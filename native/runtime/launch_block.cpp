@@ -36,8 +36,7 @@ struct LaunchBlock::State {
     }
     while (others != nullptr) delete std::exchange(others, std::exchange(others->others, nullptr));
   }
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
+  State& operator=(State&&) = delete;
 
   alignas(kAlignment) std::byte inside[kInside];
   std::byte* free_begin = inside;

@@ -16,8 +16,7 @@ class BRINGUP_API Library {
   static std::shared_ptr<Library> unopened(const std::string& path);
 
   ~Library();
-  Library(const Library&) = delete;
-  Library& operator=(const Library&) = delete;
+  Library& operator=(Library&&) = delete;
 
   // The address of `name`; throws std::runtime_error naming library and symbol when there is none.
   void* symbol(const std::string& name) const;

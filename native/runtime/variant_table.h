@@ -68,8 +68,7 @@ class BRINGUP_API VariantTable {
  public:
   VariantTable();
   ~VariantTable();
-  VariantTable(const VariantTable&) = delete;
-  VariantTable& operator=(const VariantTable&) = delete;
+  VariantTable& operator=(VariantTable&&) = delete;
 
   // The value under `key`, or null. Wait-free: the number of steps is bounded by the table's size.
   const void* find(const Key128& key) const noexcept {

@@ -101,7 +101,7 @@ class Maker {
   AnyArgument any() {
     AnyArgument made;
     if (below(2) == 0) made.name = text(below(2) == 0 ? "a" : "b");
-    if (below(3) == 0) made.kinds = AnyArgument::kInt;
+    if (below(3) == 0) made.kinds = bit_of(Tag::kInt);
     if (below(4) == 0) made.at_least = 1;
     return made;
   }

@@ -42,8 +42,7 @@ class Edits {
       graph_.rollback();
     }
   }
-  Edits(const Edits&) = delete;
-  Edits& operator=(const Edits&) = delete;
+  Edits& operator=(Edits&&) = delete;
 
   void commit() {
     if (!is_inner_) graph_.commit();

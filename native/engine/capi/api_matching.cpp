@@ -3,13 +3,11 @@
 #include "engine/capi/api.h"
 #include "engine/capi/marshal.h"
 #include "engine/capi/match_handles.h"
+#include "engine/util/forever.h"
 
 namespace bringup::engine {
 
-Handles<MatchEntry>& match_handles() {
-  static auto* const handles = new Handles<MatchEntry>("match");
-  return *handles;
-}
+Handles<MatchEntry>& match_handles() { return forever<Handles<MatchEntry>>("match"); }
 
 std::shared_ptr<MatchEntry> match_of(bringup_match handle) {
   std::shared_ptr<MatchEntry> entry = match_handles().get(handle);

@@ -7,6 +7,7 @@
 #include "engine/capi/api.h"
 #include "engine/capi/marshal.h"
 #include "engine/pattern/pattern_elements.h"
+#include "engine/util/forever.h"
 
 namespace bringup::engine {
 namespace {
@@ -14,17 +15,13 @@ namespace {
 constexpr int32_t kHighestRank = 64;
 constexpr uint32_t kMostItems = 1u << 24;
 
-[[noreturn]] void refuse(const std::string& why) { throw_error(ErrorCode::kInvalid, why); }
-
-Handles<Pattern>& pattern_handles() {
-  static auto* const handles = new Handles<Pattern>("pattern");
-  return *handles;
-}
+Handles<Pattern>& pattern_handles() { return forever<Handles<Pattern>>("pattern"); }
 
 // A graph that may become a pattern.
 std::shared_ptr<GraphEntry> pattern_graph(bringup_ir_graph handle) {
   auto entry = graph_of(handle);
-  if (entry->lent) refuse("the graph that is being rewritten cannot have pieces of patterns");
+  if (entry->lent)
+    refuse_argument("the graph that is being rewritten cannot have pieces of patterns");
   return entry;
 }
 
@@ -47,25 +44,12 @@ void add_piece(GraphEntry& entry, What what, std::string text, bringup_argument*
 
 // --- any argument
 
-uint8_t kinds_of(uint32_t given_kinds) {
-  constexpr std::pair<uint32_t, uint8_t> kKnown[] = {
-      {BRINGUP_ARGUMENT_NONE, AnyArgument::kNone},
-      {BRINGUP_ARGUMENT_BOOL, AnyArgument::kBool},
-      {BRINGUP_ARGUMENT_INT, AnyArgument::kInt},
-      {BRINGUP_ARGUMENT_FLOAT, AnyArgument::kFloat},
-      {BRINGUP_ARGUMENT_STRING, AnyArgument::kString},
-      {BRINGUP_ARGUMENT_VALUE, AnyArgument::kTensor},
-      {BRINGUP_ARGUMENT_LIST, AnyArgument::kList}};
-  uint8_t kinds = 0;
+uint32_t kinds_of(uint32_t given_kinds) {
   uint32_t rest = given_kinds;
-  for (const auto& [kind, bit] : kKnown) {
-    if ((given_kinds >> kind & 1) != 0) kinds = static_cast<uint8_t>(kinds | bit);
-    rest &= ~(1u << kind);
-  }
-  if (rest != 0)
-    refuse(concat("kinds has bit ", std::countr_zero(rest),
-                  ", which is none of NONE, BOOL, INT, FLOAT, STRING, VALUE and LIST"));
-  return kinds;
+  for (const auto& [name, kind] : kKindNames) rest &= ~bit_of(kind);
+  if (rest == 0) return given_kinds;
+  refuse_argument("kinds has bit ", std::countr_zero(rest),
+                  ", which is none of NONE, BOOL, INT, FLOAT, STRING, VALUE and LIST");
 }
 
 std::vector<ArgumentList> among_of(const bringup_any_piece& piece) {
@@ -75,7 +59,7 @@ std::vector<ArgumentList> among_of(const bringup_any_piece& piece) {
     put(among.emplace_back(), none, piece.among[index]);
     for (const Argument& argument : among.back().items()) {
       if (argument.tag == Tag::kValue || is_piece(argument)) {
-        refuse("item " + std::to_string(index) + " of among is a value or a piece of a pattern");
+        refuse_argument("item ", index, " of among is a value or a piece of a pattern");
       }
     }
   }
@@ -86,15 +70,15 @@ AnyArgument any_of(const bringup_any_piece& piece) {
   AnyArgument made;
   made.name = name_given(piece.name);
   made.kinds = kinds_of(piece.kinds);
-  if (piece.among_count > kMostItems) refuse("among has too many items");
+  if (piece.among_count > kMostItems) refuse_argument("among has too many items");
   if (piece.among_count > 0) given(piece.among, "among");
   if (piece.among != nullptr) {
-    if (piece.among_count == 0) refuse("among is empty");
+    if (piece.among_count == 0) refuse_argument("among is empty");
     made.among = among_of(piece);
   }
   if (piece.at_least != nullptr) made.at_least = *piece.at_least;
   if (piece.at_most != nullptr) made.at_most = *piece.at_most;
-  if (!(made.at_least <= made.at_most)) refuse("at_least is greater than at_most, or NaN");
+  if (!(made.at_least <= made.at_most)) refuse_argument("at_least is greater than at_most, or NaN");
   return made;
 }
 
@@ -112,22 +96,23 @@ ConstantArgument::Number number_of(const bringup_argument& argument) {
   if (argument.kind == BRINGUP_ARGUMENT_FLOAT) return {false, 0, argument.of.number};
   if (argument.kind == BRINGUP_ARGUMENT_INT) return {true, argument.of.integer, 0};
   if (argument.kind == BRINGUP_ARGUMENT_BOOL) return {true, argument.of.integer != 0, 0};
-  refuse("the values of a constant are BOOL, INT or FLOAT");
+  refuse_argument("the values of a constant are BOOL, INT or FLOAT");
 }
 
 // The sizes, whose product is the number of elements.
 std::vector<int64_t> sizes_of(const bringup_constant_piece& piece) {
   if (piece.rank < 0 || piece.rank > kHighestRank) {
-    refuse("a constant has rank " + std::to_string(piece.rank));
+    refuse_argument("a constant has rank ", piece.rank);
   }
   std::vector<int64_t> sizes(piece.shape, piece.shape + piece.rank);
   uint64_t count = 1;
   for (const int64_t size : sizes) {
-    if (size < 0 || size > kMostItems) refuse("a size of a constant is negative or too great");
+    if (size < 0 || size > kMostItems)
+      refuse_argument("a size of a constant is negative or too great");
     count = std::min<uint64_t>(count * static_cast<uint64_t>(size), uint64_t{kMostItems} + 1);
   }
   if (count != piece.value_count) {
-    refuse(concat("a constant has ", piece.value_count, " values, its shape another number"));
+    refuse_argument("a constant has ", piece.value_count, " values, its shape another number");
   }
   return sizes;
 }
@@ -139,14 +124,14 @@ ConstantArgument constant_piece_of(const bringup_constant_piece& piece) {
   made.rtol = piece.rtol;
   for (const double tolerance : {piece.atol, piece.rtol}) {
     if (!(tolerance >= 0) || std::isinf(tolerance)) {
-      refuse("atol and rtol of a constant are finite numbers from 0 up");
+      refuse_argument("atol and rtol of a constant are finite numbers from 0 up");
     }
   }
-  if (piece.value_count > kMostItems) refuse("a constant has too many values");
+  if (piece.value_count > kMostItems) refuse_argument("a constant has too many values");
   if (piece.value_count > 0) given(piece.values, "the values of a constant");
   if (piece.shape != nullptr) made.sizes = sizes_of(piece);
   if (piece.shape == nullptr && piece.value_count > 1) {
-    refuse("a constant of several values needs a shape");
+    refuse_argument("a constant of several values needs a shape");
   }
   for (uint32_t index = 0; index < piece.value_count; ++index) {
     made.values.push_back(number_of(piece.values[index]));
@@ -169,7 +154,7 @@ void check_is_new(const GraphEntry& entry, StringId name) {
   for (const auto& [number, piece] : entry.pieces.open) {
     const auto* list = std::get_if<VariadicArgument>(&piece.what);
     if (list == nullptr || list->name != name) continue;
-    refuse("the graph has a list named " + in_quotes(Strings::text(name)) + " already");
+    refuse_argument("the graph has a list named ", in_quotes(Strings::text(name)), " already");
   }
 }
 
@@ -180,18 +165,18 @@ void pattern_list(bringup_ir_graph graph, const bringup_list_piece* piece,
   given(argument, "argument");
   VariadicArgument made;
   made.name = Strings::intern(text_given(what.name, "the name of a list"));
-  if (made.name == kEmptyString) refuse("the name of a list is empty");
+  if (made.name == kEmptyString) refuse_argument("the name of a list is empty");
   check_is_new(*entry, made.name);
   made.at_least = what.at_least;
   if (what.at_most != nullptr) made.at_most = *what.at_most;
   if (made.at_most && *made.at_most < made.at_least) {
-    refuse("list " + in_quotes(what.name) + ": at_most is less than at_least");
+    refuse_argument("list ", in_quotes(what.name), ": at_most is less than at_least");
   }
   if (what.each != 0) {
     made.each = pattern_handles().get(what.each);
     const size_t outputs = made.each->graph->outputs().size();
     if (outputs != 1) {
-      refuse(
+      refuse_argument(
           concat("list ", in_quotes(what.name), ": each must have one output, it has ", outputs));
     }
   }
@@ -212,7 +197,7 @@ ArgumentList alternatives_of(const GraphEntry& entry, const bringup_argument* al
   for_each_value(list.items(), [&](ValueId value) { living(entry, {value.node, value.index}); });
   check_objects(entry, list.items());
   if (count < 2 || !has_value) {
-    refuse("there must be two alternatives or more, one of them a value");
+    refuse_argument("there must be two alternatives or more, one of them a value");
   }
   return list;
 }
@@ -243,8 +228,8 @@ bringup_argument usual_otherwise(const GraphEntry& entry, ValueId present) {
   for_each_value(entry.graph->all_arguments(present.node),
                  [&](ValueId value) { reads.push_back(value); });
   if (reads.empty()) {
-    refuse(concat(in_quotes(entry.graph->name_text(present.node)),
-                  " reads no value that could stand in its place; say otherwise"));
+    refuse_argument(concat(in_quotes(entry.graph->name_text(present.node)),
+                           " reads no value that could stand in its place; say otherwise"));
   }
   argument.kind = BRINGUP_ARGUMENT_VALUE;
   argument.of.value = {reads.front().node, reads.front().index};
@@ -268,10 +253,10 @@ std::vector<StringId> choices_of(const char* const* texts, const char* what) {
   constexpr size_t kMost = 4096;
   std::vector<StringId> choices;
   for (; texts != nullptr && *texts != nullptr; ++texts) {
-    if (choices.size() == kMost) refuse(std::string(what) + " does not end with NULL");
+    if (choices.size() == kMost) refuse_argument(what, " does not end with NULL");
     choices.push_back(Strings::intern(*texts));
   }
-  if (texts != nullptr && choices.empty()) refuse(std::string(what) + " is empty");
+  if (texts != nullptr && choices.empty()) refuse_argument(what, " is empty");
   return choices;
 }
 
@@ -279,11 +264,11 @@ DimPattern size_of(const bringup_size& size) {
   using Kind = DimPattern::Kind;
   switch (size.kind) {
     case BRINGUP_SIZE_NUMBER:
-      if (size.number < 0) refuse("a size of a form is negative");
+      if (size.number < 0) refuse_argument("a size of a form is negative");
       return {Kind::kNumber, size.number};
     case BRINGUP_SIZE_NAMED: {
       const StringId name = Strings::intern(text_given(size.name, "the name of a size"));
-      if (name == kEmptyString) refuse("the name of a size is empty");
+      if (name == kEmptyString) refuse_argument("the name of a size is empty");
       return {Kind::kName, 0, name};
     }
     case BRINGUP_SIZE_ANY:
@@ -291,18 +276,18 @@ DimPattern size_of(const bringup_size& size) {
     case BRINGUP_SIZE_REST:
       return {Kind::kRest};
     default:
-      refuse("there is no kind of size " + std::to_string(size.kind));
+      refuse_argument("there is no kind of size ", size.kind);
   }
 }
 
 std::vector<DimPattern> shape_of(const bringup_tensor_form& form) {
-  if (form.size_count > kHighestRank + 1) refuse("a form has too many sizes");
+  if (form.size_count > kHighestRank + 1) refuse_argument("a form has too many sizes");
   std::vector<DimPattern> shape;
   bool has_rest = false;
   for (uint32_t index = 0; index < form.size_count; ++index) {
     shape.push_back(size_of(form.sizes[index]));
     const bool is_rest = shape.back().kind == DimPattern::Kind::kRest;
-    if (is_rest && has_rest) refuse("a form has two sizes of kind REST");
+    if (is_rest && has_rest) refuse_argument("a form has two sizes of kind REST");
     has_rest = has_rest || is_rest;
   }
   return shape;
@@ -312,10 +297,10 @@ TensorConstraint constraint_of(const bringup_tensor_form& form) {
   TensorConstraint made;
   made.dtypes = choices_of(form.dtypes, "dtypes");
   made.devices = choices_of(form.devices, "devices");
-  if (form.rank_count > kHighestRank) refuse("a form has too many ranks");
+  if (form.rank_count > kHighestRank) refuse_argument("a form has too many ranks");
   if (form.rank_count > 0) given(form.ranks, "ranks");
   for (uint32_t index = 0; index < form.rank_count; ++index) {
-    if (form.ranks[index] < 0) refuse("a rank of a form is negative");
+    if (form.ranks[index] < 0) refuse_argument("a rank of a form is negative");
     made.ranks.push_back(static_cast<uint32_t>(form.ranks[index]));
   }
   if (form.size_count > 0) given(form.sizes, "sizes");
@@ -329,7 +314,8 @@ void pattern_where(bringup_ir_graph graph, bringup_ir_value value,
   const ValueId found = living(*entry, value);
   TensorConstraint made = constraint_of(whole(form, "form"));
   if (entry->pieces.constraints.contains(found)) {
-    refuse("the form of " + in_quotes(entry->graph->name_text(found.node)) + " is stated already");
+    refuse_argument("the form of ", in_quotes(entry->graph->name_text(found.node)),
+                    " is stated already");
   }
   entry->pieces.constraints.emplace(found, std::move(made));
 }

@@ -7,14 +7,12 @@
 #include "engine/run/host_sessions.h"
 #include "engine/run/native_run.h"
 #include "engine/run/registry.h"
+#include "engine/util/forever.h"
 
 namespace bringup::engine {
 namespace {
 
-Handles<const Report>& report_handles() {
-  static auto* const handles = new Handles<const Report>("report");
-  return *handles;
-}
+Handles<const Report>& report_handles() { return forever<Handles<const Report>>("report"); }
 
 Options options_of(const bringup_option* options, uint32_t count, const char* what) {
   if (count > 0) given(options, what);

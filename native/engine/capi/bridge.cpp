@@ -14,6 +14,7 @@
 #include "engine/capi/marshal.h"
 #include "engine/run/host_sessions.h"
 #include "engine/util/error.h"
+#include "engine/util/forever.h"
 #include "runtime/loader.h"
 
 namespace bringup::engine {
@@ -33,10 +34,7 @@ struct BridgeState {
   bool has_ended = false;  // the interpreter: CPython's extension modules do not start twice
 };
 
-BridgeState& bridge_state() {
-  static auto* const state = new BridgeState;
-  return *state;
-}
+BridgeState& bridge_state() { return forever<BridgeState>(); }
 
 // The bridge of the same build lies beside the engine.
 std::string default_path() {

@@ -1,5 +1,7 @@
 #include "engine/capi/handles.h"
 
+#include "engine/util/forever.h"
+
 namespace bringup::engine {
 namespace {
 
@@ -10,16 +12,9 @@ thread_local const PassContext* innermost_context = nullptr;
 
 }  // namespace
 
-// The tables are never destroyed: hooks may run until the very end of the process.
-Handles<GraphEntry>& graph_handles() {
-  static auto* const handles = new Handles<GraphEntry>("graph");
-  return *handles;
-}
+Handles<GraphEntry>& graph_handles() { return forever<Handles<GraphEntry>>("graph"); }
 
-Handles<ContextEntry>& context_handles() {
-  static auto* const handles = new Handles<ContextEntry>("context");
-  return *handles;
-}
+Handles<ContextEntry>& context_handles() { return forever<Handles<ContextEntry>>("context"); }
 
 std::shared_ptr<GraphEntry> graph_of(bringup_ir_graph handle) {
   std::shared_ptr<GraphEntry> entry = graph_handles().get(handle);

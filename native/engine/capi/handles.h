@@ -91,8 +91,7 @@ class LentGraph {
  public:
   LentGraph(Graph& graph, const Providers& providers, bool shapes_withheld);
   ~LentGraph();
-  LentGraph(const LentGraph&) = delete;
-  LentGraph& operator=(const LentGraph&) = delete;
+  LentGraph& operator=(LentGraph&&) = delete;
 
   bringup_ir_graph handle() const { return handle_; }
 
@@ -115,8 +114,7 @@ class LentContext {
  public:
   explicit LentContext(PassContext& context, std::vector<PatternPtr>* patterns = nullptr);
   ~LentContext();
-  LentContext(const LentContext&) = delete;
-  LentContext& operator=(const LentContext&) = delete;
+  LentContext& operator=(LentContext&&) = delete;
 
   bringup_pass_context handle() const { return handle_; }
   // The context of the innermost hook on this thread, or nullptr.

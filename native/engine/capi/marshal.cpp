@@ -7,27 +7,24 @@ constexpr int kDeepestGiven = 64;
 constexpr uint32_t kLongest = 1u << 24;
 constexpr int32_t kHighestRank = 64;
 
-[[noreturn]] void refuse(const std::string& why) { throw_error(ErrorCode::kInvalid, why); }
-
-Tag nest_of(uint32_t kind) {
-  if (kind == BRINGUP_ARGUMENT_LIST) return Tag::kList;
-  return kind == BRINGUP_ARGUMENT_DICT ? Tag::kDict : Tag::kSlice;
-}
+static_assert(static_cast<int>(Tag::kNone) == BRINGUP_ARGUMENT_NONE &&
+              static_cast<int>(Tag::kValue) == BRINGUP_ARGUMENT_VALUE &&
+              static_cast<int>(Tag::kSlice) == BRINGUP_ARGUMENT_SLICE);
 
 void put_at(ArgumentList& list, const Pieces& pieces, const bringup_argument& argument, int depth);
 
 void put_nest(ArgumentList& list, const Pieces& pieces, const bringup_argument& argument,
               int depth) {
-  if (depth >= kDeepestGiven) refuse("an argument is nested too deeply");
-  if (argument.count > kLongest) refuse("an argument has too many items");
+  if (depth >= kDeepestGiven) refuse_argument("an argument is nested too deeply");
+  if (argument.count > kLongest) refuse_argument("an argument has too many items");
   if (argument.kind == BRINGUP_ARGUMENT_DICT && argument.count % 2 != 0) {
-    refuse("a dict has a key without an item");
+    refuse_argument("a dict has a key without an item");
   }
   if (argument.kind == BRINGUP_ARGUMENT_SLICE && argument.count != 3) {
-    refuse("a slice has a start, a stop and a step");
+    refuse_argument("a slice has a start, a stop and a step");
   }
   if (argument.count > 0) given(argument.of.items, "items of an argument");
-  list.open(nest_of(argument.kind));
+  list.open(static_cast<Tag>(argument.kind));
   for (uint32_t index = 0; index < argument.count; ++index) {
     put_at(list, pieces, argument.of.items[index], depth + 1);
   }
@@ -51,7 +48,7 @@ void put_at(ArgumentList& list, const Pieces& pieces, const bringup_argument& ar
       return list.put(
           Argument::of_symbol(Strings::intern(text_given(argument.of.text, "a symbol"))));
     case BRINGUP_ARGUMENT_OPAQUE:
-      if (argument.of.handle >= kFirstPiece) refuse("there is no such object");
+      if (argument.of.handle >= kFirstPiece) refuse_argument("there is no such object");
       return list.put(Argument::of_opaque(static_cast<uint32_t>(argument.of.handle)));
     case BRINGUP_ARGUMENT_VALUE:
       return list.put(Argument::of_value({argument.of.value.node, argument.of.value.index}));
@@ -66,7 +63,7 @@ void put_at(ArgumentList& list, const Pieces& pieces, const bringup_argument& ar
     case BRINGUP_ARGUMENT_SLICE:
       return put_nest(list, pieces, argument, depth);
     default:
-      refuse("there is no kind of argument " + std::to_string(argument.kind));
+      refuse_argument("there is no kind of argument ", argument.kind);
   }
 }
 
@@ -91,7 +88,7 @@ std::vector<Dim> dims_of(const int64_t* numbers, const char* const* texts, int32
       dim.symbol = Strings::intern(texts[index]);
     } else {
       dim.number = numbers[index];
-      if (dim.number < 0) refuse("a size is negative and has no text");
+      if (dim.number < 0) refuse_argument("a size is negative and has no text");
     }
     dims.push_back(dim);
   }
@@ -116,7 +113,7 @@ void put(ArgumentList& list, const Pieces& pieces, const bringup_argument& argum
 }
 
 ArgumentList list_of(const Pieces& pieces, const bringup_argument* arguments, uint32_t count) {
-  if (count > kLongest) refuse("too many arguments");
+  if (count > kLongest) refuse_argument("too many arguments");
   if (count > 0) given(arguments, "arguments");
   ArgumentList list;
   for (uint32_t index = 0; index < count; ++index) put(list, pieces, arguments[index]);
@@ -136,7 +133,7 @@ OptionValue option_of(const bringup_argument& argument) {
     case BRINGUP_ARGUMENT_STRING:
       return std::string(text_given(argument.of.text, "a string option"));
     default:
-      refuse("an option is NONE, BOOL, INT, FLOAT or STRING");
+      refuse_argument("an option is NONE, BOOL, INT, FLOAT or STRING");
   }
 }
 
@@ -211,7 +208,7 @@ bringup_argument argument_of(GraphEntry& entry, ArgumentSpan found) {
 TensorDesc desc_of(const bringup_tensor_desc& given_desc) {
   const bringup_tensor_desc desc = whole(&given_desc, "a description");
   if (desc.rank < 0 || desc.rank > kHighestRank) {
-    refuse("a description has rank " + std::to_string(desc.rank));
+    refuse_argument("a description has rank ", desc.rank);
   }
   if (desc.rank > 0) given(desc.shape, "the shape of a description");
   TensorDesc made;
@@ -237,7 +234,7 @@ void fill(GraphEntry& entry, const TensorDesc& desc, bringup_tensor_desc& out) {
 ConstantData constant_of(const bringup_constant& given_constant) {
   const bringup_constant constant = whole(&given_constant, "a constant");
   if (constant.rank < 0 || constant.rank > kHighestRank) {
-    refuse("a constant has rank " + std::to_string(constant.rank));
+    refuse_argument("a constant has rank ", constant.rank);
   }
   if (constant.rank > 0) given(constant.shape, "the shape of a constant");
   if (constant.bytes > 0) given(static_cast<const char*>(constant.data), "the data of a constant");
@@ -245,7 +242,7 @@ ConstantData constant_of(const bringup_constant& given_constant) {
   made.dtype = Strings::intern(text_given(constant.dtype, "the dtype of a constant"));
   made.sizes.assign(constant.shape, constant.shape + constant.rank);
   for (const int64_t size : made.sizes) {
-    if (size < 0) refuse("a size of a constant is negative");
+    if (size < 0) refuse_argument("a size of a constant is negative");
   }
   const auto* first = static_cast<const std::byte*>(constant.data);
   auto copy = std::make_shared<std::vector<std::byte>>(first, first + constant.bytes);

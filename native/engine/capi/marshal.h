@@ -12,6 +12,11 @@
 
 namespace bringup::engine {
 
+template <class... Parts>
+[[noreturn]] void refuse_argument(const Parts&... parts) {
+  throw_error(ErrorCode::kInvalid, parts...);
+}
+
 // All throw EngineError(kInvalid) for what is no argument, and copy what they are given.
 
 // `pieces`: those of the graph that the arguments are for.

@@ -29,8 +29,7 @@ class LentMatch {
  public:
   LentMatch(const Match& match, const Providers& providers, bool shapes_withheld);
   ~LentMatch();
-  LentMatch(const LentMatch&) = delete;
-  LentMatch& operator=(const LentMatch&) = delete;
+  LentMatch& operator=(LentMatch&&) = delete;
 
   bringup_match handle() const { return handle_; }
 

@@ -12,6 +12,7 @@
 #include "engine/capi/api.h"
 #include "engine/capi/handles.h"
 #include "engine/util/error.h"
+#include "engine/util/forever.h"
 #include "engine/util/sha256.h"
 #include "runtime/loader.h"
 
@@ -87,10 +88,7 @@ void call_entry(bringup_register_passes_fn entry, const std::string& path) {
 
 }  // namespace
 
-PluginLoader& PluginLoader::instance() {
-  static PluginLoader* const loader = new PluginLoader;  // never destroyed, as the registry
-  return *loader;
-}
+PluginLoader& PluginLoader::instance() { return forever<PluginLoader>(); }
 
 std::vector<RegistrationPtr> PluginLoader::load(const std::string& given) {
   const std::string path = real_path(given);

@@ -1,6 +1,5 @@
 #include "engine/graph/argument.h"
 
-#include <charconv>
 #include <string>
 
 #include "engine/util/numbers.h"
@@ -69,40 +68,6 @@ bool fits(ArgumentSpan items, uint32_t count, int depth) {
 }
 
 }  // namespace
-
-Argument Argument::of_bool(bool given) {
-  Argument argument = of_int(given ? 1 : 0);
-  argument.tag = Tag::kBool;
-  return argument;
-}
-
-Argument Argument::of_int(int64_t given) {
-  Argument argument;
-  argument.tag = Tag::kInt;
-  argument.integer = given;
-  return argument;
-}
-
-Argument Argument::of_float(double given) {
-  Argument argument;
-  argument.tag = Tag::kFloat;
-  argument.number = given;
-  return argument;
-}
-
-Argument Argument::of_value(ValueId given) {
-  Argument argument;
-  argument.tag = Tag::kValue;
-  argument.value = given;
-  return argument;
-}
-
-Argument Argument::of_id(Tag tag, uint32_t id) {
-  Argument argument;
-  argument.tag = tag;
-  argument.id = id;
-  return argument;
-}
 
 void ArgumentList::put(Argument leaf) {
   if (open_.empty()) {

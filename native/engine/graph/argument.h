@@ -46,17 +46,23 @@ struct Argument {
 
   Argument() : integer(0) {}  // kNone
   static Argument none() { return {}; }
-  static Argument of_bool(bool given);
-  static Argument of_int(int64_t given);
-  static Argument of_float(double given);
-  static Argument of_string(StringId given) { return of_id(Tag::kString, given); }
-  static Argument of_symbol(StringId given) { return of_id(Tag::kSymbol, given); }
-  static Argument of_opaque(uint32_t given) { return of_id(Tag::kOpaque, given); }
-  static Argument of_value(ValueId given);
+  static Argument of_bool(bool given) { return of(Tag::kBool, &Argument::integer, int64_t{given}); }
+  static Argument of_int(int64_t given) { return of(Tag::kInt, &Argument::integer, given); }
+  static Argument of_float(double given) { return of(Tag::kFloat, &Argument::number, given); }
+  static Argument of_string(StringId given) { return of(Tag::kString, &Argument::id, given); }
+  static Argument of_symbol(StringId given) { return of(Tag::kSymbol, &Argument::id, given); }
+  static Argument of_opaque(uint32_t given) { return of(Tag::kOpaque, &Argument::id, given); }
+  static Argument of_value(ValueId given) { return of(Tag::kValue, &Argument::value, given); }
   bool is_nest() const { return tag >= Tag::kList; }
 
  private:
-  static Argument of_id(Tag tag, uint32_t id);
+  template <class T>
+  static Argument of(Tag tag, T Argument::*member, T given) {
+    Argument argument;
+    argument.tag = tag;
+    argument.*member = given;
+    return argument;
+  }
 };
 static_assert(sizeof(Argument) == 16);
 

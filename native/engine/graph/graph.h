@@ -50,8 +50,7 @@ class Graph : public std::enable_shared_from_this<Graph> {
  public:
   explicit Graph(std::string_view name);
   ~Graph();
-  Graph(const Graph&) = delete;
-  Graph& operator=(const Graph&) = delete;
+  Graph& operator=(Graph&&) = delete;
 
   // Reading. A NodeId that this graph never gave out throws; an erased one is refused only by what
   // changes the graph, and keeps its name, operator and arguments. Spans are valid until a change.

@@ -5,6 +5,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "engine/util/forever.h"
+
 namespace bringup::engine {
 namespace {
 
@@ -13,11 +15,7 @@ struct Table {
   std::unordered_multimap<StringId, std::unique_ptr<const Operator>> by_type;
 };
 
-// Never destroyed: graphs that are not may hold operators.
-Table& table() {
-  static auto* table = new Table;
-  return *table;
-}
+Table& table() { return forever<Table>(); }
 
 Operator structure(std::string_view type, int32_t output_count) {
   Operator facts;

@@ -80,36 +80,14 @@ void Bindings::set_node(uint32_t frame, uint32_t slot, NodeId node) {
   trail_.push_back({What::kTaken, 0});
 }
 
-void Bindings::set_input(uint32_t frame, uint32_t slot, ValueId value) {
-  const uint32_t place = frames_[frame].inputs + slot;
-  inputs_[place] = value;
-  trail_.push_back({What::kInput, place});
-}
-
-void Bindings::set_choice(uint32_t frame, uint32_t slot, uint32_t alternative) {
-  const uint32_t place = frames_[frame].choices + slot;
-  choices_[place] = alternative;
-  trail_.push_back({What::kChoice, place});
-}
-
 void Bindings::set_name(uint32_t frame, uint32_t slot, Captured captured) {
-  const uint32_t place = frames_[frame].names + slot;
   captured.bound = true;
-  names_[place] = captured;
-  trail_.push_back({What::kName, place});
-}
-
-void Bindings::set_size(uint32_t frame, uint32_t slot, Dim dim) {
-  const uint32_t place = frames_[frame].sizes + slot;
-  sizes_[place] = dim;
-  trail_.push_back({What::kSize, place});
+  put(What::kName, names_, frames_[frame].names + slot, captured);
 }
 
 void Bindings::set_list(uint32_t frame, uint32_t slot, ListBinding list) {
-  const uint32_t place = frames_[frame].lists + slot;
   list.bound = true;
-  lists_[place] = std::move(list);
-  trail_.push_back({What::kList, place});
+  put(What::kList, lists_, frames_[frame].lists + slot, std::move(list));
 }
 
 void Bindings::rollback_to(size_t savepoint) {

@@ -78,10 +78,16 @@ class Bindings {
   uint32_t root_nodes() const { return root_nodes_; }
 
   void set_node(uint32_t frame, uint32_t slot, NodeId node);
-  void set_input(uint32_t frame, uint32_t slot, ValueId value);
-  void set_choice(uint32_t frame, uint32_t slot, uint32_t alternative);
+  void set_input(uint32_t frame, uint32_t slot, ValueId value) {
+    put(What::kInput, inputs_, frames_[frame].inputs + slot, value);
+  }
+  void set_choice(uint32_t frame, uint32_t slot, uint32_t alternative) {
+    put(What::kChoice, choices_, frames_[frame].choices + slot, alternative);
+  }
   void set_name(uint32_t frame, uint32_t slot, Captured captured);
-  void set_size(uint32_t frame, uint32_t slot, Dim dim);
+  void set_size(uint32_t frame, uint32_t slot, Dim dim) {
+    put(What::kSize, sizes_, frames_[frame].sizes + slot, std::optional(dim));
+  }
   void set_list(uint32_t frame, uint32_t slot, ListBinding list);
 
   size_t savepoint() const { return trail_.size(); }
@@ -98,6 +104,11 @@ class Bindings {
     What what;
     uint32_t place;
   };
+  template <class T>
+  void put(What what, std::vector<T>& table, uint32_t place, T value) {
+    table[place] = std::move(value);
+    trail_.push_back({what, place});
+  }
   void drop_frame();
   void add_items(uint32_t frame, std::vector<uint32_t>& agenda) const;
 

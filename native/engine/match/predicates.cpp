@@ -102,27 +102,6 @@ bool Predicates::is_plain(ArgumentSpan item) {
 
 namespace {
 
-uint8_t kind_of(Tag tag) {
-  switch (tag) {
-    case Tag::kBool:
-      return AnyArgument::kBool;
-    case Tag::kInt:
-      return AnyArgument::kInt;
-    case Tag::kFloat:
-      return AnyArgument::kFloat;
-    case Tag::kString:
-      return AnyArgument::kString;
-    case Tag::kNone:
-      return AnyArgument::kNone;
-    case Tag::kList:
-      return AnyArgument::kList;
-    case Tag::kValue:
-      return AnyArgument::kTensor;
-    default:
-      return 0;
-  }
-}
-
 ConstantArgument::Number number_of(const Argument& host) {
   if (host.tag == Tag::kFloat) return {false, 0, host.number};
   return {true, host.integer, 0};
@@ -139,7 +118,7 @@ std::string form_text(const ConstantData& data) {
 bool Predicates::fits_any(const CompiledAny& wanted, ArgumentSpan found, bool any_kind) const {
   const Argument& head = found.front();
   const AnyArgument& what = *wanted.what;
-  if (what.kinds != 0 && (what.kinds & kind_of(head.tag)) == 0) return false;
+  if (what.kinds != 0 && (what.kinds & bit_of(head.tag)) == 0) return false;
   if (what.among && std::none_of(wanted.among.begin(), wanted.among.end(), [&](uint32_t term) {
         return same_plain(term, found, any_kind);
       })) {

@@ -1,8 +1,6 @@
 // What cannot be meant as a pattern.
 #include "engine/pattern/pattern.h"
 
-#include <algorithm>
-
 #include "engine/graph/text.h"
 
 namespace bringup::engine {

@@ -36,19 +36,16 @@ struct TensorConstraint {
   std::vector<StringId> devices;  // "npu": every device of this type
 };
 
+// The kinds that an argument may be limited to, as Python calls them.
+inline constexpr std::pair<const char*, Tag> kKindNames[] = {
+    {"bool", Tag::kBool}, {"int", Tag::kInt},   {"float", Tag::kFloat}, {"str", Tag::kString},
+    {"none", Tag::kNone}, {"list", Tag::kList}, {"tensor", Tag::kValue}};
+constexpr uint32_t bit_of(Tag kind) { return 1u << static_cast<uint32_t>(kind); }
+
 // Any argument; a name captures it and means the same argument wherever it stands.
 struct AnyArgument {
-  enum Kind : uint8_t {
-    kBool = 1,
-    kInt = 2,
-    kFloat = 4,
-    kString = 8,
-    kNone = 16,
-    kList = 32,
-    kTensor = 64,
-  };
   StringId name = kEmptyString;
-  uint8_t kinds = 0;                               // of these kinds; 0: of any
+  uint32_t kinds = 0;                              // of these kinds, a bit each; 0: of any
   std::optional<std::vector<ArgumentList>> among;  // one of these items
   double at_least = -std::numeric_limits<double>::infinity();
   double at_most = std::numeric_limits<double>::infinity();

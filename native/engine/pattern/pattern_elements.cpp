@@ -21,14 +21,10 @@ std::string call_text(std::string_view function, const std::vector<std::string>&
   return text;
 }
 
-std::string kinds_text(uint8_t kinds) {
-  constexpr std::pair<uint8_t, const char*> kNames[] = {
-      {AnyArgument::kBool, "bool"},    {AnyArgument::kInt, "int"},   {AnyArgument::kFloat, "float"},
-      {AnyArgument::kString, "str"},   {AnyArgument::kNone, "none"}, {AnyArgument::kList, "list"},
-      {AnyArgument::kTensor, "tensor"}};
+std::string kinds_text(uint32_t kinds) {
   std::string text;
-  for (const auto& [bit, name] : kNames) {
-    if ((kinds & bit) == 0) continue;
+  for (const auto& [name, kind] : kKindNames) {
+    if ((kinds & bit_of(kind)) == 0) continue;
     if (!text.empty()) text += "|";
     text += name;
   }

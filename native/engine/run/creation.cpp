@@ -15,8 +15,7 @@ class CreationScope {
     current_registration = &registration;
   }
   ~CreationScope() { current_registration = outer_; }
-  CreationScope(const CreationScope&) = delete;
-  CreationScope& operator=(const CreationScope&) = delete;
+  CreationScope& operator=(CreationScope&&) = delete;
 
  private:
   const Registration* outer_;

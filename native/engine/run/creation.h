@@ -43,8 +43,7 @@ class OriginScope {
  public:
   explicit OriginScope(const Origin& origin);
   ~OriginScope();
-  OriginScope(const OriginScope&) = delete;
-  OriginScope& operator=(const OriginScope&) = delete;
+  OriginScope& operator=(OriginScope&&) = delete;
 
  private:
   const Origin* outer_;

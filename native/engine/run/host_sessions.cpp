@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/util/error.h"
+#include "engine/util/forever.h"
 
 namespace bringup::engine {
 namespace {
@@ -18,10 +19,7 @@ struct HostState {
   bool is_lost = false;  // forked while a thread used the host: its locks stay taken in the child
 };
 
-HostState& host_state() {
-  static auto* const state = new HostState;  // never destroyed, as the registry
-  return *state;
-}
+HostState& host_state() { return forever<HostState>(); }
 
 // A child of fork() has only the thread that called it.
 [[maybe_unused]] const int watches_forks =

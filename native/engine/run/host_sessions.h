@@ -27,8 +27,7 @@ class HostUse {
   enum class When : uint8_t { kAlways, kServed };
   explicit HostUse(When when = When::kAlways);
   ~HostUse() { end(); }
-  HostUse(const HostUse&) = delete;
-  HostUse& operator=(const HostUse&) = delete;
+  HostUse& operator=(HostUse&&) = delete;
 
   HostSessions* sessions() const { return sessions_.get(); }
   void end();
@@ -43,8 +42,7 @@ class HostPause {
  public:
   HostPause();
   ~HostPause();
-  HostPause(const HostPause&) = delete;
-  HostPause& operator=(const HostPause&) = delete;
+  HostPause& operator=(HostPause&&) = delete;
 };
 
 // Identifies the build of the engine: what shares its C++ must have the same.

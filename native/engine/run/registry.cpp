@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/util/error.h"
+#include "engine/util/forever.h"
 
 namespace bringup::engine {
 namespace {
@@ -42,11 +43,7 @@ bool is_listed_first(const RegistrationPtr& left, const RegistrationPtr& right) 
 
 }  // namespace
 
-Registry& Registry::instance() {
-  // Never destroyed: a host may use it until the very end of the process.
-  static Registry* const registry = new Registry;
-  return *registry;
-}
+Registry& Registry::instance() { return forever<Registry>(); }
 
 bool Registry::insert(Table& table, const RegistrationPtr& registration) {
   const auto [place, is_new] = table.try_emplace(key_of(registration->descriptor), registration);

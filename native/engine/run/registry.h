@@ -59,8 +59,7 @@ class Batch {
  public:
   explicit Batch(Registry& registry);
   ~Batch();
-  Batch(const Batch&) = delete;
-  Batch& operator=(const Batch&) = delete;
+  Batch& operator=(Batch&&) = delete;
 
   // Registers all; returns those that are new. EngineError(kDuplicate), and none is registered,
   // when another thread took a name.

@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "engine/util/forever.h"
+
 namespace bringup::engine {
 namespace {
 
@@ -126,11 +128,7 @@ struct Table {
   char* end = nullptr;
 };
 
-// Never destroyed: other objects that are not may hold ids.
-Table& table() {
-  static auto* table = new Table;
-  return *table;
-}
+Table& table() { return forever<Table>(); }
 
 }  // namespace
 

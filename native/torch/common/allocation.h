@@ -23,8 +23,7 @@ class InterceptorScope {
  public:
   explicit InterceptorScope(AllocationInterceptor* interceptor) noexcept;
   ~InterceptorScope();
-  InterceptorScope(const InterceptorScope&) = delete;
-  InterceptorScope& operator=(const InterceptorScope&) = delete;
+  InterceptorScope& operator=(InterceptorScope&&) = delete;
 
  private:
   AllocationInterceptor* former_;

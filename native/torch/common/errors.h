@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "engine/util/concat.h"
 #include "python/errors.h"
 
 namespace bringup::torch_ext {
@@ -11,6 +12,10 @@ namespace bringup::torch_ext {
 // Throws an exception of bringup.errors as torch's python_error, which both the
 // dispatcher and the autograd engine carry to Python unchanged. May be called without the GIL.
 [[noreturn]] void raise_error(ErrorClass kind, const std::string& message);
+template <class... Parts>
+[[noreturn, gnu::cold, gnu::noinline]] void raise_error(ErrorClass kind, const Parts&... parts) {
+  raise_error(kind, concat(parts...));
+}
 
 // Throws the Python exception that is set right now. Needs the GIL.
 [[noreturn]] void raise_current_python_error();

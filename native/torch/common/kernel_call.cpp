@@ -33,16 +33,15 @@ std::string exception_text(const std::string& advice) {
 
 void raise_kernel_status(const std::string& operator_name, int32_t status) {
   const std::string reason = runtime::take_last_error();
-  raise_error(ErrorClass::kKernel,
-              operator_name + ": the kernel failed with status " + std::to_string(status) + ": " +
-                  (reason.empty() ? "it gave no reason (ctx->set_error was not called)" : reason));
+  raise_error(ErrorClass::kKernel, operator_name, ": the kernel failed with status ", status, ": ",
+              (reason.empty() ? "it gave no reason (ctx->set_error was not called)" : reason));
 }
 
 void raise_kernel_exception(const std::string& operator_name, const char* what,
                             const char* advice) {
   const std::string reason = exception_text(std::string(" (") + advice + ")");
   runtime::take_last_error();  // not for the next kernel that fails
-  raise_error(ErrorClass::kKernel, operator_name + ": " + what + ": " + reason);
+  raise_error(ErrorClass::kKernel, operator_name, ": ", what, ": ", reason);
 }
 
 }  // namespace bringup::torch_ext

@@ -261,28 +261,22 @@ void bind_compiler(nb::module_& module) {
   nb::class_<Register>(module, "Register").def_ro("place", &Register::place);
   nb::class_<Program>(module, "Program")
       .def(nb::init<size_t>(), nb::arg("inputs"))
-      .def(
-          "input",
-          [](const Program& program, size_t place) {
-            if (place >= program.inputs()) throw nb::index_error("no such input");
-            return Register{place};
-          },
-          nb::arg("place"))
+      .def("input",
+           [](const Program& program, size_t place) {
+             if (place >= program.inputs()) throw nb::index_error("no such input");
+             return Register{place};
+           })
       .def("new_register", [](Program& program) { return Register{program.new_register()}; })
-      .def("add_call", &add_call, nb::arg("op"), nb::arg("overload"), nb::arg("arguments"),
-           nb::arg("results"), nb::arg("pass_name"))
-      .def("add_host_call", &add_host_call, nb::arg("function"), nb::arg("arguments"),
-           nb::arg("result"))
-      .def(
-          "add_element",
-          [](Program& program, const Register& list, int64_t index, const Register& result) {
-            program.add_element(list.place, index, result.place);
-          },
-          nb::arg("list"), nb::arg("index"), nb::arg("result"))
-      .def("finish", &finish, nb::arg("outputs"))
-      .def("run", &run, nb::arg("arguments"));
+      .def("add_call", &add_call)
+      .def("add_host_call", &add_host_call)
+      .def("add_element",
+           [](Program& program, const Register& list, int64_t index, const Register& result) {
+             program.add_element(list.place, index, result.place);
+           })
+      .def("finish", &finish)
+      .def("run", &run);
   bind_generated_kernels(module);
-  module.def("tensor_look", &tensor_look, nb::arg("tensor"));
+  module.def("tensor_look", &tensor_look);
 }
 
 }  // namespace bringup::torch_ext

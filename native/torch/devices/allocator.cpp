@@ -12,6 +12,7 @@
 
 #include "driver/device_memory.h"
 #include "driver/time_limits.h"
+#include "engine/util/forever.h"
 #include "torch/common/allocation.h"
 #include "torch/devices/memory_history.h"
 
@@ -184,10 +185,7 @@ class DirectAllocator final : public c10::Allocator {
   }
 };
 
-DirectAllocator& direct_allocator() {
-  static auto* allocator = new DirectAllocator;
-  return *allocator;
-}
+DirectAllocator& direct_allocator() { return forever<DirectAllocator>(); }
 
 class DriverAllocator final : public c10::DeviceAllocator {
  public:
@@ -230,10 +228,7 @@ class DriverAllocator final : public c10::DeviceAllocator {
 
 }  // namespace
 
-c10::DeviceAllocator& device_allocator() {
-  static auto* allocator = new DriverAllocator;
-  return *allocator;
-}
+c10::DeviceAllocator& device_allocator() { return forever<DriverAllocator>(); }
 
 at::DataPtr allocate_block(size_t bytes, c10::DeviceIndex device) {
   const c10::Device where(kDriverDevice, device);

@@ -15,7 +15,6 @@
 #include "torch/devices/allocator.h"
 #include "torch/devices/dispatch_trace.h"
 #include "torch/devices/dtypes.h"
-#include "torch/devices/event_waits.h"
 #include "torch/devices/fallback.h"
 #include "torch/devices/fallback_policy.h"
 #include "torch/devices/generator.h"
@@ -236,15 +235,10 @@ nb::tuple dispatch_trace(const std::shared_ptr<DispatchTracer>& tracer) {
 void bind_devices(nb::module_& module) {
   using Release = nb::call_guard<nb::gil_scoped_release>;
   module.attr("KERNEL_FAILED") = static_cast<int>(BRINGUP_KERNEL_FAILED);
-  module.def(
-      "open_driver", [](const std::string& path) { return facts_dict(open_driver(path)); },
-      nb::arg("path"));
-  module.def(
-      "open_driver_table",
-      [](uintptr_t table, const std::string& path) {
-        return facts_dict(open_driver_table(table, path));
-      },
-      nb::arg("table"), nb::arg("path"));
+  module.def("open_driver", [](const std::string& path) { return facts_dict(open_driver(path)); });
+  module.def("open_driver_table", [](uintptr_t table, const std::string& path) {
+    return facts_dict(open_driver_table(table, path));
+  });
   module.def("close_driver", &close_driver);
   module.def("restore_kit_kernels", &restore_kit_kernels);
   module.def("install_driver", &install_driver, Release());
@@ -252,76 +246,58 @@ void bind_devices(nb::module_& module) {
     const nb::gil_scoped_release no_gil;
     return with_text(shut_down_driver());
   });
-  module.def("reset_device", &reset_with_text, nb::arg("device"));
+  module.def("reset_device", &reset_with_text);
   module.def("native_handle", &native_handle_with_text, nb::arg("device"), nb::arg("stream"),
              nb::arg("kind"), nb::arg("address"));
   module.def("waits_in_place_of_events",
              [] { return reinterpret_cast<uintptr_t>(&waits_in_place_of_events); });
   module.def("driver_table", [] { return reinterpret_cast<uintptr_t>(active_driver()); });
-  module.def("pointer_info", &pointer_info, nb::arg("address"));
-  module.def(
-      "device_of_address",
-      [](uintptr_t address) { return device_of_address(reinterpret_cast<const void*>(address)); },
-      nb::arg("address"));
-  module.def(
-      "register_host_memory",
-      [](uintptr_t address, size_t bytes) {
-        register_host_memory(reinterpret_cast<void*>(address), bytes);
-      },
-      nb::arg("address"), nb::arg("bytes"));
-  module.def(
-      "unregister_host_memory",
-      [](uintptr_t address) { unregister_host_memory(reinterpret_cast<void*>(address)); },
-      nb::arg("address"));
+  module.def("pointer_info", &pointer_info);
+  module.def("device_of_address", [](uintptr_t address) {
+    return device_of_address(reinterpret_cast<const void*>(address));
+  });
+  module.def("register_host_memory", [](uintptr_t address, size_t bytes) {
+    register_host_memory(reinterpret_cast<void*>(address), bytes);
+  });
+  module.def("unregister_host_memory",
+             [](uintptr_t address) { unregister_host_memory(reinterpret_cast<void*>(address)); });
   module.def("shares_memory", [] { return active_driver()->ipc_export != nullptr; });
-  module.def("export_memory", &exported_memory, nb::arg("tensor"));
-  module.def("open_memory", &opened_memory, nb::arg("device"), nb::arg("handle"));
-  module.def("wait_to_close", &wait_to_close, nb::arg("device"), Release());
+  module.def("export_memory", &exported_memory);
+  module.def("open_memory", &opened_memory);
+  module.def("wait_to_close", &wait_to_close, Release());
   module.def(
       "close_memory",
       [](c10::DeviceIndex device, uintptr_t address) {
         return close_memory(device, reinterpret_cast<void*>(address));
       },
-      nb::arg("device"), nb::arg("address"), Release());
-  module.def(
-      "tensor_in_opened",
-      [](uintptr_t address, size_t bytes, c10::DeviceIndex device, uint64_t number) {
-        return tensor_in_opened(reinterpret_cast<void*>(address), bytes, device, number);
-      },
-      nb::arg("address"), nb::arg("bytes"), nb::arg("device"), nb::arg("number"));
+      Release());
+  module.def("tensor_in_opened",
+             [](uintptr_t address, size_t bytes, c10::DeviceIndex device, uint64_t number) {
+               return tensor_in_opened(reinterpret_cast<void*>(address), bytes, device, number);
+             });
   module.def("next_ended_memory", &next_ended_memory, Release());
-  module.def("metadata_of", &metadata_of, nb::arg("tensor"));
-  module.def("set_metadata", &set_metadata, nb::arg("tensor"), nb::arg("json"));
-  module.def(
-      "keep_metadata",
-      [](const at::Tensor& source, at::Tensor result) {
-        with_metadata_of(source, std::move(result));
-      },
-      nb::arg("source"), nb::arg("result"));
-  module.def("set_launch_blocking", &set_launch_blocking, nb::arg("blocking"));
-  module.def("set_wait_limit", &driver::set_wait_limit, nb::arg("seconds"), nb::arg("abort"));
-  module.def("set_driver_trace", &set_driver_trace, nb::arg("path"), nb::arg("payload"),
-             nb::arg("limit"));
+  module.def("metadata_of", &metadata_of);
+  module.def("set_metadata", &set_metadata);
+  module.def("keep_metadata", [](const at::Tensor& source, at::Tensor result) {
+    with_metadata_of(source, std::move(result));
+  });
+  module.def("set_launch_blocking", &set_launch_blocking);
+  module.def("set_wait_limit", &driver::set_wait_limit);
+  module.def("set_driver_trace", &set_driver_trace);
   module.def("driver_trace_path", &driver::trace_path);
   module.def("in_forked_child", &in_forked_child);
   module.def("device_count", [] { return driver_facts().device_count; });
-  module.def(
-      "default_generator",
-      [](c10::DeviceIndex device) {
-        return nb::steal<nb::object>(THPGenerator_initDefaultGenerator(default_generator(device)));
-      },
-      nb::arg("device"));
-  module.def("device_props", &props_dict, nb::arg("device"));
-  module.def(
-      "hands_to_out_form",
-      [](const std::string& name, const std::string& overload) {
-        const auto op = c10::Dispatcher::singleton().findSchema({name, overload});
-        return op.has_value() && hands_to_out_form(*op);
-      },
-      nb::arg("name"), nb::arg("overload"));
+  module.def("default_generator", [](c10::DeviceIndex device) {
+    return nb::steal<nb::object>(THPGenerator_initDefaultGenerator(default_generator(device)));
+  });
+  module.def("device_props", &props_dict);
+  module.def("hands_to_out_form", [](const std::string& name, const std::string& overload) {
+    const auto op = c10::Dispatcher::singleton().findSchema({name, overload});
+    return op.has_value() && hands_to_out_form(*op);
+  });
   nb::class_<DispatchTracer>(module, "DispatchTracer");
-  module.def("start_dispatch_trace", &start_dispatch_trace, nb::arg("limit"), Release());
-  module.def("stop_dispatch_trace", &dispatch_trace, nb::arg("tracer"));
+  module.def("start_dispatch_trace", &start_dispatch_trace, Release());
+  module.def("stop_dispatch_trace", &dispatch_trace);
   module.def("memory_snapshot", &memory_snapshot);
   module.def("set_memory_limit", &set_memory_limit, nb::arg("device"), nb::arg("bytes"));
   module.def("record_memory_history", &record_memory_history, nb::arg("most").none());
@@ -331,30 +307,26 @@ void bind_devices(nb::module_& module) {
   module.def("reset_accumulated_host_memory_stats",
              [] { host_allocator().reset_accumulated_stats(); });
   module.def("launches_values", &launches_values);
-  module.def("synchronize", &synchronize_device, nb::arg("device"));
+  module.def("synchronize", &synchronize_device);
   nb::enum_<Float64Policy>(module, "Float64Policy")
       .value("error", Float64Policy::kError)
       .value("warn", Float64Policy::kWarn)
       .value("cpu", Float64Policy::kCpu);
-  module.def("set_float64_policy", &set_float64_policy, nb::arg("policy"));
+  module.def("set_float64_policy", &set_float64_policy);
   nb::enum_<FallbackAction>(module, "FallbackAction")
       .value("allow", FallbackAction::kAllow)
       .value("warn", FallbackAction::kWarn)
       .value("forbid", FallbackAction::kForbid);
-  module.def("set_fallback_policy", &set_fallback_policy, nb::arg("otherwise"),
-             nb::arg("exceptions"));
-  module.def("native_counts", &native_counts, nb::arg("reset"));
-  module.def(
-      "fallback_counts",
-      [](bool reset) {
-        nb::list rows;
-        for (const FallbackCount& count : fallback_counts(reset)) {
-          rows.append(nb::make_tuple(count.name, count.calls, count.nanoseconds,
-                                     count.bytes_to_host, count.bytes_to_device));
-        }
-        return rows;
-      },
-      nb::arg("reset"));
+  module.def("set_fallback_policy", &set_fallback_policy);
+  module.def("native_counts", &native_counts);
+  module.def("fallback_counts", [](bool reset) {
+    nb::list rows;
+    for (const FallbackCount& count : fallback_counts(reset)) {
+      rows.append(nb::make_tuple(count.name, count.calls, count.nanoseconds, count.bytes_to_host,
+                                 count.bytes_to_device));
+    }
+    return rows;
+  });
 }
 
 }  // namespace bringup::torch_ext

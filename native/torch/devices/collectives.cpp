@@ -1,5 +1,4 @@
-#include "torch/devices/collectives.h"
-
+// Collectives on the device: torch's own error where no backend has them, with what to do.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>

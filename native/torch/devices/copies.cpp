@@ -10,7 +10,6 @@
 #include <c10/core/DeviceGuard.h>
 #include <torch/library.h>
 
-#include <array>
 #include <cstring>
 #include <optional>
 #include <string>

@@ -28,8 +28,7 @@ at::Tensor copy_to_host(const at::Tensor& device_tensor);
 class HostCopies {
  public:
   explicit HostCopies(c10::DeviceIndex device);
-  HostCopies(const HostCopies&) = delete;
-  HostCopies& operator=(const HostCopies&) = delete;
+  HostCopies& operator=(HostCopies&&) = delete;
   ~HostCopies();  // waits for what nothing has waited for
 
   // What it holds is there after wait(). `pinned`: in memory from which it can go back without a

@@ -13,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "engine/util/forever.h"
 #include "torch/common/values.h"
 
 namespace bringup::torch_ext {
@@ -51,10 +52,7 @@ struct Traces {
   at::CallbackHandle callback = at::INVALID_CALLBACK_HANDLE;
 };
 
-Traces& traces() {
-  static auto* all = new Traces;  // autograd's threads outlive what main() destroys
-  return *all;
-}
+Traces& traces() { return forever<Traces>(); }
 
 thread_local uint16_t t_depth = 0;
 thread_local std::vector<std::string> t_nodes;

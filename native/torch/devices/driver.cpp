@@ -19,13 +19,10 @@
 #include "driver/checked.h"
 #include "driver/table.h"
 #include "driver/traced.h"
+#include "engine/util/forever.h"
 #include "runtime/loader.h"
 #include "torch/common/allocation.h"
 #include "torch/common/torch_private.h"
-#include "torch/devices/collectives.h"
-#include "torch/devices/fill.h"
-#include "torch/devices/layouts.h"
-#include "torch/devices/metadata.h"
 #include "torch/devices/state.h"
 
 namespace bringup::torch_ext {
@@ -125,10 +122,7 @@ struct HostFailures {
   std::atomic<bool> any{false};
 };
 
-HostFailures& host_failures() {
-  static auto* failures = new HostFailures;
-  return *failures;
-}
+HostFailures& host_failures() { return forever<HostFailures>(); }
 
 }  // namespace
 
@@ -197,23 +191,9 @@ bool install_driver() {
   g_active.store(g_opened, std::memory_order_release);
   pthread_atfork(nullptr, nullptr, [] { g_forked = true; });
   install_cpu_allocation_interceptor();
-  register_allocator();
-  register_host_allocator();
-  register_guard();
-  register_hooks();
-  register_operators();
-  register_metadata();
-  register_layouts();
-  register_collectives();
-  register_copies();
-  register_fills();
-  register_fallback();
-  register_autocast();
-  register_profiler();
-  register_recurrent_cells();
-  register_synchronized_norm();
-  register_attention_choice();
-  register_native_handles();
+#define BRINGUP_REGISTER(part) register_##part();
+  BRINGUP_DEVICE_PARTS(BRINGUP_REGISTER)
+#undef BRINGUP_REGISTER
   return start_autograd_device_threads(device_count);
 }
 

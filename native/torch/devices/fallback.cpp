@@ -28,6 +28,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "engine/util/forever.h"
 #include "torch/common/out_form.h"
 #include "torch/common/values.h"
 #include "torch/common/written_arguments.h"
@@ -321,11 +322,7 @@ struct SingleRegistrations {
   std::unordered_map<c10::OperatorName, std::optional<c10::RegistrationHandleRAII>> all;
 };
 
-// Never destroyed: the dispatcher may be gone by then.
-SingleRegistrations& single_registrations() {
-  static auto* one = new SingleRegistrations;
-  return *one;
-}
+SingleRegistrations& single_registrations() { return forever<SingleRegistrations>(); }
 
 bool has_single_registration(const c10::OperatorName& op) {
   SingleRegistrations& single = single_registrations();

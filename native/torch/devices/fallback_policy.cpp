@@ -7,6 +7,7 @@
 #include <mutex>
 #include <unordered_map>
 
+#include "engine/util/forever.h"
 #include "torch/devices/state.h"
 
 namespace bringup::torch_ext {
@@ -31,10 +32,7 @@ struct Policy {
   }
 };
 
-Policy& policy() {
-  static auto* one = new Policy;
-  return *one;
-}
+Policy& policy() { return forever<Policy>(); }
 
 }  // namespace
 

@@ -52,8 +52,7 @@ class FallbackCall {
     const FallbackAction action = record.action.load(std::memory_order_relaxed);
     if (action != FallbackAction::kAllow) apply(action);
   }
-  FallbackCall(const FallbackCall&) = delete;
-  FallbackCall& operator=(const FallbackCall&) = delete;
+  FallbackCall& operator=(FallbackCall&&) = delete;
   ~FallbackCall() {
     const auto spent = Clock::now() - begin_;
     add(record_.calls, 1);

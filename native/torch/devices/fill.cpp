@@ -1,6 +1,4 @@
 // fill_ and zero_ in stream order: the driver repeats the bytes of one element.
-#include "torch/devices/fill.h"
-
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/fill_ops.h>

@@ -3,7 +3,6 @@
 #include <c10/util/Exception.h>
 
 #include "torch/devices/allocator.h"
-#include "torch/devices/event_waits.h"
 #include "torch/devices/state.h"
 #include "torch/devices/stream_observer.h"
 

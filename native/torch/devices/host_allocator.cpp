@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/util/forever.h"
 #include "torch/devices/state.h"
 
 namespace bringup::torch_ext {
@@ -64,10 +65,7 @@ struct PinnedRanges {
     return byte < range->first + range->second.bytes ? range : ranges.end();
   }
 };
-PinnedRanges& pinned_ranges() {
-  static auto* ranges = new PinnedRanges;
-  return *ranges;
-}
+PinnedRanges& pinned_ranges() { return forever<PinnedRanges>(); }
 
 // torch's caching host allocator over the driver's host memory (ordinary memory without a
 // driver's).
@@ -141,10 +139,7 @@ class PinnedCache final : public at::CachingHostAllocatorImpl<c10::Stream, Owned
 void free_pinned(void* context);
 using PinnedAllocator = at::CachingHostAllocatorInterface<PinnedCache, free_pinned>;
 
-PinnedAllocator& pinned_allocator() {
-  static auto* allocator = new PinnedAllocator;  // pinned tensors may be freed at the very end
-  return *allocator;
-}
+PinnedAllocator& pinned_allocator() { return forever<PinnedAllocator>(); }
 
 void free_pinned(void* context) {
   if (!in_forked_child()) pinned_allocator().free(context);

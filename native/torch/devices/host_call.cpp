@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 
+#include "engine/util/forever.h"
 #include "torch/common/values.h"
 #include "torch/devices/allocator.h"
 #include "torch/devices/copies.h"
@@ -58,11 +59,7 @@ class RedirectedMemory {
   std::array<Shard, 16> shards_;
 };
 
-// Never destroyed: tensors may be freed until the very end of the process.
-RedirectedMemory& redirected_memory() {
-  static auto* memory = new RedirectedMemory;
-  return *memory;
-}
+RedirectedMemory& redirected_memory() { return forever<RedirectedMemory>(); }
 
 bool release_redirected(void* host) noexcept {
   const auto owner = redirected_memory().take(host);

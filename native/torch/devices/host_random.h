@@ -38,8 +38,7 @@ class DrawScope {
  public:
   explicit DrawScope(DrawSource& source);
   ~DrawScope();
-  DrawScope(const DrawScope&) = delete;
-  DrawScope& operator=(const DrawScope&) = delete;
+  DrawScope& operator=(DrawScope&&) = delete;
 
  private:
   DrawSource* former_;

@@ -5,7 +5,6 @@
 #include <ATen/ops/_sparse_coo_tensor_with_dims_and_tensors.h>
 
 #include "torch/devices/host_call.h"
-#include "torch/devices/layouts.h"
 
 namespace bringup::torch_ext {
 namespace {

@@ -126,7 +126,7 @@ void launch_with_values(const LastingKernel& lasting, void* const* args, c10::De
   check_takes_values(*lasting.kernel, lasting.name);
   const bringup_kernel_fn fn = function_of(lasting, device);
   const bringup_stream stream = current_driver_stream(device);
-  const runtime::HostContext context({12 /* kDLExtDev */, device}, stream);
+  const runtime::HostContext context({runtime::kDlExtDev, device}, stream);
   runtime::ValuesLaunch lowered;
   lowered.fault = fault_word_of(lasting, lasting.kernel->values->rules(), device);
   const char* reason = lasting.kernel->values->lower(args, context.get(), lowered);
@@ -145,7 +145,7 @@ int32_t native_handle(c10::DeviceIndex device, bringup_stream stream, int32_t ki
 
 void register_native_handles() {
   runtime::set_native_handle([](DLDevice device, void* stream, int32_t kind, void** handle) {
-    if (device.device_type != 12 /* kDLExtDev */) return int32_t{BRINGUP_UNSUPPORTED};
+    if (device.device_type != runtime::kDlExtDev) return int32_t{BRINGUP_UNSUPPORTED};
     return native_handle(static_cast<c10::DeviceIndex>(device.device_id),
                          static_cast<bringup_stream>(stream), kind, handle);
   });
@@ -270,7 +270,7 @@ void call_on_cuda(const LastingKernel& lasting, void** args, int32_t count, c10:
   const c10::impl::VirtualGuardImpl cuda(device.type());
   const c10::Stream stream = cuda.getStream(device);
   DeviceWorkspace workspace(stream);
-  const runtime::HostContext context({2 /* kDLCUDA */, device.index()}, stream.native_handle(), 0,
+  const runtime::HostContext context({runtime::kDlCuda, device.index()}, stream.native_handle(), 0,
                                      1, &workspace);
   call_kernel(lasting.kernel->run, args, count, context.get(), lasting.name);
 }
@@ -279,7 +279,7 @@ void call_host_entry(const runtime::Kernel& kernel, void** args, int32_t count,
                      c10::DeviceIndex device, const char* operator_name) {
   const ProfiledWork work(ProfiledHostEntry{operator_name}, current_stream(device));
   DeviceWorkspace workspace(current_stream(device));
-  const runtime::HostContext context({12 /* kDLExtDev */, device}, current_driver_stream(device), 0,
+  const runtime::HostContext context({runtime::kDlExtDev, device}, current_driver_stream(device), 0,
                                      1, &workspace);
   call_kernel(kernel.run, args, count, context.get(), operator_name);
 }

@@ -1,5 +1,4 @@
-#include "torch/devices/layouts.h"
-
+// Tensors that are not strided: sparse_coo works, what else torch has is refused in words.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/_coalesced_native.h>
 #include <ATen/ops/_indices_native.h>

@@ -99,6 +99,7 @@ void set_metadata(const at::Tensor& tensor, std::string json) {
   impl->set_backend_meta(c10::make_intrusive<PackageMetadata>(std::move(json)));
 }
 
+// The kernels of views and copies that keep it; what torch.save and torch.load do with it.
 void register_metadata() {
   static auto* library = new KitLibrary("aten", c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   library->impl("as_strided", &Keeping<&at::native::as_strided_tensorimpl>::call);

@@ -16,7 +16,4 @@ std::string metadata_of(const at::Tensor& tensor);
 // "" takes it away. Raises for a tensor with the BackendMeta of another library.
 void set_metadata(const at::Tensor& tensor, std::string json);
 
-// The kernels of views and copies that keep it; what torch.save and torch.load do with it.
-void register_metadata();
-
 }  // namespace bringup::torch_ext

@@ -72,8 +72,7 @@ class ProfiledWork {
   ~ProfiledWork() {
     if (C10_UNLIKELY(row_ != nullptr)) end();
   }
-  ProfiledWork(const ProfiledWork&) = delete;
-  ProfiledWork& operator=(const ProfiledWork&) = delete;
+  ProfiledWork& operator=(ProfiledWork&&) = delete;
 
  private:
   friend class Recorder;

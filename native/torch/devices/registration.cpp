@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/util/forever.h"
 #include "torch/devices/fallback.h"
 
 namespace bringup::torch_ext {
@@ -24,10 +25,7 @@ struct AllLeftOut {
 
 std::atomic<bool> g_has_left_out{false};
 
-AllLeftOut& left_out() {
-  static auto* one = new AllLeftOut;
-  return *one;
-}
+AllLeftOut& left_out() { return forever<AllLeftOut>(); }
 
 // What the dispatcher says of kernels that are registered in this folder.
 constexpr std::string_view kFile = __FILE__;

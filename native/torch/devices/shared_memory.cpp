@@ -6,6 +6,7 @@
 #include <deque>
 #include <mutex>
 
+#include "engine/util/forever.h"
 #include "torch/devices/allocator.h"
 
 namespace bringup::torch_ext {
@@ -18,10 +19,7 @@ struct Ended {
   std::deque<uint64_t> numbers;
 };
 
-Ended& ended() {
-  static auto* all = new Ended;
-  return *all;
-}
+Ended& ended() { return forever<Ended>(); }
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
+#include <c10/core/Layout.h>
 #include <c10/core/ScalarType.h>
 #include <c10/core/Stream.h>
 
@@ -87,6 +88,9 @@ inline void check_dtype(c10::ScalarType type, c10::DeviceIndex device) {
   if (C10_UNLIKELY((absent >> static_cast<int>(type) & 1) != 0)) refuse_dtype(type, device);
 }
 
+// NotImplementedError for a layout that is neither strided nor sparse_coo.
+void refuse_other_layouts(c10::Layout layout);
+
 // The first of the driver's devices that code for this one runs on, and 0 for what is no driver's.
 inline uint8_t device_model(c10::Device device) noexcept {
   const bool is_ours = device.type() == kDriverDevice && active_driver() != nullptr;
@@ -146,19 +150,20 @@ inline int32_t create_event(c10::DeviceIndex device, bool timing, EventPtr& even
 // (BRINGUP_LAUNCH_BLOCKING).
 void set_launch_blocking(bool blocking) noexcept;
 
-// Parts of install_driver, one per file.
-void register_allocator();
-void register_host_allocator();
-void register_guard();
-void register_hooks();
-void register_operators();
-void register_copies();
-void register_fallback();
-void register_autocast();
-void register_profiler();
-void register_recurrent_cells();
-void register_synchronized_norm();
-void register_attention_choice();
-void register_native_handles();
+// Whether events that the driver refuses to this thread are waited for on the host, in place of an
+// error: torch's Future does not survive one while it is completed, and who waits for it would
+// wait for ever.
+bool& waits_in_place_of_events() noexcept;
+
+// Parts of install_driver in their order, a file each: register_<part>().
+// clang-format off
+#define BRINGUP_DEVICE_PARTS(V) \
+  V(allocator) V(host_allocator) V(guard) V(hooks) V(operators) V(metadata) V(layouts) \
+  V(collectives) V(copies) V(fills) V(fallback) V(autocast) V(profiler) V(recurrent_cells) \
+  V(synchronized_norm) V(attention_choice) V(native_handles)
+// clang-format on
+#define BRINGUP_PART(part) void register_##part();
+BRINGUP_DEVICE_PARTS(BRINGUP_PART)
+#undef BRINGUP_PART
 
 }  // namespace bringup::torch_ext

@@ -167,7 +167,7 @@ void ListScope::launch_all() {
     return launch_kernel(*variant_->list, std::move(all), merge_grids(grids_), device);
   }
   check_takes_values(*variant_->list->kernel, variant_->name);
-  const runtime::HostContext context({12 /* kDLExtDev */, device});
+  const runtime::HostContext context({runtime::kDlExtDev, device});
   std::vector<runtime::ValuesLaunch> lowered(blocks_.size());
   std::vector<bringup_launch_values_args> calls;
   for (size_t i = 0; i < blocks_.size(); ++i) {

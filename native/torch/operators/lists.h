@@ -43,8 +43,7 @@ class ListScope final : public DeferredWork {
  public:
   ListScope();
   ~ListScope();
-  ListScope(const ListScope&) = delete;
-  ListScope& operator=(const ListScope&) = delete;
+  ListScope& operator=(ListScope&&) = delete;
 
   // This thread's innermost, or null.
   static ListScope* current() noexcept;

@@ -91,8 +91,7 @@ class Borrowed {
       c10::MaybeOwnedTraits<at::Tensor>::destroyBorrow(tensor);
     }
   }
-  Borrowed(const Borrowed&) = delete;
-  Borrowed& operator=(const Borrowed&) = delete;
+  Borrowed& operator=(Borrowed&&) = delete;
 
   c10::ArrayRef<c10::IValue> values() const { return values_; }
 
@@ -332,10 +331,9 @@ runtime::LaunchBlock OperatorKernel::pack_again(c10::ArrayRef<c10::IValue> input
       return std::move(call->block);
     }
   }
-  raise_error(ErrorClass::kContract,
-              name +
-                  ": it would not run the same binary as in the captured graph: a dtype, a layout, "
-                  "a string or the size of the work has changed; capture it again");
+  raise_error(ErrorClass::kContract, name,
+              ": it would not run the same binary as in the captured graph: a dtype, a layout, "
+              "a string or the size of the work has changed; capture it again");
 }
 
 void check_fits(const OperatorKernel& kernel, const at::Tensor& result, c10::IntArrayRef sizes) {

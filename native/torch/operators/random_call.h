@@ -4,7 +4,6 @@
 
 #include <ATen/core/ivalue.h>
 
-#include "runtime/launch_block.h"
 #include "torch/devices/generator.h"
 #include "torch/operators/operator_kernel.h"
 

@@ -315,7 +315,7 @@ class Packer {
 // Whether the size of a kernel with plain values says so, or the kernel's own library.
 bool is_taken(OperatorLaunch& launch) {
   const runtime::Kernel& kernel = *launch.variant->kernel;
-  const runtime::HostContext context({12 /* kDLExtDev */, launch.device},
+  const runtime::HostContext context({runtime::kDlExtDev, launch.device},
                                      current_driver_stream(launch.device));
   if (kernel.values == nullptr) {
     return kernel.can_implement == nullptr ||

@@ -9,7 +9,6 @@
 #include <torch/csrc/MemoryFormat.h>
 
 #include "torch/common/errors.h"
-#include "torch/devices/registration.h"
 #include "torch/module.h"
 #include "torch/ops/adopted_call.h"
 #include "torch/ops/autograd.h"
@@ -25,16 +24,15 @@ namespace {
 
 at::ScalarType scalar_type(const nb::object& dtype) {
   if (!THPDtype_Check(dtype.ptr())) {
-    raise_error(ErrorClass::kSchema,
-                "expected a torch.dtype, got " + std::string(nb::repr(dtype).c_str()));
+    raise_error(ErrorClass::kSchema, "expected a torch.dtype, got ", nb::repr(dtype).c_str());
   }
   return reinterpret_cast<THPDtype*>(dtype.ptr())->scalar_type;
 }
 
 at::MemoryFormat memory_format(const nb::object& format) {
   if (!THPMemoryFormat_Check(format.ptr())) {
-    raise_error(ErrorClass::kSchema,
-                "expected a torch.memory_format, got " + std::string(nb::repr(format).c_str()));
+    raise_error(ErrorClass::kSchema, "expected a torch.memory_format, got ",
+                nb::repr(format).c_str());
   }
   return reinterpret_cast<THPMemoryFormat*>(format.ptr())->memory_format;
 }
@@ -115,26 +113,6 @@ void set_key_fields(KernelOp& op, std::vector<KeyField> fields, const std::vecto
   for (const KeyField& field : op.key_fields) {
     if (field.kind == KeyFieldKind::kLayout) op.layouts.at(field.argument) = field.layouts;
   }
-}
-
-// `cuda`: the kernel can run for tensors of torch's CUDA backend.
-void register_kernels(KernelOp& op, bool cuda) {
-  auto& dispatcher = c10::Dispatcher::singleton();
-  const auto put = [&](c10::DispatchKey key, c10::KernelFunction kernel) {
-    op.registrations.push_back(dispatcher.registerImpl(
-        op.handle.operator_name(), key, std::move(kernel), std::nullopt, nullptr, kKernelOpDebug));
-  };
-  op.backend_trampoline = backend_kernel(op);
-  op.autograd_trampoline = autograd_kernel(op);
-  op.inplace_trampoline = inplace_kernel(op);
-  put(c10::DispatchKey::CPU, op.backend_trampoline);
-  put(c10::DispatchKey::PrivateUse1, op.backend_trampoline);
-  if (cuda) put(c10::DispatchKey::CUDA, op.backend_trampoline);
-  put(c10::DispatchKey::Autograd, op.autograd_trampoline);
-  if (op.mutates) put(c10::DispatchKey::ADInplaceOrView, op.inplace_trampoline);
-  put(c10::DispatchKey::ZeroTensor, zero_tensor_kernel(op));
-  put(c10::DispatchKey::Negative, lazy_bits_kernel(op));
-  put(c10::DispatchKey::Conjugate, lazy_bits_kernel(op));
 }
 
 // The schema is already defined in the dispatcher under `name`. `grid`: none for 1;

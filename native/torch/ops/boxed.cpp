@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "torch/common/values.h"
+#include "torch/devices/registration.h"
 #include "torch/ops/autograd.h"
 #include "torch/ops/call.h"
 
@@ -269,30 +270,34 @@ class WithoutReturns final : public c10::OperatorKernel {
   const c10::OperatorHandle op_;
 };
 
+template <class Kernel, class Of>
+c10::KernelFunction boxed(const Of& op) {
+  return c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Kernel>(op));
+}
+
 }  // namespace
 
 c10::KernelFunction kernel_without_returns(const c10::OperatorHandle& op) {
-  return c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<WithoutReturns>(op));
+  return boxed<WithoutReturns>(op);
 }
 
-c10::KernelFunction backend_kernel(const KernelOp& op) {
-  return c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<BackendKernel>(op));
-}
-
-c10::KernelFunction autograd_kernel(const KernelOp& op) {
-  return c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<AutogradKernel>(op));
-}
-
-c10::KernelFunction inplace_kernel(const KernelOp& op) {
-  return c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<InplaceKernel>(op));
-}
-
-c10::KernelFunction lazy_bits_kernel(const KernelOp& op) {
-  return c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<LazyBitsKernel>(op));
-}
-
-c10::KernelFunction zero_tensor_kernel(const KernelOp& op) {
-  return c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<ZeroTensorKernel>(op));
+void register_kernels(KernelOp& op, bool cuda) {
+  auto& dispatcher = c10::Dispatcher::singleton();
+  const auto put = [&](c10::DispatchKey key, c10::KernelFunction kernel) {
+    op.registrations.push_back(dispatcher.registerImpl(
+        op.handle.operator_name(), key, std::move(kernel), std::nullopt, nullptr, kKernelOpDebug));
+  };
+  op.backend_trampoline = boxed<BackendKernel>(op);
+  op.autograd_trampoline = boxed<AutogradKernel>(op);
+  op.inplace_trampoline = boxed<InplaceKernel>(op);
+  put(c10::DispatchKey::CPU, op.backend_trampoline);
+  put(c10::DispatchKey::PrivateUse1, op.backend_trampoline);
+  if (cuda) put(c10::DispatchKey::CUDA, op.backend_trampoline);
+  put(c10::DispatchKey::Autograd, op.autograd_trampoline);
+  if (op.mutates) put(c10::DispatchKey::ADInplaceOrView, op.inplace_trampoline);
+  put(c10::DispatchKey::ZeroTensor, boxed<ZeroTensorKernel>(op));
+  put(c10::DispatchKey::Negative, boxed<LazyBitsKernel>(op));
+  put(c10::DispatchKey::Conjugate, boxed<LazyBitsKernel>(op));
 }
 
 }  // namespace bringup::torch_ext

@@ -7,14 +7,11 @@
 
 namespace bringup::torch_ext {
 
-// Runs the kernel (backend keys), takes care of gradients (Autograd), of version counters
-// (ADInplaceOrView), of tensors without memory (ZeroTensor). Kernels of one kind are equal under
-// _equalsBoxedAndUnboxed, whatever their operator.
-c10::KernelFunction backend_kernel(const KernelOp& op);
-c10::KernelFunction autograd_kernel(const KernelOp& op);
-c10::KernelFunction inplace_kernel(const KernelOp& op);
-c10::KernelFunction zero_tensor_kernel(const KernelOp& op);
-c10::KernelFunction lazy_bits_kernel(const KernelOp& op);
+// Registers what runs the kernel (backend keys; CUDA where it can run for tensors of torch's CUDA
+// backend), takes care of gradients (Autograd), of version counters (ADInplaceOrView), of tensors
+// without memory (ZeroTensor). Kernels of one kind are equal under _equalsBoxedAndUnboxed, whatever
+// their operator.
+void register_kernels(KernelOp& op, bool cuda);
 // Calls `op`, of any library, and drops what it returns: the one kernel of an operator with the
 // same arguments and no returns.
 c10::KernelFunction kernel_without_returns(const c10::OperatorHandle& op);

@@ -18,8 +18,8 @@ namespace {
     if (!devices.empty()) devices += ", ";
     devices += frame.op().arguments[i].name + ": " + tensor.device().str();
   });
-  raise_error(ErrorClass::kContract, frame.op().name + ": all tensors must be on one device, got " +
-                                         devices + "; move them with .to()");
+  raise_error(ErrorClass::kContract, frame.op().name, ": all tensors must be on one device, got ",
+              devices, "; move them with .to()");
 }
 
 void check_devices(const CallFrame& frame) {
@@ -38,15 +38,15 @@ void check_devices(const CallFrame& frame) {
 // Two elements of a written tensor in one place: the result would depend on the order of writing.
 void check_written(const CallFrame& frame, const std::string& name, const at::Tensor& tensor) {
   if (tensor.is_inference() && !c10::InferenceMode::is_enabled()) {
-    raise_error(ErrorClass::kContract, frame.op().name + ": " + name +
-                                           " is an inference tensor and cannot be written outside "
-                                           "torch.inference_mode(); pass a .clone()");
+    raise_error(ErrorClass::kContract, frame.op().name, ": ", name,
+                " is an inference tensor and cannot be written outside "
+                "torch.inference_mode(); pass a .clone()");
   }
   if (!tensor.is_contiguous() && at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
-    raise_error(ErrorClass::kContract, frame.op().name + ": " + name +
-                                           " is written, but several of its elements share memory "
-                                           "(strides " +
-                                           sizes_text(tensor.strides()) + "); pass a .clone()");
+    raise_error(ErrorClass::kContract, frame.op().name, ": ", name,
+                " is written, but several of its elements share memory "
+                "(strides ",
+                sizes_text(tensor.strides()), "); pass a .clone()");
   }
 }
 
@@ -64,10 +64,10 @@ void check_overlap(const CallFrame& frame, int written, const at::Tensor& tensor
     const at::MemOverlapStatus status = at::get_overlap_status(tensor, other);
     const bool both_written = status == at::MemOverlapStatus::Full && arguments[i].mutated;
     if (status != at::MemOverlapStatus::Partial && !both_written) return;
-    raise_error(ErrorClass::kContract,
-                frame.op().name + ": " + arguments[written].name + " is written, but shares " +
-                    (both_written ? "its" : "part of its") + " memory with " + arguments[i].name +
-                    (both_written ? ", which is written too" : "") + "; pass a .clone()");
+    raise_error(ErrorClass::kContract, frame.op().name, ": ", arguments[written].name,
+                " is written, but shares ", (both_written ? "its" : "part of its"), " memory with ",
+                arguments[i].name, (both_written ? ", which is written too" : ""),
+                "; pass a .clone()");
   });
 }
 
@@ -90,9 +90,8 @@ void cut(const KernelOp& op, int output, int64_t count, at::Tensor& tensor) {
   if (count < 0 || count > bound) {
     const std::string got =
         count == kNoCount ? "it wrote none" : "it wrote " + std::to_string(count);
-    raise_error(ErrorClass::kKernel, op.name + ": the kernel must write the count of output " +
-                                         std::to_string(output) + ", between 0 and " +
-                                         std::to_string(bound) + "; " + got);
+    raise_error(ErrorClass::kKernel, op.name, ": the kernel must write the count of output ",
+                output, ", between 0 and ", bound, "; ", got);
   }
   Sizes sizes(tensor.sizes().begin(), tensor.sizes().end());
   sizes[0] = count;
@@ -104,9 +103,8 @@ int64_t count_of(const CallFrame& frame, const Expression& declared, const char*
                  int64_t lowest) {
   const int64_t count = evaluate(declared, frame);
   if (count >= lowest) return count;
-  raise_error(ErrorClass::kContract, frame.op().name + ": the " + what + " '" + declared.text +
-                                         "' must be at least " + std::to_string(lowest) + ", got " +
-                                         std::to_string(count));
+  raise_error(ErrorClass::kContract, frame.op().name, ": the ", what, " '", declared.text,
+              "' must be at least ", lowest, ", got ", count);
 }
 
 Grid grid_of(const CallFrame& frame) {
@@ -129,8 +127,7 @@ void check_can_implement(CallFrame& frame, const runtime::Kernel& kernel, const 
                            "it should return the reason, or NULL");
   }
   if (C10_LIKELY(reason == nullptr)) return;
-  raise_error(ErrorClass::kKernel,
-              frame.op().name + ": the kernel cannot run this call: " + std::string(reason));
+  raise_error(ErrorClass::kKernel, frame.op().name, ": the kernel cannot run this call: ", reason);
 }
 
 void run_on_cpu(CallFrame& frame, const Variant& variant) {
@@ -224,10 +221,9 @@ void KernelOp::check_captured(c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<a
   check_contract(frame);
   const Variant* variant = find_variant(variant_key(*this, frame));
   if (variant == nullptr || variant->kernel != captured.kernel) {
-    raise_error(ErrorClass::kContract,
-                name +
-                    ": it would run another binary than in the captured graph: a "
-                    "value that chooses the binary (a macro) has changed; capture it again");
+    raise_error(ErrorClass::kContract, name,
+                ": it would run another binary than in the captured graph: a "
+                "value that chooses the binary (a macro) has changed; capture it again");
   }
   const at::Tensor* output = given.begin();
   for (size_t i = 0; i < outputs.size() && output != given.end(); ++i) {
@@ -237,9 +233,8 @@ void KernelOp::check_captured(c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<a
     Sizes computed;
     const at::IntArrayRef sizes = outputs[i].sizes_for(frame, static_cast<int>(i), computed);
     if (former.sizes() == sizes) continue;
-    raise_error(ErrorClass::kContract, name + ": its output would have shape " + sizes_text(sizes) +
-                                           ", and has " + sizes_text(former.sizes()) +
-                                           " in the captured graph");
+    raise_error(ErrorClass::kContract, name, ": its output would have shape ", sizes_text(sizes),
+                ", and has ", sizes_text(former.sizes()), " in the captured graph");
   }
   for (const at::Tensor& tensor : given) frame.add_output(tensor);
   frame.describe();
@@ -251,8 +246,8 @@ void KernelOp::check_captured(c10::ArrayRef<c10::IValue> inputs, c10::ArrayRef<a
     return std::to_string(grid.blocks) + " blocks" +
            (grid.work_items == 0 ? "" : " of " + std::to_string(grid.work_items) + " work items");
   };
-  raise_error(ErrorClass::kContract, name + ": it would run on " + text(now) + ", and runs on " +
-                                         text(captured.grid) + " in the captured graph");
+  raise_error(ErrorClass::kContract, name, ": it would run on ", text(now), ", and runs on ",
+              text(captured.grid), " in the captured graph");
 }
 
 }  // namespace bringup::torch_ext

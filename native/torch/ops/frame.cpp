@@ -6,6 +6,7 @@
 #include <array>
 
 #include "driver/dtypes.h"
+#include "runtime/context.h"
 #include "torch/common/errors.h"
 #include "torch/common/values.h"
 
@@ -21,9 +22,6 @@ constexpr auto kDtypes = [] {
   return table;
 }();
 
-constexpr int32_t kDlCpu = 1;
-constexpr int32_t kDlCuda = 2;
-constexpr int32_t kDlExtDev = 12;
 constexpr int32_t kDlOthers = 1 << 8;  // no kernel runs there, but devices stay distinguishable
 
 void look_at(const at::Tensor& tensor, DLTensor& descriptor) {
@@ -47,9 +45,9 @@ runtime::TensorDesc as_desc(const DLTensor& tensor) {
 DLDataType dlpack_dtype(at::ScalarType dtype) { return kDtypes[static_cast<size_t>(dtype)]; }
 
 DLDevice dlpack_device(c10::Device device) {
-  if (C10_LIKELY(device.is_cpu())) return {kDlCpu, 0};
-  if (device.is_privateuseone()) return {kDlExtDev, device.index()};
-  if (device.is_cuda()) return {kDlCuda, device.index()};
+  if (C10_LIKELY(device.is_cpu())) return {runtime::kDlCpu, 0};
+  if (device.is_privateuseone()) return {runtime::kDlExtDev, device.index()};
+  if (device.is_cuda()) return {runtime::kDlCuda, device.index()};
   return {kDlOthers + static_cast<int32_t>(device.type()), device.index()};
 }
 
@@ -109,17 +107,15 @@ void CallFrame::load_tensor(int i, const at::Tensor& tensor) {
   } else if (op_.arguments[i].optional) {
     set_none(i);
   } else {
-    raise_error(ErrorClass::kContract,
-                op_.name + ": " + op_.arguments[i].name + " is None, expected a tensor");
+    raise_error(ErrorClass::kContract, op_.name, ": ", op_.arguments[i].name,
+                " is None, expected a tensor");
   }
 }
 
 void CallFrame::load_string(int i, const std::string& text) {
   if (const size_t end = text.find('\0'); end != std::string::npos) {
-    raise_error(ErrorClass::kContract,
-                op_.name + ": " + op_.arguments[i].name + " has a NUL at byte " +
-                    std::to_string(end) + " of " + std::to_string(text.size()) +
-                    ", where a kernel would take its text to end; remove it");
+    raise_error(ErrorClass::kContract, op_.name, ": ", op_.arguments[i].name, " has a NUL at byte ",
+                end, " of ", text.size(), ", where a kernel would take its text to end; remove it");
   }
   set_string(i, text.c_str());
 }
@@ -194,11 +190,10 @@ void CallFrame::copy_refused_layouts() {
       const at::Tensor*& slot = is_list ? elements_[i][k] : tensors_[i];
       if (C10_LIKELY(takes_layout_inline(op_, static_cast<size_t>(i), *slot))) continue;
       if (op_.arguments[i].mutated) {
-        raise_error(ErrorClass::kContract, op_.name + ": " + op_.arguments[i].name +
-                                               " is written and must be contiguous, got strides " +
-                                               sizes_text(slot->strides()) + " for sizes " +
-                                               sizes_text(slot->sizes()) +
-                                               "; pass a contiguous tensor or name it in strided=");
+        raise_error(ErrorClass::kContract, op_.name, ": ", op_.arguments[i].name,
+                    " is written and must be contiguous, got strides ", sizes_text(slot->strides()),
+                    " for sizes ", sizes_text(slot->sizes()),
+                    "; pass a contiguous tensor or name it in strided=");
       }
       const at::AutoDispatchBelowADInplaceOrView below_autograd;
       slot = &held_.emplace_front(slot->contiguous());
@@ -236,9 +231,8 @@ void CallFrame::read_data(const at::Tensor& tensor, bool written, int i, DLTenso
   if (C10_UNLIKELY(descriptor.dtype.lanes == 0)) {
     const std::string what =
         i < num_inputs_ ? op_.arguments[i].name : "output " + std::to_string(i - num_inputs_);
-    raise_error(ErrorClass::kContract, op_.name + ": kernels cannot take " +
-                                           dtype_text(tensor.scalar_type()) + ", the dtype of " +
-                                           what + "; cast it with .to()");
+    raise_error(ErrorClass::kContract, op_.name, ": kernels cannot take ",
+                dtype_text(tensor.scalar_type()), ", the dtype of ", what, "; cast it with .to()");
   }
   // A written tensor that shares memory lazily gets memory of its own here.
   descriptor.data =

@@ -24,8 +24,7 @@ class CallFrame {
   // The arrays are left uninitialised: a frame is made for every call, and only filled entries are
   // read.
   explicit CallFrame(const KernelOp& op);  // NOLINT
-  CallFrame(const CallFrame&) = delete;
-  CallFrame& operator=(const CallFrame&) = delete;
+  CallFrame& operator=(CallFrame&&) = delete;
 
   // --- Filling. Tensors and strings stay the caller's, the tensors of a list are shared.
   void set_none(int i) {

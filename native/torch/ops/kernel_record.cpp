@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <mutex>
 
+#include "engine/util/forever.h"
 #include "runtime/contract.h"
 #include "torch/common/errors.h"
 #include "torch/common/torch_private.h"
@@ -101,27 +102,18 @@ class Registry {
       tables_.emplace_back(std::make_unique<Table>(kFirstCapacity)).get()};
 };
 
-// Never destroyed: operators may be called until the very end of the process.
-Registry& registry() {
-  static auto* registry = new Registry;
-  return *registry;
-}
+Registry& registry() { return forever<Registry>(); }
 
 uint32_t next_number() {
   static std::atomic<uint32_t> next{0};
   const uint32_t number = next.fetch_add(1);
   if (number >> runtime::kOperatorBits == 0) return number;
-  raise_error(
-      ErrorClass::kSchema,
-      "this process has defined " + std::to_string(number) +
-          " kernels of operators, more than keys can number; define them once and keep them");
+  raise_error(ErrorClass::kSchema, "this process has defined ", number,
+              " kernels of operators, more than keys can number; define them once and keep them");
 }
 
-// Of all operators. Never destroyed: they may be called until the very end of the process.
-runtime::VariantTable& variants() {
-  static auto* table = new runtime::VariantTable;
-  return *table;
-}
+// Of all operators.
+runtime::VariantTable& variants() { return forever<runtime::VariantTable>(); }
 
 }  // namespace
 

@@ -56,8 +56,7 @@ struct KernelRecord {
   // With the GIL. Raises SchemaError when there are more than keys can number.
   explicit KernelRecord(c10::OperatorHandle op);
   virtual ~KernelRecord() = default;
-  KernelRecord(const KernelRecord&) = delete;
-  KernelRecord& operator=(const KernelRecord&) = delete;
+  KernelRecord& operator=(KernelRecord&&) = delete;
 
   // Whether calls on such a device run it.
   virtual bool runs_on(c10::DeviceType device) const = 0;

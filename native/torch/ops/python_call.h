@@ -20,8 +20,7 @@ class GilRelease {
   ~GilRelease() {
     if (thread_ != nullptr) PyEval_RestoreThread(thread_);
   }
-  GilRelease(const GilRelease&) = delete;
-  GilRelease& operator=(const GilRelease&) = delete;
+  GilRelease& operator=(GilRelease&&) = delete;
 
   void release() {
     if (thread_ == nullptr) thread_ = PyEval_SaveThread();

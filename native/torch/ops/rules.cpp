@@ -19,7 +19,7 @@ namespace bringup::torch_ext {
 namespace {
 
 [[noreturn]] void contract_error(const CallFrame& frame, const std::string& what) {
-  raise_error(ErrorClass::kContract, frame.op().name + ": " + what);
+  raise_error(ErrorClass::kContract, frame.op().name, ": ", what);
 }
 
 void append_slice(const Dimension& item, const CallFrame& frame, Sizes& sizes) {

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <bit>
 
+#include "engine/util/forever.h"
 #include "torch/common/allocation.h"
 
 namespace bringup::torch_ext {
@@ -91,11 +92,7 @@ class OutputAllocator final : public c10::Allocator {
 
 }  // namespace
 
-c10::Allocator* output_allocator() {
-  // Never destroyed: tensors may be freed until the very end of the process.
-  static auto* allocator = new OutputAllocator;
-  return allocator;
-}
+c10::Allocator* output_allocator() { return &forever<OutputAllocator>(); }
 
 int pooled_blocks() noexcept {
   int count = 0;

@@ -68,8 +68,8 @@ uint64_t layout_code(const CallFrame& frame, const KeyField& field) {
   for (const int64_t number : field.numbers) {
     allowed += (allowed.empty() ? "" : ", ") + std::to_string(number);
   }
-  raise_error(ErrorClass::kContract, op.name + ": " + op.arguments[field.argument].name +
-                                         " must be one of " + allowed + ", got " + got);
+  raise_error(ErrorClass::kContract, op.name, ": ", op.arguments[field.argument].name,
+              " must be one of ", allowed, ", got ", got);
 }
 
 uint64_t text_choice_code(const KernelOp& op, const CallFrame& frame, const KeyField& field) {
