@@ -169,7 +169,7 @@ using Operator = std::tuple<std::string, std::string, std::string>;
 c10::OperatorHandle find(const Operator& op) {
   const auto& [name, overload, schema] = op;
   const auto found = c10::Dispatcher::singleton().findSchema({name, overload});
-  TORCH_CHECK_VALUE(found, "nothing defines the operator ", name, " here");
+  TORCH_CHECK_VALUE(found, "nothing defines the operator ", name, " here; import what does");
   TORCH_CHECK_VALUE(c10::toString(found->schema()) == schema,
                     "the operator is defined otherwise here, as ", c10::toString(found->schema()));
   return *found;

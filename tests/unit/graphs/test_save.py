@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 from tests.forked_python import output_of
 from tests.unit.graphs.test_control_flow import cond, while_loop
 from tests.unit.graphs.test_npu import SHIFT
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import register_pytree_node, tree_flatten
 
 from bringup import devices, graphs, jit, ops
 from bringup._container import Section, write
@@ -221,6 +223,40 @@ def test_a_predicate_of_the_host_is_a_slot_of_a_loaded_graph(device: str, tmp_pa
         assert loaded.run(x).tolist() == [2 * bool(value)] * 2
     graphs.save(loaded, tmp_path / "again.bgraph")
     assert graphs.load(tmp_path / "again.bgraph").run(x).tolist() == [0, 0]
+
+
+@dataclass
+class Pair:
+    tensor: torch.Tensor
+    number: float
+
+
+@dataclass
+class Output(OrderedDict):  # type: ignore[type-arg]
+    """As transformers' results are: a mapping of the fields that are not None."""
+
+    tensor: torch.Tensor
+    nothing: torch.Tensor | None = None
+
+    def __post_init__(self) -> None:
+        self["tensor"] = self.tensor
+
+
+register_pytree_node(
+    Output,
+    lambda output: (list(output.values()), list(output)),
+    lambda values, names: Output(**dict(zip(names, values, strict=True))),
+)
+
+
+def test_results_of_other_classes_are_dicts_of_their_fields(tmp_path: Path) -> None:
+    x = torch.ones(2)
+    pair = graphs.load(saved(tmp_path / "p.bgraph", lambda x: [Pair(x * 2, -0.0)], x)).run(x)[0]
+    assert str(pair) == "{'tensor': tensor([2., 2.]), 'number': -0.0}"
+    output = graphs.load(saved(tmp_path / "o.bgraph", lambda x: Output(x * 2), x)).run(x)
+    assert str(output) == "{'tensor': tensor([2., 2.])}"
+    message = "save: what run takes or gives has a dict, which a file cannot hold"
+    refused(tmp_path / "no", message, lambda x: {1: x * 2}, x)
 
 
 def test_tensors_without_elements_stay_where_they_are(tmp_path: Path) -> None:
