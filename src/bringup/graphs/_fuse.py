@@ -130,7 +130,8 @@ class Call:
             return self.result.dtype in {one.dtype for one in tensors}
         is_wide = self.result.dtype in ("float32", "float64")
         is_one = len(tensors) == 1 and is_wide and not self.rule.moves_sign
-        return not self.rule.unsure or (is_one and not self.rounds_twice)
+        is_kept = is_one and self.rule.unsure == _NAN  # maximum(x, x) sets all bits of some
+        return not self.rule.unsure or (is_kept and not self.rounds_twice)
 
     @property
     def rounds_twice(self) -> bool:
