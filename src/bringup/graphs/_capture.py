@@ -15,7 +15,6 @@ from types import FrameType, TracebackType
 from typing import Any
 
 import torch
-from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from bringup import settings
 from bringup._after_import import after_import
@@ -25,6 +24,7 @@ from bringup.graphs._assumptions import Given
 from bringup.graphs._compiled_code import generated_code_refused
 from bringup.graphs._content import CapturedContent
 from bringup.graphs._dispatch_records import HandledCalls
+from bringup.graphs._gradients import no_early_stop
 from bringup.graphs._graph import CapturedGraph
 from bringup.graphs._handlers import hooked_names, registered_names
 from bringup.graphs._inputs import declared_inputs
@@ -184,7 +184,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             cleanup.enter_context(given.gradients.backwards_seen(_captured_nodes))
             cleanup.enter_context(_capture_visible_to_libraries())
             # Else recomputation stops inside of an operator, which has run and is not recorded.
-            cleanup.enter_context(_no_early_stop())
+            cleanup.enter_context(no_early_stop())
             # Else a device's backward would run on a thread that is not recorded.
             cleanup.enter_context(torch.autograd.set_multithreading_enabled(False))
             self._cleanup = cleanup.pop_all()
@@ -415,28 +415,6 @@ def _remember(
         if issubclass(type(value), torch.Tensor):
             most -= recorder.remember(value, name, most)
     return [value for _, value, _ in found if issubclass(type(value), torch.Generator)]
-
-
-_early_stop = threading.Lock()
-_without_early_stop = ExitStack()
-_captures_without = 0
-
-
-@contextmanager
-def _no_early_stop() -> Iterator[None]:
-    """Let checkpoints recompute all, a setting of the process, while any capture is under way."""
-    global _captures_without
-    with _early_stop:
-        if _captures_without == 0:
-            _without_early_stop.enter_context(set_checkpoint_early_stop(False))
-        _captures_without += 1
-    try:
-        yield
-    finally:
-        with _early_stop:
-            _captures_without -= 1
-            if _captures_without == 0:
-                _without_early_stop.close()
 
 
 @contextmanager

@@ -4,12 +4,14 @@ the graph brings to where it reads it and leaves as the captured code does.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils.checkpoint import set_checkpoint_early_stop
 
 from bringup._native import torch_library
 from bringup.errors import CaptureError
@@ -133,3 +135,25 @@ def leaves_behind(roots: Iterable[Any], since: int = 0) -> list[torch.Tensor]:
             )
         waiting.extend(next_node for next_node, _ in node.next_functions if next_node is not None)
     return list(found.values())
+
+
+_early_stop = threading.Lock()
+_without_early_stop = ExitStack()
+_captures_without = 0
+
+
+@contextmanager
+def no_early_stop() -> Iterator[None]:
+    """Let checkpoints recompute all, a setting of the process, while any capture is under way."""
+    global _captures_without
+    with _early_stop:
+        if _captures_without == 0:
+            _without_early_stop.enter_context(set_checkpoint_early_stop(False))
+        _captures_without += 1
+    try:
+        yield
+    finally:
+        with _early_stop:
+            _captures_without -= 1
+            if _captures_without == 0:
+                _without_early_stop.close()
