@@ -126,4 +126,5 @@ def _of_class(kind: type, copy: torch.Tensor) -> torch.Tensor:
 
 
 def _is_record(value: Any) -> bool:
-    return is_dataclass(value) and not isinstance(value, type)
+    """Return whether it is a dataclass, and no container besides, whose items would be lost."""
+    return is_dataclass(value) and not isinstance(value, (type, dict, list, tuple))

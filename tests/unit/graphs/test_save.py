@@ -249,12 +249,19 @@ register_pytree_node(
 )
 
 
+@dataclass
+class Unregistered(Output):
+    """Which torch's pytree does not know."""
+
+
 def test_results_of_other_classes_are_dicts_of_their_fields(tmp_path: Path) -> None:
     x = torch.ones(2)
     pair = graphs.load(saved(tmp_path / "p.bgraph", lambda x: [Pair(x * 2, -0.0)], x)).run(x)[0]
     assert str(pair) == "{'tensor': tensor([2., 2.]), 'number': -0.0}"
     output = graphs.load(saved(tmp_path / "o.bgraph", lambda x: Output(x * 2), x)).run(x)
     assert str(output) == "{'tensor': tensor([2., 2.])}"
+    with pytest.raises(CaptureError, match="run cannot copy a Unregistered, which may hold tensor"):
+        saved(tmp_path / "u.bgraph", lambda x: Unregistered(x * 2), x)
     message = "save: what run takes or gives has a dict, which a file cannot hold"
     refused(tmp_path / "no", message, lambda x: {1: x * 2}, x)
 
