@@ -299,6 +299,25 @@ void bind_recorder(nb::module_& module) {
             });
           },
           nb::arg("note"))
+      .def(
+          "split_at",
+          [](Recorder& recorder, const std::vector<std::string>& names,
+             std::optional<nb::callable> asked) {
+            Recorder::Predicate predicate;
+            if (asked) {
+              predicate = [asked = *std::move(asked)](const c10::OperatorHandle& op,
+                                                      std::vector<c10::IValue>* stack) {
+                return call_predicate(asked, op, stack);
+              };
+            }
+            recorder.split_at(as_set(names), std::move(predicate));
+          },
+          nb::arg("names"), nb::arg("predicate").none())
+      .def_prop_ro("split_met",
+                   [](const Recorder& recorder) {
+                     const auto& names = recorder.split_met();
+                     return std::vector<std::string>(names.begin(), names.end());
+                   })
       .def("set_all_updatable", &Recorder::set_all_updatable, nb::arg("all"))
       .def("accept_gradients", &Recorder::accept_gradients)
       .def("begin", &Recorder::begin)

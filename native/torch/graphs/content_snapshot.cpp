@@ -50,11 +50,13 @@ bool Contents::is_same(const Content& content) {
   return now.numel() == content.copy.numel() && now.cpu().equal(content.copy.cpu());
 }
 
-std::optional<std::string> Contents::changed() const {
+std::optional<std::string> Contents::changed(Restorer* eager) const {
   const OutsideCapture outside;
   for (const auto& [storage, content] : contents_) {
     if (is_same(content) || Restorer::any_remembers(content.storage)) continue;
-    if (!is_same(content)) return content.what;  // nor has a capture put it back since
+    if (is_same(content)) continue;  // a capture has put it back since
+    const bool can_restore = eager != nullptr && content.copy.defined();
+    if (!can_restore || !eager->remember(content.storage, content.copy)) return content.what;
   }
   return std::nullopt;
 }

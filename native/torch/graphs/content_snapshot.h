@@ -23,8 +23,9 @@ class Contents {
   size_t remember(const at::Tensor& tensor, std::string name, size_t most);
 
   // A tensor of which no operator of a capture wrote what it has now, "'cache' (float32[4])"; none
-  // when there is none.
-  std::optional<std::string> changed() const;
+  // when there is none. `eager`, or null: what eager calls may have written, of which no schema
+  // tells, is put back by it.
+  std::optional<std::string> changed(Restorer* eager) const;
 
   // Puts back what was copied and no capture puts back.
   void restore() const;

@@ -185,8 +185,8 @@ bool DeviceGraph::device_follows() const {
       work_->devices().size() > 1) {
     return false;
   }
-  const auto starts_itself = [](const auto& node) { return node->host_entry() != nullptr; };
-  return std::ranges::none_of(nodes_, starts_itself) &&
+  const auto is_between = [](const auto& node) { return node->is_between_graphs(); };
+  return std::ranges::none_of(nodes_, is_between) &&
          std::ranges::all_of(constructs_, [this](const auto& entry) {
            const Construct& one = entry.second;
            return control_at(one.control)->on_device() != nullptr ||
@@ -292,7 +292,11 @@ std::set<size_t> DeviceGraph::cuts() const {
 
 void DeviceGraph::add_to_driver(size_t number) {
   const bringup_driver& driver = *active_driver();
-  const Node& node = *nodes_[number];
+  Node& node = *nodes_[number];
+  if (node.is_between_graphs()) {
+    const c10::DeviceIndex on = node.device_index();  // none: it has no tensor of a device
+    return parts_.push_back({number, on < 0 ? parts_.back().device : on, nullptr, &node});
+  }
   if (const auto copy = node.device_copy()) {
     return check_driver(driver.graph_add_copy(graph(), BRINGUP_DEVICE_TO_DEVICE, copy->target,
                                               copy->source, copy->bytes),
@@ -300,9 +304,6 @@ void DeviceGraph::add_to_driver(size_t number) {
   }
   const c10::DeviceIndex on = node.device_index();
   if (const ForeignNode* call = node.captured_call()) return call->add_to(graph(), on);
-  if (const KernelNode* call = node.host_entry()) {
-    return parts_.push_back({number, on, nullptr, call});
-  }
   if (const bringup_launch* launch = node.device_launch()) {
     check_driver(driver.graph_add_kernel(graph(), launch), launch->name);
   } else {
@@ -395,8 +396,7 @@ void DeviceGraph::add_span(size_t first, size_t last) {
 }
 
 bool DeviceGraph::copies_arguments(size_t node) const {
-  if (nodes_[node]->device_values() != nullptr || nodes_[node]->host_entry() != nullptr)
-    return true;
+  if (nodes_[node]->device_values() != nullptr || nodes_[node]->is_between_graphs()) return true;
   return nodes_[node]->device_launch() != nullptr &&
          active_driver()->graph_update_kernel != nullptr;
 }
@@ -405,7 +405,7 @@ void DeviceGraph::update(size_t node) {
   const auto has = [&](const auto& list) { return list->first <= node && node < list->last; };
   const auto found = std::find_if(lists_.begin(), lists_.end(), has);
   if (found != lists_.end()) return update_list(**found);
-  if (nodes_[node]->host_entry() != nullptr) return;  // it has them
+  if (nodes_[node]->is_between_graphs()) return;  // it has them
   const bringup_driver& driver = *active_driver();
   const auto [graph, number] = kernels_.at(node);
   if (is_fused(node)) {
@@ -429,9 +429,9 @@ std::vector<bringup_graph> DeviceGraph::driver_graphs() const {
 }
 
 void DeviceGraph::run_alone(size_t number) {
-  const Node& node = *nodes_[number];
+  Node& node = *nodes_[number];
   const bringup_driver& driver = *active_driver();
-  const c10::DeviceIndex device = node.device_index();
+  const c10::DeviceIndex device = node.device_index() < 0 ? this->device() : node.device_index();
   const bringup_stream stream = current_driver_stream(device);
   if (const auto copy = node.device_copy()) {
     check_driver(driver.copy_async(BRINGUP_DEVICE_TO_DEVICE, device, copy->target, device,
@@ -439,8 +439,8 @@ void DeviceGraph::run_alone(size_t number) {
                  "a copy of a captured graph");
   } else if (const ForeignNode* call = node.captured_call()) {
     call->call_again();
-  } else if (const KernelNode* entry = node.host_entry()) {
-    entry->call_host_entry();
+  } else if (node.is_between_graphs()) {
+    run_between_graphs(node, number, device);
   } else if (const bringup_launch_values_args* values = node.device_values()) {
     check_driver(driver.launch_values(device, stream, values), values->name);
   } else {
@@ -544,9 +544,20 @@ void DeviceGraph::launch_part(size_t& next) {
     synchronize_current_stream(now_);
     draw_(part.first);
   }
-  if (part.host_entry != nullptr) return part.host_entry->call_host_entry();
+  if (part.between != nullptr) return run_between_graphs(*part.between, part.first, now_);
   check_driver(active_driver()->graph_launch(part.graph, current_driver_stream(now_)),
                "launching a captured graph");
+}
+
+void DeviceGraph::run_between_graphs(Node& node, size_t number, c10::DeviceIndex device) {
+  try {
+    if (node.waits_for_stream()) synchronize_current_stream(device);
+    node.run_between_graphs();
+  } catch (c10::Error& error) {
+    error.add_context("in node " + std::to_string(number) +
+                      " of a captured graph: " + node.description());
+    throw;
+  }
 }
 
 // `next`: the part behind a choice, then the one that comes next.

@@ -146,15 +146,16 @@ class DeviceGraph {
   void add_inside(bringup_graph graph, size_t first, size_t last);
   void launch_part(size_t& part);
   void follow(size_t& part);
+  static void run_between_graphs(Node& node, size_t number, c10::DeviceIndex device);
   void add_kernel(size_t first, size_t last);
   void launch_parts();
   void destroy_parts() noexcept;
-  // The driver's graph, or a host entry or a choice between two of them.
+  // The driver's graph, or what the launching thread does between two of them.
   struct Part {
     size_t first;  // node
     c10::DeviceIndex device;
     bringup_graph graph = nullptr;
-    const KernelNode* host_entry = nullptr;
+    Node* between = nullptr;
     ControlNode* control = nullptr;
   };
   // A kernel, by the number that it has in a graph.

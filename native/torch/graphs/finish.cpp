@@ -2,8 +2,10 @@
 // what the run gave.
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "torch/graphs/eager_node.h"
 #include "torch/graphs/errors.h"
 #include "torch/graphs/event_node.h"
 #include "torch/graphs/foreign_node.h"
@@ -57,11 +59,15 @@ void SpoiltMemory::spoil() const {
 }
 
 void Recorder::check_contents() {
-  if (const auto tensor = contents_.changed()) {
-    throw CaptureFailure("the tensor " + *tensor +
-                         " was written inside the capture by code that the recorder cannot see "
-                         "(NumPy, ctypes, a kernel that torch.compile generated): a replay would "
-                         "not write it. Write it with torch's operators");
+  const bool eager = std::ranges::any_of(
+      nodes_, [](const auto& node) { return dynamic_cast<const EagerNode*>(node.get()); });
+  if (const auto tensor = contents_.changed(eager ? &restorer_ : nullptr)) {
+    throw CaptureFailure(
+        "the tensor " + *tensor +
+        " was written inside the capture by code that the recorder cannot see "
+        "(NumPy, ctypes, a kernel that torch.compile generated): a replay would "
+        "not write it. Write it with torch's operators" +
+        (eager ? ", or name it where the eager call's schema says what it writes" : ""));
   }
   contents_.name_tensors(*watch_);
 }

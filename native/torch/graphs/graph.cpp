@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "torch/devices/driver.h"
+#include "torch/graphs/eager_node.h"
 #include "torch/graphs/errors.h"
 #include "torch/graphs/host_operators.h"
 #include "torch/graphs/outside_capture.h"
@@ -76,6 +77,8 @@ Graph::Graph(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Node>> node
       values_(nodes_, std::move(inputs)),
       random_(std::move(random)) {
   for (const auto& node : nodes_) {
+    auto* const eager = dynamic_cast<EagerNode*>(node.get());
+    if (eager != nullptr && !devices.empty()) eager->set_between_graphs(random_.draws());
     is_unvalidated_.push_back(!node->runs_on_device());
     unvalidated_ += is_unvalidated_.back();
   }

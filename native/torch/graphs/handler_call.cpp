@@ -52,25 +52,18 @@ void push_results(const c10::FunctionSchema& schema, nb::handle result,
   for (size_t i = 0; i < returns.size(); ++i) push(i, nb::object(all[i]));
 }
 
-}  // namespace
-
-bool call_handler(const nb::callable& handle, const c10::OperatorHandle& op,
-                  std::vector<c10::IValue>* stack) {
+// What Python answers to a call, to `take`. What it raises goes through the dispatcher.
+template <class Take>
+bool ask(const nb::callable& function, const c10::OperatorHandle& op,
+         std::vector<c10::IValue>* stack, Take&& take) {
   const nb::gil_scoped_acquire gil;
   try {
-    const c10::FunctionSchema& schema = op.schema();
-    const size_t count = schema.arguments().size();
     nb::list arguments;
-    for (size_t i = stack->size() - count; i < stack->size(); ++i) {
+    for (size_t i = stack->size() - op.schema().arguments().size(); i < stack->size(); ++i) {
       arguments.append(to_python((*stack)[i]));
     }
     const auto& name = op.operator_name();
-    const nb::object answer = handle(name.name, name.overload_name, arguments);
-    const auto pair = nb::cast<nb::tuple>(answer);
-    if (!nb::cast<bool>(pair[0])) return false;
-    stack->resize(stack->size() - count);
-    push_results(schema, pair[1], stack);
-    return true;
+    return take(function(name.name, name.overload_name, arguments));
   } catch (nb::python_error& error) {
     error.restore();
     raise_current_python_error();
@@ -78,6 +71,24 @@ bool call_handler(const nb::callable& handle, const c10::OperatorHandle& op,
     error.restore();
     raise_current_python_error();
   }
+}
+
+}  // namespace
+
+bool call_handler(const nb::callable& handle, const c10::OperatorHandle& op,
+                  std::vector<c10::IValue>* stack) {
+  return ask(handle, op, stack, [&](const nb::object& answer) {
+    const auto pair = nb::cast<nb::tuple>(answer);
+    if (!nb::cast<bool>(pair[0])) return false;
+    stack->resize(stack->size() - op.schema().arguments().size());
+    push_results(op.schema(), pair[1], stack);
+    return true;
+  });
+}
+
+bool call_predicate(const nb::callable& predicate, const c10::OperatorHandle& op,
+                    std::vector<c10::IValue>* stack) {
+  return ask(predicate, op, stack, [](const nb::object& answer) { return nb::cast<bool>(answer); });
 }
 
 }  // namespace bringup::torch_ext::graphs

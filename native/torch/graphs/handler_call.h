@@ -20,4 +20,8 @@ c10::IValue from_python(nanobind::handle value, const c10::TypePtr& type, bool n
 bool call_handler(const nanobind::callable& handle, const c10::OperatorHandle& op,
                   std::vector<c10::IValue>* stack);
 
+// Whether `predicate(name, overload, arguments)` is true of a call; TypeError where it is no bool.
+bool call_predicate(const nanobind::callable& predicate, const c10::OperatorHandle& op,
+                    std::vector<c10::IValue>* stack);
+
 }  // namespace bringup::torch_ext::graphs

@@ -87,8 +87,8 @@ void KernelNode::lower_values(bringup_kernel_fn fn) {
   values_launch_ = values_.arguments(fn, op().c_str());
 }
 
-void KernelNode::call_host_entry() const {
-  torch_ext::call_host_entry(*packed_.kernel, packed_.block.args(), packed_.block.size(), device_,
+void KernelNode::run_between_graphs() {
+  call_host_entry(*packed_.kernel, packed_.block.args(), packed_.block.size(), device_,
                              op().c_str());
 }
 

@@ -73,7 +73,6 @@ void visit_arguments(const c10::FunctionSchema& schema, const std::vector<c10::I
                      const AccessVisitor& visit);
 
 class ForeignNode;
-class KernelNode;
 class SavedContent;
 
 class Node {
@@ -99,18 +98,23 @@ class Node {
   virtual const PackedCall* listed_call() const { return nullptr; }
   // The same for a call that starts its work itself, which the driver captures.
   virtual const ForeignNode* captured_call() const { return nullptr; }
-  // The same for a host entry, which gives the stream its work itself, at each launch.
-  virtual const KernelNode* host_entry() const { return nullptr; }
+  // Whether the launching thread runs it, between two of the driver's graphs: a host entry, or an
+  // eager call.
+  virtual bool is_between_graphs() const { return false; }
+  // Gives the current stream its work.
+  virtual void run_between_graphs() {}
+  // Whether that is host code that needs what the stream has until here.
+  virtual bool waits_for_stream() const { return false; }
   bool runs_on_device() const {
     return device_launch() != nullptr || device_values() != nullptr || device_copy().has_value() ||
-           captured_call() != nullptr || host_entry() != nullptr;
+           captured_call() != nullptr || is_between_graphs();
   }
 
   // On which of the driver's devices it runs, where it runs on one.
   void set_device(c10::DeviceIndex device) { device_index_ = device; }
   c10::DeviceIndex device_index() const { return device_index_; }
 
-  // "kernel", "operator", "constant" or "event".
+  // "kernel", "operator", "eager", "constant", "event" or "control".
   virtual const char* kind() const = 0;
   // How it keeps its results at fixed addresses, in a word; for people.
   virtual const char* method() const = 0;
@@ -177,8 +181,6 @@ class KernelNode final : public Node {
   // Makes it a launch of device code: the driver starts it, `run` does not. A host entry starts
   // its work itself.
   void start_on_device(c10::DeviceIndex device);
-  // Calls the host entry, which gives work to the current stream.
-  void call_host_entry() const;
 
   void run(Replay& replay) override;
   const bringup_launch* device_launch() const override {
@@ -190,9 +192,10 @@ class KernelNode final : public Node {
   const PackedCall* listed_call() const override {
     return packed_.listed != nullptr ? &packed_ : nullptr;
   }
-  const KernelNode* host_entry() const override {
-    return device_ >= 0 && !launched_by_driver(*packed_.kernel) ? this : nullptr;
+  bool is_between_graphs() const override {
+    return device_ >= 0 && !launched_by_driver(*packed_.kernel);
   }
+  void run_between_graphs() override;
   bool updatable() const override { return true; }
   const KernelRecord& record() const { return call_.record; }
   const std::vector<at::Tensor>& outputs() const { return call_.outputs; }

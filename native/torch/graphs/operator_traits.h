@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <unordered_set>
+#include <vector>
 
 #include "torch/graphs/node.h"
 #include "torch/graphs/out_variant.h"
@@ -37,6 +38,8 @@ struct OperatorTraits {
   RandomTraits numbers;          // where it takes them from
   bool updatable = false;        // a handler declared arguments of it
   bool hooked = false;           // a handler takes part in its capture
+  // Names of it by which a replay calls it eagerly.
+  std::vector<std::string> splits;
   // Of the device: made of others by torch's own kernel; where another library's kernel comes from.
   bool made_of_others = false;
   std::optional<std::string> foreign;

@@ -418,7 +418,9 @@ GraphRandom RandomRecorder::finish() const {
                            "would go on with its numbers. Make it before the capture and keep it");
     }
   }
-  return GraphRandom(std::move(used), draws_on_host, at_run_time_);
+  const bool among_eager_calls =
+      has_eager_calls_ && std::ranges::any_of(used, &GraphRandom::Used::drawn);
+  return GraphRandom(std::move(used), draws_on_host, at_run_time_ || among_eager_calls);
 }
 
 std::optional<std::string> RandomRecorder::moved() const {

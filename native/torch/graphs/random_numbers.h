@@ -102,6 +102,8 @@ class RandomRecorder final : private RandomObserver {
   void may_draw(const std::string& op);
   // An operator of a device may draw where a replay may come several times or never.
   void draw_at_run_time() { at_run_time_ = true; }
+  // Code between pieces of the graph may draw, as much as it likes.
+  void has_eager_calls() { has_eager_calls_ = true; }
   // What ran since is recorded already: later trips of a loop.
   void repeated();
   // Whether that operator drew from a generator that is watched.
@@ -139,6 +141,7 @@ class RandomRecorder final : private RandomObserver {
   std::vector<const RandomState*> moved_;     // by it
   std::atomic<const void*> shared_{nullptr};  // what another capture draws from, too
   bool at_run_time_ = false;
+  bool has_eager_calls_ = false;
   std::vector<std::unique_ptr<Watched>> watched_;
 };
 

@@ -142,7 +142,15 @@ void Recorder::set_paused(bool paused) {
 const OperatorTraits& Recorder::traits_of(const c10::OperatorHandle& op) {
   // The dispatcher never moves or frees an operator's entry while a handle to it exists.
   const auto [entry, fresh] = traits_.try_emplace(&op.operator_name());
-  if (fresh) entry->second = look_up(op, updatable_, hooked_);
+  if (fresh) {
+    entry->second = look_up(op, updatable_, hooked_);
+    const std::string& overload = op.operator_name().overload_name;
+    for (const std::string& name :
+         {op.operator_name().name,
+          op.operator_name().name + "." + (overload.empty() ? "default" : overload)}) {
+      if (split_names_.contains(name)) entry->second.splits.push_back(name);
+    }
+  }
   return entry->second;
 }
 

@@ -157,6 +157,20 @@ class Recorder {
   // Whether a handler ran the call. What it calls itself is recorded as any other operator.
   bool handled(const OperatorTraits& traits, const c10::OperatorHandle& op,
                std::vector<c10::IValue>* stack);
+  // Before begin(): which operators run eagerly in replays, between two pieces of the graph; by
+  // their names, with or without overload, or as `predicate` says of a call that makes data.
+  using Predicate =
+      std::function<bool(const c10::OperatorHandle& op, std::vector<c10::IValue>* stack)>;
+  void split_at(std::unordered_set<std::string> names, Predicate predicate) {
+    split_names_ = std::move(names);
+    predicate_ = std::move(predicate);
+  }
+  // Those of the names of which calls came.
+  const std::set<std::string>& split_met() const { return met_; }
+  bool splits_at(const OperatorTraits& traits, const c10::OperatorHandle& op,
+                 std::vector<c10::IValue>* stack);
+  void record_eager(const OperatorTraits& traits, const c10::OperatorHandle& op,
+                    c10::DispatchKeySet keys, std::vector<c10::IValue>* stack);
   // Refuses a composite call that would read a tensor of which a replay may have another content.
   void check_read_by_address(const OperatorTraits& traits,
                              const std::vector<c10::IValue>& stack) const;
@@ -236,6 +250,8 @@ class Recorder {
   // By the device's own kernel; null where it has none for this.
   std::unique_ptr<Node> make_copy_kernel(const OperatorTraits& traits, const at::Tensor& source,
                                          const at::Tensor& target);
+  c10::IValue brought_in(const OperatorTraits& traits, const std::vector<c10::IValue>& args,
+                         const c10::IValue& result) const;
   // What one call gives, in place of its arguments on the stack, from their shapes.
   void infer(const OperatorTraits& traits, const c10::OperatorHandle& op,
              std::vector<c10::IValue>* stack) const;
@@ -270,6 +286,9 @@ class Recorder {
   Handle handle_;
   SourceLines lines_;
   bool in_handler_ = false;
+  std::unordered_set<std::string> split_names_;
+  Predicate predicate_;  // or null
+  std::set<std::string> met_;
   Restorer restorer_;
   Contents contents_;
   ForeignMemory foreign_;

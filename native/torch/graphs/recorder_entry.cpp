@@ -124,6 +124,9 @@ void on_operator(const c10::OperatorHandle& op, DispatchKeySet keys,
     const OperatorTraits& traits = recorder->traits_of(op);
     if (traits.of_allocator) return torch::jit::drop(*stack, traits.schema->arguments().size());
     if (recorder->handled(traits, op, stack)) return;
+    if (recorder->splits_at(traits, op, stack)) {
+      return recorder->record_eager(traits, op, below, stack);
+    }
     const bool below_autograd =
         is_made_of_native(traits, below, *stack) ||
         is_made_in_parts(op, torch::jit::last(*stack, traits.schema->arguments().size()));

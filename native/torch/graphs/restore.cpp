@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <utility>
 
 #include "torch/graphs/values.h"
 
@@ -21,14 +22,15 @@ Owners& owners() {
 
 }  // namespace
 
-bool Restorer::remember(const c10::Storage& storage) {
+bool Restorer::remember(const c10::Storage& storage, at::Tensor copy) {
   const c10::StorageImpl* const impl = storage.unsafeGetStorageImpl();
   if (contents_.contains(impl)) return true;
   {
     const std::lock_guard lock(owners().mutex);
     if (owners().of.try_emplace(impl, this).first->second != this) return false;
   }
-  contents_.emplace(impl, Content{storage, storage.data(), bytes_of(storage).clone()});
+  if (!copy.defined()) copy = bytes_of(storage).clone();
+  contents_.emplace(impl, Content{storage, storage.data(), std::move(copy)});
   return true;
 }
 

@@ -17,8 +17,9 @@ class Restorer {
   Restorer& operator=(const Restorer&) = delete;
 
   // Copies the storage's content unless it was done before. False where a capture in another thread
-  // has done so and is under way: both would put back what the other has written.
-  [[nodiscard]] bool remember(const c10::Storage& storage);
+  // has done so and is under way: both would put back what the other has written. `copy`: what it
+  // was, if it has been copied.
+  [[nodiscard]] bool remember(const c10::Storage& storage, at::Tensor copy = {});
   // Nothing is put back any more.
   void end() noexcept;
   // Whether a capture will put the storage's content back.

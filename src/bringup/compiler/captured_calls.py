@@ -21,6 +21,7 @@ from bringup.compiler.update_plan import Updates
 from bringup.errors import CaptureError, UpdateError
 from bringup.graphs._copies import copied, storage_address
 from bringup.graphs._inputs import Placeholders
+from bringup.graphs._pieces import SplitPoint
 
 _LOG = settings.logger("compiler")
 _CAPTURE_TURN = threading.RLock()
@@ -48,6 +49,7 @@ class CaptureReport:
             only the copies where they share their memory. Weights are not among them.
         shared_bytes: what the memory takes that they share with those of other graphs of the
             device; 0 where none of them does.
+        pieces: into how many pieces option 'split_at' splits a capture, at most.
         plan: what calls write into the captures, where some inputs of the graph are nothing but
             host arguments of its operators; another value of these is no other kind of call.
     """
@@ -59,6 +61,7 @@ class CaptureReport:
     dropped: int
     memory_bytes: int
     shared_bytes: int
+    pieces: int
     plan: graphs.UpdatePlan | None
 
 
@@ -77,6 +80,7 @@ def captured(
     static_outputs: bool = False,
     shared_memory: bool | None = None,
     updates: Updates | None = None,
+    split_at: Sequence[SplitPoint] = (),
 ) -> BoxedFunction:
     """`run`, but replayed from a captured graph that was made for this kind of call.
 
@@ -97,6 +101,7 @@ def captured(
             is not the cpu.
         updates: the numbers that are no part of a call's kind: they are written into the captured
             graph, except those that it refuses.
+        split_at: as for `graphs.capture`.
 
     Raises `CaptureError` at the call when the graph cannot be captured; the message names the
     operator or tensor.
@@ -104,7 +109,15 @@ def captured(
     if static_outputs:
         shared_memory = False
     calls = _CapturedCalls(
-        run, name, static, max_captures, is_required, static_outputs, shared_memory, updates
+        run,
+        name,
+        static,
+        max_captures,
+        is_required,
+        static_outputs,
+        shared_memory,
+        updates,
+        split_at,
     )
 
     def run_captured(arguments: list[Any]) -> Any:
@@ -144,6 +157,7 @@ class _CapturedCalls:
     static_outputs: bool
     shared_memory: bool | None
     updates: Updates | None
+    split_at: Sequence[SplitPoint]
 
     def __post_init__(self) -> None:
         self._kind = torch_library("option 'capture'").graphs.call_kind
@@ -167,6 +181,7 @@ class _CapturedCalls:
             self._dropped,
             sum(entry.memory_bytes for entry in kept),
             sum(memory.pool.memory_bytes for memory in pools),
+            max((entry.pieces for entry in kept), default=0),
             None if self.updates is None else self.updates.plan,
         )
 
@@ -292,6 +307,7 @@ class _CapturedCalls:
                 self.static_outputs,
                 updates,
                 memory if shared else None,
+                self.split_at,
             )
             taken = entry.needed_bytes
             if taken <= memory.limit:
@@ -376,6 +392,7 @@ class _Captured:
         static_outputs: bool,
         updates: Updates | None,
         shared: CaptureMemory | None,
+        split_at: Sequence[SplitPoint],
     ) -> None:
         slots = {
             index: copied(item)
@@ -392,7 +409,9 @@ class _Captured:
         self._kept = [item for index, item in enumerate(given) if index in static]
         self._graph = graphs.CapturedGraph()
         pool = None if shared is None else shared.pool
-        block = graphs.capture(self._graph, pool, inputs=Placeholders(slots.values()))
+        block = graphs.capture(
+            self._graph, pool, inputs=Placeholders(slots.values()), split_at=split_at
+        )
         block._refuses_nothing = True
         turn = nullcontext() if shared is None else shared.turn()
         with torch.no_grad(), turn, block:
@@ -413,6 +432,7 @@ class _Captured:
         self.memory_bytes = sum(slot.untyped_storage().nbytes() for slot in self._slots)
         """What it holds alone: copies of inputs, and what it computes where that is not shared."""
         self.needed_bytes = self.memory_bytes + self._graph.memory_bytes
+        self.pieces = len(self._graph.pieces)
         if shared is None:
             self.memory_bytes = self.needed_bytes
         else:  # runs copy them out at once, and later captures have their memory

@@ -150,7 +150,8 @@ class InferenceGraph:
             is_required=bool(options.capture),
             static_outputs=options.static_outputs,
             shared_memory=options.shared_memory,
-            updates=updates_of(graph) if options.inner == "eager" else None,
+            updates=updates_of(graph, options.split_at) if options.inner == "eager" else None,
+            split_at=options.split_at,
         )
         if length is None:
             return replayed

@@ -9,6 +9,7 @@ from bringup import settings
 from bringup.compiler.buckets import AUTO, bucket_ladder
 from bringup.compiler.inner_compiler import INNER_COMPILERS
 from bringup.errors import BringupError, did_you_mean
+from bringup.graphs._pieces import SplitPoint, SplitPoints
 
 MODES = ("default", "serve", "max")
 _ON_CHANGE = ("raise", "refold")
@@ -46,6 +47,9 @@ class CompileOptions:
             driver's device. On the cpu, where each has its own, calls of other threads wait then.
         static_outputs: results of captured graphs are the captured tensors, which the next call
             overwrites, instead of copies that belong to the caller. They share no memory.
+        split_at: which operators replays call eagerly, between two pieces of the captured graph: a
+            list as for `graphs.capture`. Their host arguments are written into captures, so that
+            other values are no other kind of call, where the list names them.
         passes: names of the passes to run; None for all registered ones.
         freeze: whether the weights of an inference graph are frozen; None: where they may be.
         freeze_inference_tensors: whether weights made in inference mode are frozen too. They have
@@ -84,6 +88,7 @@ class CompileOptions:
     buckets: Sequence[int] | Mapping[int, int] | str | None = None
     shared_memory: bool | None = None
     static_outputs: bool = False
+    split_at: Sequence[SplitPoint] = ()
     passes: Sequence[str] | None = None
     freeze: bool | None = None
     freeze_inference_tensors: bool = False
@@ -118,7 +123,7 @@ class CompileOptions:
         """Return whether inference graphs are captured (`BRINGUP_CAPTURE` may forbid it)."""
         if not settings.capture():
             return False
-        return self.mode != "default" if self.capture is None else self.capture
+        return self._may_capture()
 
     @property
     def ladder(self) -> tuple[int, ...]:
@@ -194,6 +199,7 @@ class CompileOptions:
                 f"option 'max_captures' must be a number from 1, got {self.max_captures!r}"
             )
         self._check_buckets()
+        self._check_split()
         if self.inner == "inductor":
             self._check_for_inductor()
 
@@ -211,12 +217,20 @@ class CompileOptions:
                     "option 'buckets' must be rising sizes from 1, a histogram of lengths or "
                     f"'auto', got {given!r}"
                 )
-        if (
-            self.inner != "eager"
-            or self.capture is False
-            or not (self.capture or self.mode != "default")
-        ):
+        if self.inner != "eager" or not self._may_capture():
             raise BringupError("option 'buckets' needs captures: mode='serve', or capture=True")
+
+    def _may_capture(self) -> bool:
+        return self.mode != "default" if self.capture is None else self.capture
+
+    def _check_split(self) -> None:
+        try:
+            points = SplitPoints(self.split_at)
+        except (TypeError, ValueError) as error:
+            raise BringupError(f"option 'split_at': {error}") from error
+        if points and not self._may_capture():
+            raise BringupError("option 'split_at' needs captures: mode='serve', or capture=True")
+        object.__setattr__(self, "split_at", points.points)
 
     def _check_for_inductor(self) -> None:
         if self.mode != "default":

@@ -15,9 +15,11 @@ from bringup._numbers import identity
 from bringup.errors import UpdateError
 from bringup.graphs import BoundPlan, CapturedGraph, Constant, Input, PlannedCall, UpdatePlan
 from bringup.graphs._handlers import handler_for, is_handled, updates_by_specs
+from bringup.graphs._pieces import SplitPoint, SplitPoints
 from bringup.graphs._plans import Source
 
 _NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float)
+_NOWHERE = SplitPoints(None)
 _CONSTANTS = (bool, int, float, str, type(None))
 
 
@@ -42,38 +44,41 @@ class Updates:
         return bound
 
 
-def updates_of(graph: Any) -> Updates | None:
-    """Return the updates of an `fx.GraphModule` of overloads, or None without any."""
-    plan = update_plan(graph)
+def updates_of(graph: Any, split_at: Sequence[SplitPoint] = ()) -> Updates | None:
+    """Return the updates of an `fx.GraphModule` of overloads, or None without any. `split_at`: as
+    its captures get it.
+    """
+    split = SplitPoints(split_at)
+    plan = update_plan(graph, split)
     if plan is None:
         return None
-    free = free_inputs(graph, plan)
+    free = free_inputs(graph, plan, split)
     placeholders = graph.graph.find_nodes(op="placeholder")
     has_tensors = any(_is_on_host(placeholders[index]) for index in plan.inputs)
     return Updates(plan, free) if free or has_tensors else None
 
 
-def update_plan(graph: Any) -> UpdatePlan | None:
+def update_plan(graph: Any, split: SplitPoints = _NOWHERE) -> UpdatePlan | None:
     """Return what each call of an `fx.GraphModule` of overloads that has slots in a capture gets,
     or None where no input of the graph is among it.
 
     Arguments that are computed from inputs are left out: their values belong to the kind of a call.
-    The calls are those of kernel operators and of operators with a handler, where its hooks leave
-    updates to its specs.
+    The calls are those of kernel operators, of operators at whose names captures are `split`, and
+    of operators with a handler, where its hooks leave updates to its specs.
     """
     positions = _positions(graph)
-    calls = tuple(
-        call for node in graph.graph.nodes if (call := planned_call(node, positions)) is not None
-    )
-    plan = UpdatePlan(calls)
+    calls = (planned_call(node, positions, split) for node in graph.graph.nodes)
+    plan = UpdatePlan(tuple(call for call in calls if call is not None))
     return plan if plan.inputs else None
 
 
-def planned_call(node: fx.Node, positions: dict[fx.Node, int]) -> PlannedCall | None:
+def planned_call(
+    node: fx.Node, positions: dict[fx.Node, int], split: SplitPoints = _NOWHERE
+) -> PlannedCall | None:
     """Return what a call gets, for the positions of the graph's inputs: sources of what its handler
     declares, and inputs that are among its keyword-only arguments; None for a call without any.
     """
-    keys, declared = _keys_of(node)
+    keys, declared = _keys_of(node, split)
     updates: dict[str, Source] = {}
     for index, key in keys.items():
         source = _source(_given(node, index), positions)
@@ -86,7 +91,9 @@ def _has_input(source: Source) -> bool:
     return any(isinstance(x, Input) for x in (source if isinstance(source, tuple) else (source,)))
 
 
-def free_inputs(graph: Any, plan: UpdatePlan) -> frozenset[int]:
+def free_inputs(
+    graph: Any, plan: UpdatePlan, split: SplitPoints = _NOWHERE
+) -> frozenset[int]:
     """Return the inputs that only the plan brings to users, and that no tensor's shape needs."""
     positions = _positions(graph)
     in_shapes = {
@@ -101,13 +108,15 @@ def free_inputs(graph: Any, plan: UpdatePlan) -> frozenset[int]:
         if index in plan.inputs
         and not _is_on_host(node)
         and not free_symbols(node.meta["val"]) & in_shapes
-        and all(_is_planned(node, user, positions) for user in node.users)
+        and all(_is_planned(node, user, positions, split) for user in node.users)
     )
 
 
-def _is_planned(node: fx.Node, user: fx.Node, positions: dict[fx.Node, int]) -> bool:
+def _is_planned(
+    node: fx.Node, user: fx.Node, positions: dict[fx.Node, int], split: SplitPoints
+) -> bool:
     """Return whether the plan has every argument of `user` in which `node` is."""
-    keys, _ = _keys_of(user)
+    keys, _ = _keys_of(user, split)
     if not keys:
         return False
     count = len(user.target._schema.arguments)
@@ -139,7 +148,7 @@ def _name(node: fx.Node) -> str:
     return str(schema.name) + (f".{schema.overload_name}" if schema.overload_name else "")
 
 
-def _keys_of(node: fx.Node) -> tuple[dict[int, str], Collection[int]]:
+def _keys_of(node: fx.Node, split: SplitPoints) -> tuple[dict[int, str], Collection[int]]:
     """Return the arguments of a call that become slots, as keys by index in the schema, and which
     of them are declared to be updated.
     """
@@ -151,15 +160,16 @@ def _keys_of(node: fx.Node) -> tuple[dict[int, str], Collection[int]]:
     )
     places = {index: name for index, name, _ in arguments}
     found = handler_for(_name(node))
+    is_eager = split.splits(node.target)
     if found is None:
-        return (places, places) if is_kernel else ({}, ())
+        return (places, places) if is_kernel or is_eager else ({}, ())
     handler, specs = found
     if not updates_by_specs(handler) or not is_handled(handler, node.target, *_values_of(node)):
         return {}, ()
     names = {argument.name: index for index, argument in enumerate(schema.arguments)}
     named = ((names.get(x, -1) if isinstance(x, str) else x, key) for _, x, key in specs)
     declared = {index: key for index, key in named if index in names.values()}
-    keys = {i: name for i, name in places.items() if schema.arguments[i].kwarg_only}
+    keys = {i: name for i, name in places.items() if is_eager or schema.arguments[i].kwarg_only}
     keys.update(
         (index, key)
         for index, key in declared.items()

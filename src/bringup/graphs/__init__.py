@@ -34,6 +34,7 @@ from bringup.graphs._host_functions import (
 )
 from bringup.graphs._lint import DetectedUpdate, DetectedUpdates, Refusal, detect_updates, lint
 from bringup.graphs._load import load
+from bringup.graphs._pieces import Piece
 from bringup.graphs._plans import BoundPlan, Constant, Input, PlannedCall, UpdatePlan
 from bringup.graphs._pool import GraphPool, graph_pool_handle
 from bringup.graphs._recorded_arguments import TensorRef
@@ -65,6 +66,7 @@ __all__ = [
     "NodeInfo",
     "NodeLevel",
     "NpuGraphOpHandler",
+    "Piece",
     "PlannedCall",
     "Refusal",
     "Slot",

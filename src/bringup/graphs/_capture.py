@@ -8,7 +8,7 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -31,6 +31,7 @@ from bringup.graphs._inputs import declared_inputs
 from bringup.graphs._jagged import RECORDER, show_to_recorder
 from bringup.graphs._optimizers import steps_seen
 from bringup.graphs._patched_function import attribute_replaced
+from bringup.graphs._pieces import SplitPoint, SplitPoints
 from bringup.graphs._pool import pool_of
 from bringup.graphs._reachable import Found, frame_values, reachable
 from bringup.graphs._run import RunUnit
@@ -81,14 +82,19 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         inputs: what `graph.run` takes: a tensor, a sequence (by position) or a mapping (by keyword)
             of tensors that the block reads; nests are allowed. Without it, and without
             `graph.outputs = ...`, run takes and gives what the block's only module call did.
+        split_at: which operators a replay calls eagerly, between two pieces of the graph: a list of
+            operators, their names (`"ns::op"`, `"ns::op.overload"`), and functions
+            `(op, args, kwargs) -> bool` that are asked of each call which computes something. All
+            arguments of such a call are slots. A name of which no call comes is warned of.
         gradients: whether autograd may record in the block, as it does where gradients are on. Its
             backward is called there, as in a whole step of training, or not at all: outside of the
             block it raises after a replay, which has written what autograd saved. False refuses.
 
     Raises:
-        TypeError: `graph` is no `CapturedGraph`, `pool` is no pool, or `inputs` holds something
-            that is no tensor.
-        ValueError: `capture_error_mode` is none of the three.
+        TypeError: `graph` is no `CapturedGraph`, `pool` is no pool, `inputs` holds something that
+            is no tensor, or `split_at` what is no operator, name or function.
+        ValueError: `capture_error_mode` is none of the three; `split_at` names an operator that
+            there is not, or one that a replay does not call.
         CaptureError: the block did something that replay could not repeat, and the message says
             what and where. The graph stays empty and can be captured again.
 
@@ -112,6 +118,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         capture_error_mode: str = "global",
         *,
         inputs: Any = None,
+        split_at: SplitPoint | Sequence[SplitPoint] | None = None,
         gradients: bool = True,
     ) -> None:
         if not isinstance(graph, CapturedGraph):
@@ -125,6 +132,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         self._native = torch_library("graphs.capture").graphs  # before the pool, which wants it too
         self._pool = pool_of(pool)
         self._unit = RunUnit(None if inputs is None else declared_inputs(inputs))
+        self._split = SplitPoints(split_at)
         self._stream = stream
         self._cleanup = ExitStack()
         self._recorder: Any = None
@@ -158,12 +166,15 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         )
         if self._accepts_gradients:
             recorder.accept_gradients()
+        if self._split:
+            asked = self._split.asked
+            recorder.split_at(self._split.names, asked and functools.partial(_unrecorded, asked))
         if self._note is not None:
             recorder.note_failures(self._note)
         handled.node_count = lambda: int(_thread.recorder.node_count)
         self._given = given = Given(recorder.predates)
         handled.unrecorded = unrecorded
-        found = list(reachable(frame_values(caller)))
+        found = list(reachable({**self._split.functions(), **frame_values(caller)}))
         _finish_writes(found)
         generators = _remember(recorder, given, found, REMEMBERED_BYTES)
         for _, value, _ in found:
@@ -236,6 +247,8 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             native = recorder.finish(graph._level, settings.graph_verify() or 0)
             if native.node_count == 0:
                 self._meet_nothing()
+            elif missing := self._split.missing(recorder.split_met):
+                self._miss(missing)
             optimizers = given.settle(native, recorder.watch, list(scopes.called))
             unit.settle(native, scopes.calls)
             unit.watch_inputs(recorder.watch)
@@ -253,6 +266,10 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             recorder.abandon()
             given.gradients.put_back()
             raise
+
+    def _miss(self, names: Sequence[str]) -> None:
+        if not self._refuses_nothing:
+            warnings.warn(f"split_at: no call came of {', '.join(names)}", stacklevel=3)
 
     def _meet_nothing(self) -> None:
         if self._refuses_nothing:
@@ -343,6 +360,11 @@ def values_on_host(tensor: torch.Tensor) -> list[Any]:
     with unrecorded():
         values: list[Any] = tensor.tolist()
     return values
+
+
+def _unrecorded(function: Callable[..., Any], *args: Any) -> Any:
+    with unrecorded():
+        return function(*args)
 
 
 def current_scopes() -> ScopeTracker:
@@ -440,7 +462,7 @@ def _session_of(
             recorder.watch_generator(generator)
 
     calls = OutermostCalls(lambda: int(recorder.seen))
-    scopes = ScopeTracker(recorder.set_scope, entered, calls)
+    scopes = ScopeTracker(recorder.set_scope, entered, calls, lambda: bool(recorder.paused))
     scopes.start()
     _thread.recorder, _thread.scopes = recorder, scopes
     _thread.graph, _thread.kept = graph, kept

@@ -13,6 +13,7 @@ from bringup.graphs._describe import Access
 from bringup.graphs._dispatch_records import HandledCall, HandledRecord, handled_nodes
 from bringup.graphs._handlers import gives_all_arguments, handler_for
 from bringup.graphs._optimizers import GivenOptimizer
+from bringup.graphs._pieces import EAGER
 from bringup.graphs._pool import GraphPool
 from bringup.graphs._slots import (
     HostValue,
@@ -73,13 +74,15 @@ class CapturedContent:
             native = self.native
             in_groups = {node for one in self.kept for node in getattr(one, "nodes", ())}
             of_node = handled_nodes(self._handled, [row[1] for row in native.nodes()])
+            eager = {number for number, row in enumerate(native.nodes()) if row[0] == EAGER}
             calls = [
                 UpdatableCall(
                     node,
                     op,
                     scope,
                     native.host_values(node),
-                    node in in_groups or native.is_kernel(node),
+                    node in in_groups or node in eager or native.is_kernel(node),
+                    node in eager,
                     of_node.get(node),
                     functools.partial(_values_by_name, native, node),
                 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from bringup.graphs._pieces import pieces_of
 from bringup.graphs._slots import HostValue, NodeInfo, Slot
 
 if TYPE_CHECKING:
@@ -144,7 +145,8 @@ def chrome_trace(
     for number, begin, end in times:
         node = nodes[number]
         values = {name: shown(slot.value) for name, slot in slots.get(number, {}).items()}
-        told = {"node": number, "scope": node.scope, "line": node.line, "method": node.method}
+        where = {"node": number, "piece": node.piece, "scope": node.scope, "line": node.line}
+        told = {**where, "method": node.method}
         events.append(_event(node.op, node.kind, begin, end, {**told, **values}))
     return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}, indent=1) + "\n"
 
@@ -230,13 +232,26 @@ def dot_text(
 ) -> str:
     """Return the graph in the DOT language; `slots` by node number and the slot's name."""
     lines = ["digraph captured {", "  node [shape=box];"]
+    boxes = []
     for number, node in enumerate(nodes):
         values = _slot_words(slots.get(number, {}))
         label = _escaped([f"{number}: {node.op}", *filter(None, [node.scope]), *values])
-        lines.append(f'  n{number} [label="{label}", tooltip="{_how(node)}"];')
+        boxes.append(f'  n{number} [label="{label}", tooltip="{_how(node)}"];')
+    pieces = pieces_of([node.kind for node in nodes], [node.op for node in nodes])
+    for number, piece in enumerate(pieces):
+        inside = boxes[piece.nodes.start : piece.nodes.stop]
+        lines += _framed(f"piece {number}", inside) if len(pieces) > 1 else inside
+        lines += boxes[piece.nodes.stop : piece.nodes.stop + 1]
     lines += _memory_lines(accesses)
     lines += _edge_lines(nodes, accesses)
     return "\n".join([*lines, "}"]) + "\n"
+
+
+def _framed(name: str, boxes: Sequence[str]) -> list[str]:
+    if not boxes:
+        return []
+    frame = name.replace(" ", "_")
+    return [f'  subgraph cluster_{frame} {{ label="{name}";', *(f"  {box}" for box in boxes), "  }"]
 
 
 def _how(node: NodeInfo) -> str:

@@ -71,11 +71,11 @@ class HandledCalls:
 
     def handle(self, name: str, overload: str, values: list[Any]) -> tuple[bool, Any]:
         """Run one call as its handler says; (False, None) if it does not handle it."""
-        func = _overload(name, overload)
+        func = overload_of(name, overload)
         found = handler_for(_full_name(func))
         assert found is not None, "the recorder asks for operators with a handler only"
         handler = found[0]
-        args, kwargs = _split(func, values)
+        args, kwargs = split_arguments(func, values)
         should_handle = getattr(handler, "should_handle", None)
         if should_handle is not None and not should_handle(func, args, kwargs):
             return NOT_HANDLED
@@ -149,12 +149,13 @@ def _of_operator(
         )
     ((name, own),) = found.items()
     base, _, overload = name.partition(".")
-    func = _overload(base, overload)
+    func = overload_of(base, overload)
     positional, keywords = _completed(func, record.args, record.kwargs)
     return DispatchRecord(func, list(positional.values()), keywords), own
 
 
-def _overload(name: str, overload: str) -> Any:
+def overload_of(name: str, overload: str) -> Any:
+    """Return the operator of a name and the name of an overload, which may be empty."""
     namespace, _, base = name.partition("::")
     return getattr(getattr(getattr(torch.ops, namespace), base), overload or "default")
 
@@ -164,7 +165,7 @@ def _full_name(func: Any) -> str:
     return str(func._schema.name) + (f".{overload}" if overload else "")
 
 
-def _split(func: Any, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def split_arguments(func: Any, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Drop defaults as `__torch_dispatch__` does: of positional arguments the last ones."""
     arguments = list(zip(func._schema.arguments, values, strict=True))
     positional = [row for row in arguments if not row[0].kwarg_only]

@@ -29,6 +29,7 @@ from bringup.graphs._describe import (
     value_words,
 )
 from bringup.graphs._dispatch_records import DispatchRecord, HandledRecord
+from bringup.graphs._pieces import Piece, piece_numbers, pieces_of
 from bringup.graphs._pool import GraphPool
 from bringup.graphs._run import RunUnit
 from bringup.graphs._slots import HostValue, NodeInfo, NodeLevel, Record, Slot, UpdateReport
@@ -306,10 +307,12 @@ class CapturedGraph:
         """Return every argument that `update` can write, by name, with its value now."""
         content = self._captured("slots")
         found: dict[str, Slot] = {}
+        pieces = list(piece_numbers(row[0] for row in content.native.nodes()))
         for place in content.places:
             for index, _, type_, value in content.native.host_values(place.node):
                 if index == place.argument:
-                    found[place.name] = Slot(place.name, type_, value, place.op)
+                    piece = pieces[place.node]
+                    found[place.name] = Slot(place.name, type_, value, place.op, piece)
         return found
 
     @property
@@ -323,7 +326,28 @@ class CapturedGraph:
     @property
     def nodes(self) -> tuple[NodeInfo, ...]:
         """Return what one replay does, in order. Views need no node."""
-        return tuple(NodeInfo(*row) for row in self._captured("nodes").native.nodes())
+        rows = self._captured("nodes").native.nodes()
+        pieces = piece_numbers(row[0] for row in rows)
+        return tuple(NodeInfo(*(*row, piece)) for row, piece in zip(rows, pieces, strict=True))
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """Return what one replay launches, in order: stretches of nodes with a call of an operator
+        of `split_at` behind all but the last one.
+
+        Raises:
+            CaptureError: nothing is captured.
+
+        Examples:
+            >>> from bringup import graphs
+            >>> graph, x = graphs.CapturedGraph(), torch.ones(2)
+            >>> with graphs.capture(graph, split_at=["aten::cumsum"]):
+            ...     y = (x * 2).cumsum(0) + 1
+            >>> graph.pieces
+            (Piece(nodes=range(0, 1), then='aten::cumsum'), Piece(nodes=range(2, 3), then=''))
+        """
+        nodes = self.nodes
+        return pieces_of([node.kind for node in nodes], [node.op for node in nodes])
 
     def levels(self) -> tuple[NodeLevel, ...]:
         """Return for each node, in replay order, at which level it runs and why at no higher one.
@@ -340,7 +364,7 @@ class CapturedGraph:
             [('aten::add.Tensor', 1), ('aten::cumprod', 0)]
         """
         return tuple(
-            NodeLevel(number, node.op, node.level, node.reason)
+            NodeLevel(number, node.op, node.level, node.reason, node.piece)
             for number, node in enumerate(self.nodes)
         )
 
@@ -375,7 +399,8 @@ class CapturedGraph:
 
         A box is a node with its number, operator, scope and slots; an ellipse is memory that was
         there before the capture. An edge leads from who filled a memory last to who reads it; a
-        dashed one to memory from before the capture that a node writes.
+        dashed one to memory from before the capture that a node writes. Where the capture was
+        split, a frame is a piece, and what runs eagerly is outside of them.
 
         Raises:
             CaptureError: nothing is captured.
@@ -479,7 +504,8 @@ class CapturedGraph:
         content = self._content
         if content is None:
             return "CapturedGraph(empty)"
-        counts = f"{content.native.node_count} nodes, {len(content.places)} slots"
+        pieces = "" if len(self.pieces) == 1 else f" in {len(self.pieces)} pieces"
+        counts = f"{content.native.node_count} nodes{pieces}, {len(content.places)} slots"
         return f"CapturedGraph({counts}, {self.memory_bytes} bytes)"
 
     def _repr_html_(self) -> str:

@@ -26,16 +26,25 @@ class _Current(threading.local):
 _current = _Current()
 
 
+def _following() -> ScopeTracker | None:
+    tracker = _current.tracker
+    if tracker is None or torch.compiler.is_compiling() or tracker.paused():
+        return None
+    return tracker
+
+
 def _module_entered(frame: FrameType) -> None:
-    if not torch.compiler.is_compiling() and _current.tracker is not None:
+    tracker = _following()
+    if tracker is not None:
         call = local_variables(frame)
-        _current.tracker.enter_module(call["self"], call["args"], call["kwargs"])
+        tracker.enter_module(call["self"], call["args"], call["kwargs"])
 
 
 def _module_left(frame: FrameType, result: Any, _raised: bool) -> None:
-    if not torch.compiler.is_compiling() and _current.tracker is not None:
+    tracker = _following()
+    if tracker is not None:
         call = local_variables(frame)
-        _current.tracker.leave_module(call["self"], call["args"], call["kwargs"], result)
+        tracker.leave_module(call["self"], call["args"], call["kwargs"], result)
 
 
 def _step_entered(frame: FrameType) -> None:
@@ -124,7 +133,8 @@ class OutermostCalls:
 class ScopeTracker:
     """Follows module calls and `graphs.scope` on the capturing thread. It calls `changed` with a
     new scope, `"encoder.layer.0"`, and `entered` with module and arguments before the first call
-    of one that is no part of a module called before; `calls` hear of outermost ones.
+    of one that is no part of a module called before; `calls` hear of outermost ones. While
+    `paused()`, it follows nothing.
     """
 
     def __init__(
@@ -132,10 +142,12 @@ class ScopeTracker:
         changed: Callable[[str], None],
         entered: Callable[[torch.nn.Module, tuple[Any, ...], dict[str, Any]], None],
         calls: OutermostCalls,
+        paused: Callable[[], bool],
     ) -> None:
         self._changed = changed
         self._entered = entered
         self.calls = calls
+        self.paused = paused
         self._stack: list[tuple[torch.nn.Module | None, str]] = []
         self._paths: dict[torch.nn.Module, str] = {}
         self._watch = _call_watch()

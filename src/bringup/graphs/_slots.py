@@ -48,12 +48,15 @@ class Slot:
             `"Tensor[]"`.
         value: the value now; of a tensor, its memory without autograd history.
         op: the operator, `"mylib::attention"`.
+        piece: the number of the piece of the graph that it is in, or ends; see
+            `CapturedGraph.pieces`.
     """
 
     name: str
     type: str
     value: HostValue
     op: str
+    piece: int = 0
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,9 @@ class NodeInfo:
     """One node of a captured graph, in replay order.
 
     Attributes:
-        kind: `"kernel"` (a C call), `"operator"`, `"constant"` (data that came from Python) or
-            `"control"` (of `torch.cond` and `torch.while_loop`).
+        kind: `"kernel"` (a C call), `"operator"`, `"eager"` (a call of an operator of `split_at`),
+            `"constant"` (data that came from Python) or `"control"` (of `torch.cond` and
+            `torch.while_loop`).
         op: the operator with its namespace and overload, `"aten::add.Tensor"`.
         scope: module path or `graphs.scope` in which it was captured, or "".
         method: how its results stay at their addresses: `"launch block"`, `"out"`, `"allocations"`,
@@ -74,6 +78,7 @@ class NodeInfo:
         reason: why no higher level does; "" at the highest.
         target: of a node of control flow, the number of the node with which a replay goes on where
             its predicate is false, or always where it reads none.
+        piece: the number of the piece that it is in; of an eager call, that it ends.
     """
 
     kind: str
@@ -84,6 +89,7 @@ class NodeInfo:
     level: int
     reason: str
     target: int | None = None
+    piece: int = 0
 
 
 class NodeLevel(NamedTuple):
@@ -94,6 +100,7 @@ class NodeLevel(NamedTuple):
         op: its operator, `"aten::add.Tensor"`.
         level: 0, 1 or 2.
         reason: why no higher level runs it; "" at the highest.
+        piece: the number of the piece that it is in, or ends.
 
     Examples:
         >>> from bringup import graphs
@@ -108,6 +115,7 @@ class NodeLevel(NamedTuple):
     op: str
     level: int
     reason: str
+    piece: int = 0
 
 
 class UpdateReport(NamedTuple):
@@ -135,6 +143,7 @@ class UpdatableCall:
     # (index, argument, type, value) of its host arguments.
     values: Sequence[tuple[int, str, str, HostValue]]
     all_arguments: bool  # whether each of them is a slot, or only what a handler declares
+    any_length: bool = False  # whether lists may get another length than they had
     # What a handler that took part recorded of the call.
     handled: tuple[DispatchRecord, type[GraphOpHandler]] | None = None
     # Gives the host arguments by name, with the values that the next replay will see.
@@ -192,7 +201,7 @@ def name_slots(
                 record[key] = len(places)
             if argument in keyword_only:
                 record[argument] = len(places)
-            any_length = unbound or key in free
+            any_length = unbound or call.any_length or key in free
             places.append(SlotPlace(f"{prefix}.{key}", call.node, index, call.op, any_length))
         if call.handled is not None:
             records.append(HandledRecord(*call.handled, named, call.now))

@@ -8,6 +8,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
+from torch._inductor import config
 
 from bringup import settings
 from bringup.compiler.captured_calls import captured
@@ -44,7 +45,8 @@ def replayed(code: Any, run: BoxedFunction) -> BoxedFunction:
         if replay is None:
             kept = _kept(arguments) if static is None else static
             _KEPT.update((_memory(arguments[i]), arguments[i]) for i in kept)
-            replay = captured(run, name, kept, _MOST, is_required=False)
+            split_at = config.custom_should_partition_ops
+            replay = captured(run, name, kept, _MOST, is_required=False, split_at=split_at)
         return replay(arguments)
 
     call._boxed_call = True  # type: ignore[attr-defined]
