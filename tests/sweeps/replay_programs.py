@@ -236,6 +236,12 @@ def compare(device: str, seeds: range, program: type[Program] = Program) -> Coun
     return counts
 
 
+def _split_at(seed: int, level: int) -> list[Callable[..., bool]]:
+    """Return where a program is captured in pieces at some of its levels: at random calls."""
+    points = Random(seed)
+    return [lambda op, args, kwargs: points.random() < 0.15] if (seed + level) % 2 else []
+
+
 def _compare_program(seed: int, device: str, kind: type[Program]) -> Counter[str]:
     random, counts = Random(seed), Counter[str]()
     torch.manual_seed(seed)
@@ -244,13 +250,14 @@ def _compare_program(seed: int, device: str, kind: type[Program]) -> Counter[str
     compiles = FULL or seed % 5 == 3 or kind is NativeProgram
     for level in (*LEVELS, 2) if compiles else LEVELS:
         graph = graphs.CapturedGraph(optimize=level)
-        with torch.no_grad(), graphs.capture(graph):
+        with torch.no_grad(), graphs.capture(graph, split_at=_split_at(seed, level)):
             results = program.run()
         assert graph.wait_for_functions()
         captured.append((graph, results))
         assert {node.level for node in graph.levels()} <= set(range(level + 1))
     for node in captured[-1][0].levels():
-        counts[f"{device}, level {node.level}"] += 1
+        kind_of_node = "eager" if "split_at" in node.reason else f"level {node.level}"
+        counts[f"{device}, {kind_of_node}"] += 1
         assert "other bits" not in node.reason, (seed, node)
         assert "function was not written" not in node.reason, (seed, node)
     for _ in range(3):

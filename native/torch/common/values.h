@@ -11,12 +11,18 @@
 
 namespace bringup::torch_ext {
 
+// Whether tensors may be in it: of lists, and of the lists of lists that collectives take.
+inline bool lists_tensors(const c10::IValue& value) {
+  return value.isTensorList() || value.isOptionalTensorList() ||
+         (value.isList() && value.toList().elementType()->kind() == c10::TypeKind::ListType);
+}
+
 // Calls fn(const at::Tensor&) for every defined tensor in `value`.
 template <class Fn>
 void for_each_tensor(const c10::IValue& value, Fn&& fn) {
   if (value.isTensor()) {
     if (value.toTensor().defined()) fn(value.toTensor());
-  } else if (value.isTensorList() || value.isOptionalTensorList()) {
+  } else if (lists_tensors(value)) {
     for (const c10::IValue& element : value.toListRef()) for_each_tensor(element, fn);
   }
 }
@@ -40,7 +46,7 @@ c10::IValue map_tensors(const c10::IValue& value, Fn&& fn) {
   if (value.isTensor()) {
     return value.toTensor().defined() ? c10::IValue(fn(value.toTensor())) : value;
   }
-  if (!value.isTensorList() && !value.isOptionalTensorList()) return value;
+  if (!lists_tensors(value)) return value;
   c10::impl::GenericList copy = c10::IValue(value).toList().copy();
   for (size_t i = 0; i < copy.size(); ++i) copy.set(i, map_tensors(copy.get(i), fn));
   return c10::IValue(std::move(copy));

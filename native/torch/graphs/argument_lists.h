@@ -13,7 +13,7 @@ namespace bringup::torch_ext::graphs {
 // resolved copies into the list that it is given, which every copy of its IValue shares.
 inline void take_own_lists(std::vector<c10::IValue>& arguments) {
   for (c10::IValue& value : arguments) {
-    if (!value.isTensorList() && !value.isOptionalTensorList()) continue;
+    if (!lists_tensors(value)) continue;
     value = map_tensors(value, [](const at::Tensor& tensor) { return tensor; });
   }
 }

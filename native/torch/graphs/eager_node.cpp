@@ -29,8 +29,7 @@ bool is_work(const c10::IValue& value) {
 }
 
 bool is_host_value(const c10::IValue& value) {
-  return !value.isNone() && !value.isTensor() && !value.isTensorList() &&
-         !value.isOptionalTensorList() && !is_work(value);
+  return !value.isNone() && !value.isTensor() && !lists_tensors(value) && !is_work(value);
 }
 
 // Elements from the first to the last one, holes too, as they lie.

@@ -46,6 +46,7 @@ class EagerNode final : public Node {
     waits_ |= draws;
   }
 
+  bool is_eager() const override { return true; }
   bool is_between_graphs() const override { return is_between_graphs_; }
   bool waits_for_stream() const override { return waits_; }
   void run_between_graphs() override;

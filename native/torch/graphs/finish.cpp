@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "torch/graphs/eager_node.h"
 #include "torch/graphs/errors.h"
 #include "torch/graphs/event_node.h"
 #include "torch/graphs/foreign_node.h"
@@ -59,8 +58,8 @@ void SpoiltMemory::spoil() const {
 }
 
 void Recorder::check_contents() {
-  const bool eager = std::ranges::any_of(
-      nodes_, [](const auto& node) { return dynamic_cast<const EagerNode*>(node.get()); });
+  const bool eager =
+      std::ranges::any_of(nodes_, [](const auto& node) { return node->is_eager(); });
   if (const auto tensor = contents_.changed(eager ? &restorer_ : nullptr)) {
     throw CaptureFailure(
         "the tensor " + *tensor +

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <tuple>
 
-#include "torch/graphs/eager_node.h"
 #include "torch/graphs/out_variant.h"
 #include "torch/graphs/values.h"
 #include "torch/operators/operator_kernel.h"
@@ -62,8 +61,7 @@ bool is_pointwise(const KernelNode& node) {
 nb::object memory_of(const Node& node, const std::vector<c10::IValue>& arguments) {
   const auto* operator_node = dynamic_cast<const OperatorNode*>(&node);
   const auto* kernel = dynamic_cast<const KernelNode*>(&node);
-  const bool is_seen = node.runs_on_device() && node.captured_call() == nullptr &&
-                       dynamic_cast<const EagerNode*>(&node) == nullptr;
+  const bool is_seen = node.runs_on_device() && node.captured_call() == nullptr && !node.is_eager();
   if (operator_node == nullptr && !is_seen) return nb::none();
   nb::list found;
   const auto add = [&](const at::Tensor& tensor, bool writes) {

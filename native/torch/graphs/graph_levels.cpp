@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "torch/graphs/eager_node.h"
 #include "torch/graphs/event_node.h"
 #include "torch/graphs/graph.h"
 
@@ -39,8 +38,7 @@ std::pair<int, std::string> Graph::level(size_t node) const {
   std::string reason = own.why_no_higher();
   if (is_fused) {
     reason = kOtherArguments;
-  } else if (replay_.level == 2 && (own.level() == 1 || own.runs_on_device()) &&
-             dynamic_cast<const EagerNode*>(&own) == nullptr) {
+  } else if (replay_.level == 2 && (own.level() == 1 || own.runs_on_device()) && !own.is_eager()) {
     reason = fused == nullptr ? why_not : fused->why_not(node);
   }
   return {own.level(), std::move(reason)};

@@ -101,6 +101,8 @@ class Node {
   // Whether the launching thread runs it, between two of the driver's graphs: a host entry, or an
   // eager call.
   virtual bool is_between_graphs() const { return false; }
+  // Whether it is code that the graph does not hold: it may read and write whatever it can reach.
+  virtual bool is_eager() const { return false; }
   // Gives the current stream its work.
   virtual void run_between_graphs() {}
   // Whether that is host code that needs what the stream has until here.

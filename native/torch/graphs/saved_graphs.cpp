@@ -93,6 +93,8 @@ nb::object parts(const Graph& graph, size_t position) {
     arguments.append(constant->content());
   } else if (node.kind() == std::string("event")) {
     return nb::str("is an event, which other code of this process records or waits for");
+  } else if (node.is_eager()) {
+    return nb::str("is called eagerly, by code of this process");
   } else if (node.captured_call() != nullptr) {
     return nb::str("runs a kernel of another library, whose work the driver captured");
   } else if (const auto* control = dynamic_cast<const ControlNode*>(&node)) {

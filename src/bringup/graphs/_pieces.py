@@ -27,6 +27,14 @@ class Piece:
         nodes: the numbers of its nodes.
         then: the operator that is called eagerly behind it, `"mylib::attention"`; "" behind the
             last one.
+
+    Examples:
+        >>> from bringup import graphs
+        >>> graph, x = graphs.CapturedGraph(), torch.ones(2)
+        >>> with graphs.capture(graph, split_at=["aten::relu"]):
+        ...     y = torch.relu(x)
+        >>> graph.pieces[1] == graphs.Piece(range(1, 1), "")
+        True
     """
 
     nodes: range

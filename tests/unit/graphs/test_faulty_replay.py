@@ -167,6 +167,60 @@ def test_a_capture_that_the_driver_refuses_leaves_no_trace(
     assert total.cpu().item() == 3
 
 
+def every_call(call: Callable[[], object], check: Callable[[bool], None]) -> None:
+    """Let each of the driver's functions that `call` calls fail; `check` whether it did."""
+    torch.npu.synchronize()
+    with devices.sim.faults() as seen:
+        call()
+    check(False)
+    for number in range(seen.calls):
+        torch.npu.synchronize()
+        with devices.sim.faults(fail="any", fail_after=number):
+            failed = bool(raised_by(call))
+        failed |= bool(raised_by(torch.npu.synchronize))
+        check(failed)
+
+
+@torch.library.custom_op("graphs_faulty_test::eager_digit", mutates_args=())
+def eager_digit(x: Tensor, n: int) -> Tensor:
+    return x * 10 + n
+
+
+@pytest.mark.parametrize("reader", ["device", "host"])
+def test_every_call_fails_in_capture_and_replay_of_pieces(
+    reader: str, digit: ops.KernelOperator
+) -> None:
+    """What a replay left is right or old, whichever piece or eager call failed."""
+    total = torch.zeros(1, dtype=torch.float64, device="npu")
+
+    def run() -> None:
+        y = eager_digit(digit(total, 1), 2)
+        y = digit(torch.relu(y), 3)  # relu runs on the host
+        if reader == "host":
+            y = eager_digit(y.cpu(), 4).to("npu")
+        total.copy_(eager_digit(y, 5))
+
+    def split() -> graphs.CapturedGraph:
+        graph = graphs.CapturedGraph()
+        with graphs.capture(graph, split_at=[eager_digit]):
+            run()
+        return graph
+
+    def untouched(_failed: bool) -> None:
+        assert total.cpu().item() == 0
+
+    def appended(failed: bool) -> None:
+        expected = 12345 if reader == "host" else 1235
+        assert total.cpu().item() in ((0, expected) if failed else (expected,)), failed
+        total.zero_()
+
+    every_call(split, untouched)
+    graph = split()
+    every_call(lambda: replay_and_wait(graph), appended)
+    graph.replay()
+    appended(False)
+
+
 @pytest.mark.parametrize("follower", ["npu", "cpu"])
 def test_every_call_fails_in_capture_and_replay_of_branches(
     follower: str, digit: ops.KernelOperator
@@ -185,18 +239,6 @@ def test_every_call_fails_in_capture_and_replay_of_branches(
             (),
         )
         total.copy_(y)
-
-    def every_call(call: Callable[[], object], check: Callable[[bool], None]) -> None:
-        torch.npu.synchronize()
-        with devices.sim.faults() as seen:
-            call()
-        check(False)
-        for number in range(seen.calls):
-            torch.npu.synchronize()
-            with devices.sim.faults(fail="any", fail_after=number):
-                failed = bool(raised_by(call))
-            failed |= bool(raised_by(torch.npu.synchronize))
-            check(failed)
 
     def untouched(_failed: bool) -> None:
         assert total.cpu().item() == 0

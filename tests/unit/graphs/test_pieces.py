@@ -9,10 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+from tests.forked_python import output_of
 from torch import Tensor
 
 from bringup import devices, graphs, ops
-from bringup.errors import CaptureError, UpdateError
+from bringup.compiler.captured_calls import ALIVE
+from bringup.compiler.options import CompileOptions
+from bringup.errors import BringupError, CaptureError, UpdateError
 
 _calls: list[Any] = []
 """What eager calls saw, in order."""
@@ -472,3 +475,72 @@ def test_handlers_and_split_points_go_together(handlers: None) -> None:
     graph.update({"attend.scale": 2.0})
     graph.replay()
     assert torch.equal(y, attend(x, cache, [4, 4], 2.0))
+
+
+def test_compiled_functions_are_split(device: str) -> None:
+    """One capture serves all lengths; results are eager's."""
+    torch.compiler.reset()
+    model = Decoder(device)
+
+    def step(x: Tensor, lengths: list[int]) -> Tensor:
+        return torch.relu(attend(model.layers[0](x), model.caches[0], lengths) * 2) + 1
+
+    options = {"mode": "serve", "split_at": [attend]}
+    compiled = torch.compile(step, backend="bringup", options=options, dynamic=True)
+    before = {id(one) for one in ALIVE.values()}
+    for lengths in ([1, 2], [3, 1], [5, 5], [2, 4]):
+        x = torch.randn(2, 4).to(device)
+        torch.testing.assert_close(compiled(x, lengths), step(x, lengths))
+    (calls,) = (one for one in ALIVE.values() if id(one) not in before)
+    report = calls.report()
+    assert (report.captures, report.uncaptured, report.pieces) == (1, 0, 2)
+    assert report.plan is not None
+    for wrong, words in (
+        (
+            {"split_at": ["pieces_test::atend"], "mode": "serve"},
+            "split_at': .*did you mean",
+        ),
+        ({"split_at": [attend]}, "option 'split_at' needs captures"),
+        ({"split_at": 3, "mode": "max"}, "option 'split_at': split_at takes operators"),
+    ):
+        with pytest.raises(BringupError, match=words):
+            CompileOptions.parse(wrong)
+
+
+COLLECTIVES = """
+import torch, torch.distributed as dist
+from bringup import devices, graphs
+devices.load_driver("sim")
+functional = torch.ops._c10d_functional
+backend = "cpu:gloo,npu:bringup"
+dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+for device in ("cpu", "npu"):
+    x = torch.ones(4, device=device)
+    def run():
+        y = x * 2
+        dist.all_reduce(y)
+        work = dist.all_reduce(y, async_op=True)
+        work.wait()
+        reduced = functional.all_reduce(y + 1, "sum", dist.group.WORLD.group_name)
+        y = functional.wait_tensor(reduced) * 3
+        parts = [torch.empty_like(y)]
+        dist.all_gather(parts, y)
+        return parts[0] - 1
+    graph = graphs.CapturedGraph()
+    at = lambda op, args, kwargs: op.namespace in ("c10d", "_c10d_functional")
+    with torch.no_grad(), graphs.capture(graph, split_at=at):
+        y = run()
+    eager = [node.op for node in graph.nodes if node.kind == "eager"]
+    print(device, eager)
+    assert sum("all_reduce" in op or "allreduce" in op for op in eager) == 3, eager
+    for value in (5.0, -1.0):
+        x.fill_(value)
+        graph.replay()
+        assert torch.equal(y, run()), (y, run())
+dist.destroy_process_group()
+print("done")
+"""
+
+
+def test_collectives_run_between_pieces() -> None:
+    assert "done" in output_of(COLLECTIVES)
