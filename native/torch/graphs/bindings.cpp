@@ -141,9 +141,9 @@ void bind_graph(nb::module_& module) {
   bind_saving(module, graph);
   graph
       .def("replay",
-           [](Graph& graph) {
-             refuse_replay_in_capture();
-             graph.with_given([&] { graph.replay(); });
+           [](const std::shared_ptr<Graph>& graph) {
+             if (is_recording()) return Recorder::current()->record_replay(graph);
+             graph->with_given([&] { graph->replay(); });
            })
       .def("refresh", &Graph::refresh_given)
       .def(
@@ -387,6 +387,7 @@ void bind_graphs(nb::module_& module) {
   bind_memory_pool(module);
   bind_graph(module);
   bind_recorder(module);
+  module.def("is_recording", &is_recording);
   module.def("host_arguments", &host_arguments, nb::arg("name"), nb::arg("overload"));
   module.def("makes_node", &makes_node, nb::arg("name"), nb::arg("overload"));
   module.def("register_accelerator_graph", &register_accelerator_graph, nb::arg("device_name"));

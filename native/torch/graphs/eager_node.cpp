@@ -28,6 +28,12 @@ bool is_work(const c10::IValue& value) {
   return value.isCustomClass() && *value.type() == *type;
 }
 
+// In the place of one that was waited for, which a capture would see as a wait of the host.
+class FinishedWork final : public Work {
+ public:
+  FinishedWork() { finish(); }
+};
+
 bool is_host_value(const c10::IValue& value) {
   return !value.isNone() && !value.isTensor() && !lists_tensors(value) && !is_work(value);
 }
@@ -104,7 +110,9 @@ void copy_laid_out(const at::Tensor& target, const at::Tensor& source) {
 }
 
 EagerNode::EagerNode(std::string op, std::string scope, OperatorNode::Call call, ThreadModes modes)
-    : Node(std::move(op), std::move(scope), call.schema), call_(std::move(call)), modes_(modes) {
+    : EagerCall(std::move(op), std::move(scope), call.schema),
+      call_(std::move(call)),
+      modes_(modes) {
   for (size_t i = 0; i < call_.args.size(); ++i) {
     if (!call_.args[i].isGenerator()) continue;
     generators_.emplace_back(i, call_.args[i].toGenerator().getIntrusivePtr());
@@ -227,8 +235,13 @@ void Recorder::record_eager(const OperatorTraits& known, const c10::OperatorHand
     }
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const c10::impl::ExcludeDispatchKeyGuard no_modes(kUnseenKeys);
-    for (size_t i = first; i < stack->size(); ++i) {
-      if (computes() && !is_work((*stack)[i])) (*stack)[i] = brought_in(traits, args, (*stack)[i]);
+    for (size_t i = first; computes() && i < stack->size(); ++i) {
+      c10::IValue& result = (*stack)[i];
+      if (is_work(result)) {
+        result = c10::intrusive_ptr<Work>(c10::make_intrusive<FinishedWork>());
+      } else {
+        result = brought_in(traits, args, result);
+      }
     }
   }
   random_.after(traits.name);

@@ -33,14 +33,13 @@ void call_eagerly(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
 // Copies the elements, holes between them too, where both are laid out alike.
 void copy_laid_out(const at::Tensor& target, const at::Tensor& source);
 
-// A call of an operator that `split_at` names, by the thread that replays. Its results are copied
-// to where they were when it was captured.
-class EagerNode final : public Node {
+// What the thread that replays does itself.
+class EagerCall : public Node {
  public:
-  // `draws`: whether any node draws random numbers on the host is not known before the end.
-  EagerNode(std::string op, std::string scope, OperatorNode::Call call, ThreadModes modes);
+  using Node::Node;
 
-  // The graph has nodes of a driver's device: it is called between two graphs of the driver.
+  // The graph has nodes of a driver's device: it is done between two graphs of the driver. `draws`:
+  // whether any node draws random numbers.
   void set_between_graphs(bool draws) {
     is_between_graphs_ = true;
     waits_ |= draws;
@@ -49,13 +48,27 @@ class EagerNode final : public Node {
   bool is_eager() const override { return true; }
   bool is_between_graphs() const override { return is_between_graphs_; }
   bool waits_for_stream() const override { return waits_; }
-  void run_between_graphs() override;
   void run(Replay&) override { run_between_graphs(); }
+  const char* kind() const override { return "eager"; }
+
+ protected:
+  bool waits_ = false;
+
+ private:
+  bool is_between_graphs_ = false;
+};
+
+// A call of an operator that `split_at` names. Its results are copied to where they were when it
+// was captured.
+class EagerNode final : public EagerCall {
+ public:
+  EagerNode(std::string op, std::string scope, OperatorNode::Call call, ThreadModes modes);
+
+  void run_between_graphs() override;
   void visit_accesses(const AccessVisitor& visit) const override;
   bool updatable() const override { return true; }
   c10::ArrayRef<c10::IValue> arguments() const override { return call_.args; }
   void set_host_value(size_t index, const HostValue& value) override { call_.args[index] = value; }
-  const char* kind() const override { return "eager"; }
   const char* method() const override { return "copy"; }
   const char* why_no_higher() const override { return "split_at: it runs eagerly"; }
 
@@ -66,8 +79,6 @@ class EagerNode final : public Node {
   const ThreadModes modes_;
   // Of generators among the arguments, which the graph does not keep.
   std::vector<std::pair<size_t, c10::weak_intrusive_ptr<c10::GeneratorImpl>>> generators_;
-  bool is_between_graphs_ = false;
-  bool waits_ = false;
 };
 
 }  // namespace bringup::torch_ext::graphs

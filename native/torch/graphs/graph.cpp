@@ -77,7 +77,7 @@ Graph::Graph(std::shared_ptr<Pool> pool, std::vector<std::unique_ptr<Node>> node
       values_(nodes_, std::move(inputs)),
       random_(std::move(random)) {
   for (const auto& node : nodes_) {
-    auto* const eager = dynamic_cast<EagerNode*>(node.get());
+    auto* const eager = dynamic_cast<EagerCall*>(node.get());
     if (eager != nullptr && !devices.empty()) eager->set_between_graphs(random_.draws());
     is_unvalidated_.push_back(!node->runs_on_device());
     unvalidated_ += is_unvalidated_.back();
@@ -195,6 +195,11 @@ bool Graph::writes(const at::Tensor& tensor) const { return any_access(tensor, t
 
 bool Graph::knows(const at::Tensor& tensor) const {
   return owns(tensor) || any_access(tensor, false);
+}
+
+void Graph::visit_accesses(const AccessVisitor& visit) const {
+  const auto lock = values_.lock();
+  for (const auto& node : nodes_) node->visit_accesses(visit);
 }
 
 bool Graph::any_access(const at::Tensor& tensor, bool only_writes) const {

@@ -145,6 +145,7 @@ class Graph {
   // Which level runs a node now, and why no higher one.
   std::pair<int, std::string> level(size_t node) const;
 
+  void visit_accesses(const AccessVisitor& visit) const;
   // What every node reads and writes, in replay order.
   std::vector<std::vector<Access>> accesses() const;
 

@@ -171,6 +171,8 @@ class Recorder {
                  std::vector<c10::IValue>* stack);
   void record_eager(const OperatorTraits& traits, const c10::OperatorHandle& op,
                     c10::DispatchKeySet keys, std::vector<c10::IValue>* stack);
+  // Replays another graph, and does so in every replay.
+  void record_replay(std::shared_ptr<Graph> graph);
   // Refuses a composite call that would read a tensor of which a replay may have another content.
   void check_read_by_address(const OperatorTraits& traits,
                              const std::vector<c10::IValue>& stack) const;

@@ -156,9 +156,9 @@ nb::list overlaps(const nb::tuple& arguments, const nb::bytes& written) {
 }  // namespace
 
 void refuse_replay_in_capture() {
-  if (Recorder::current() == nullptr) return;
+  if (!is_recording()) return;
   throw CaptureFailure(
-      "a graph cannot be replayed while another one is captured: replay it before or after");
+      "a graph cannot be traced while another one is captured: trace it before or after");
 }
 
 void bind_run(nb::module_& module, nb::class_<Graph>& graph) {

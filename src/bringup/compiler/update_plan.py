@@ -91,9 +91,7 @@ def _has_input(source: Source) -> bool:
     return any(isinstance(x, Input) for x in (source if isinstance(source, tuple) else (source,)))
 
 
-def free_inputs(
-    graph: Any, plan: UpdatePlan, split: SplitPoints = _NOWHERE
-) -> frozenset[int]:
+def free_inputs(graph: Any, plan: UpdatePlan, split: SplitPoints = _NOWHERE) -> frozenset[int]:
     """Return the inputs that only the plan brings to users, and that no tensor's shape needs."""
     positions = _positions(graph)
     in_shapes = {

@@ -160,6 +160,8 @@ class RunUnit:
         targets, sources = self.inputs.match(args, kwargs)
         if forward_ad._current_level >= 0:
             _refuse_tangents(sources)
+        if torch_library("a captured graph").graphs.is_recording():
+            return outputs.filled(_captured_run(native, targets, sources, outputs.tensors, update))
         copies = native.run(self._run_locks, targets, sources, outputs.tensors, update)
         return outputs.filled(copies)
 
@@ -168,6 +170,25 @@ class RunUnit:
             "CapturedGraph.run cannot tell this graph's inputs and results:"
             f" {self._obstacle or 'they were not declared'}. {_HOW}"
         )
+
+
+def _captured_run(
+    native: Any,
+    targets: Sequence[torch.Tensor],
+    sources: Sequence[torch.Tensor],
+    results: Sequence[torch.Tensor],
+    update: Callable[[], object] | None,
+) -> list[torch.Tensor]:
+    """Let a capture record copies, a replay and copies."""
+    if update is not None:
+        raise CaptureError(
+            "CapturedGraph.run(slots=...) in a capture: a replay would not write them again. Call"
+            " update() before the capture, and between replays"
+        )
+    for target, source in zip(targets, sources, strict=True):
+        target.copy_(source)
+    native.replay()
+    return [result.clone() for result in results]
 
 
 def _run_locks_of(inputs: Inputs | None, outputs: ResultNest | None) -> Any:
