@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import sys
 import threading
 import warnings
@@ -22,7 +21,7 @@ from bringup._native import torch_library
 from bringup.errors import CaptureError
 from bringup.graphs._assumptions import Given
 from bringup.graphs._compiled_code import generated_code_refused
-from bringup.graphs._content import CapturedContent
+from bringup.graphs._content import CapturedContent, check_outputs
 from bringup.graphs._dispatch_records import HandledCalls
 from bringup.graphs._gradients import no_early_stop
 from bringup.graphs._graph import CapturedGraph
@@ -166,9 +165,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         )
         if self._accepts_gradients:
             recorder.accept_gradients()
-        if self._split:
-            asked = self._split.asked
-            recorder.split_at(self._split.names, asked and functools.partial(_unrecorded, asked))
+        self._split.begin(recorder)
         if self._note is not None:
             recorder.note_failures(self._note)
         handled.node_count = lambda: int(_thread.recorder.node_count)
@@ -243,12 +240,12 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
                     "graph_task_group_begin was called and graph_task_group_end was not"
                 )
             check_become_nodes(recorder.handled_without_node)
-            _check_outputs(recorder)
+            check_outputs(recorder)
             native = recorder.finish(graph._level, settings.graph_verify() or 0)
             if native.node_count == 0:
                 self._meet_nothing()
-            elif missing := self._split.missing(recorder.split_met):
-                self._miss(missing)
+            elif not self._refuses_nothing:
+                self._split.warn_of_missing(recorder)
             optimizers = given.settle(native, recorder.watch, list(scopes.called))
             unit.settle(native, scopes.calls)
             unit.watch_inputs(recorder.watch)
@@ -266,10 +263,6 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             recorder.abandon()
             given.gradients.put_back()
             raise
-
-    def _miss(self, names: Sequence[str]) -> None:
-        if not self._refuses_nothing:
-            warnings.warn(f"split_at: no call came of {', '.join(names)}", stacklevel=3)
 
     def _meet_nothing(self) -> None:
         if self._refuses_nothing:
@@ -360,11 +353,6 @@ def values_on_host(tensor: torch.Tensor) -> list[Any]:
     with unrecorded():
         values: list[Any] = tensor.tolist()
     return values
-
-
-def _unrecorded(function: Callable[..., Any], *args: Any) -> Any:
-    with unrecorded():
-        return function(*args)
 
 
 def current_scopes() -> ScopeTracker:
@@ -571,33 +559,3 @@ def _capture_visible_to_libraries() -> Iterator[None]:
                 attribute_replaced(module, "is_current_stream_capturing", or_recording)
             )
         yield
-
-
-def _check_outputs(recorder: Any) -> None:
-    """Require that nodes write every tensor that outlives the block: replay leaves others stale."""
-    unwritten = recorder.unwritten()
-    if not unwritten:
-        return
-    gc.collect()
-    unwritten = dict(recorder.unwritten())
-    if not unwritten:
-        return
-    tensors = [
-        f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
-        for tensor in gc.get_objects()
-        if issubclass(type(tensor), torch.Tensor) and _address(tensor) in unwritten
-    ]
-    what = ", ".join(tensors) or ", ".join(f"{size} bytes" for size in unwritten.values())
-    raise CaptureError(
-        f"no captured operator writes this result of the capture: {what}. It was made by code that"
-        " the recorder cannot see (a kernel that torch.compile generated, a raw launch, numpy), or"
-        ' never filled. Compile with backend="bringup" or "eager", make it before the capture, or'
-        " declare it with graphs.constant(tensor)"
-    )
-
-
-def _address(tensor: torch.Tensor) -> int:
-    try:
-        return int(tensor.untyped_storage().data_ptr())
-    except (RuntimeError, NotImplementedError):
-        return 0  # no memory of its own: sparse, fake, meta

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import bisect
 import functools
+import gc
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from bringup._native import torch_library
+from bringup.errors import CaptureError
 from bringup.graphs._describe import Access
 from bringup.graphs._dispatch_records import HandledCall, HandledRecord, handled_nodes
 from bringup.graphs._handlers import gives_all_arguments, handler_for
@@ -121,3 +125,33 @@ class CapturedContent:
 
 def _values_by_name(native: Any, node: int) -> dict[str, HostValue]:
     return {name: value for _, name, _, value in native.host_values(node)}
+
+
+def check_outputs(recorder: Any) -> None:
+    """Require that nodes write every tensor that outlives the block: replay leaves others stale."""
+    unwritten = recorder.unwritten()
+    if not unwritten:
+        return
+    gc.collect()
+    unwritten = dict(recorder.unwritten())
+    if not unwritten:
+        return
+    tensors = [
+        f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+        for tensor in gc.get_objects()
+        if issubclass(type(tensor), torch.Tensor) and _address(tensor) in unwritten
+    ]
+    what = ", ".join(tensors) or ", ".join(f"{size} bytes" for size in unwritten.values())
+    raise CaptureError(
+        f"no captured operator writes this result of the capture: {what}. It was made by code that"
+        " the recorder cannot see (a kernel that torch.compile generated, a raw launch, numpy), or"
+        ' never filled. Compile with backend="bringup" or "eager", make it before the capture, or'
+        " declare it with graphs.constant(tensor)"
+    )
+
+
+def _address(tensor: torch.Tensor) -> int:
+    try:
+        return int(tensor.untyped_storage().data_ptr())
+    except (RuntimeError, NotImplementedError):
+        return 0  # no memory of its own: sparse, fake, meta

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -103,13 +105,20 @@ class SplitPoints:
             found[base] = own._init_fn if own is not None else getattr(custom, "_function", None)
         return found
 
-    @property
-    def asked(self) -> Callable[[str, str, list[Any]], bool] | None:
-        """Return what the recorder asks of each call; None without predicates."""
-        return self._any if self._predicates else None
+    def begin(self, recorder: Any) -> None:
+        """Tell a recorder that has not begun."""
+        if self:
+            asked = functools.partial(self._asked, recorder)
+            recorder.split_at(self.names, asked if self._predicates else None)
 
-    def _any(self, name: str, overload: str, values: list[Any]) -> bool:
-        op = overload_of(name, overload)
+    def _asked(self, recorder: Any, name: str, overload: str, values: list[Any]) -> bool:
+        recorder.set_paused(True)
+        try:
+            return self._any(overload_of(name, overload), values)
+        finally:
+            recorder.set_paused(False)
+
+    def _any(self, op: Any, values: list[Any]) -> bool:
         args, kwargs = split_arguments(op, values)
         for predicate in self._predicates:
             answer = predicate(op, args, kwargs)
@@ -125,9 +134,10 @@ class SplitPoints:
         base = str(op._schema.name)
         return not {base, f"{base}.{op._overloadname}"}.isdisjoint(self.names)
 
-    def missing(self, met: Iterable[str]) -> list[str]:
-        """Return the names of which no call was met."""
-        return [name for name in self.names if name not in set(met)]
+    def warn_of_missing(self, recorder: Any) -> None:
+        """Warn of names of which no call came, at the end of a capture's block."""
+        if missing := [name for name in self.names if name not in recorder.split_met]:
+            warnings.warn(f"split_at: no call came of {', '.join(missing)}", stacklevel=3)
 
 
 def _name_of(point: SplitPoint) -> str | None:

@@ -38,6 +38,8 @@ PROGRAMS = (
     ("in place", "exp", "add", "relu", "add", "softmax"),
     ("add", "in place", "relu", "softmax", "broadcast", "in place"),
 )
+SPLITS = ((), ("aten::add",), ("aten::relu", "aten::_softmax"), ("aten::mul_", "aten::sub"))
+"""Operators that run eagerly, where the program has them."""
 SPECIAL = (0.5, float("nan"), float("inf"), -0.0)
 
 
@@ -45,6 +47,10 @@ class Handler(graphs.GraphOpHandler):
     """Lets updates write how `add` scales its second argument, and that argument."""
 
     UPDATE_SPECS: ClassVar = {"add": [("kwarg", "alpha", "alpha"), ("arg", 1, "other")]}
+
+
+def named(split: tuple[str, ...]) -> list[Callable[..., bool]]:
+    return [lambda op, args, kwargs: op._schema.name in split] if split else []
 
 
 def _bits(x: Tensor, device: str) -> Tensor:
@@ -58,8 +64,15 @@ class Captures(RuleBasedStateMachine):
     device = "cpu"
     failures: ClassVar[tuple[str, ...]] = ("", "compiler")
 
-    @initialize(data=st.data(), program=st.sampled_from(PROGRAMS), kept=st.integers(0, 3))
-    def capture(self, data: st.DataObject, program: tuple[str, ...], kept: int) -> None:
+    @initialize(
+        data=st.data(),
+        program=st.sampled_from(PROGRAMS),
+        kept=st.integers(0, 3),
+        split=st.sampled_from(SPLITS),
+    )
+    def capture(
+        self, data: st.DataObject, program: tuple[str, ...], kept: int, split: tuple[str, ...]
+    ) -> None:
         self.fails = data.draw(st.sampled_from(self.failures))
         self.compiler, self.program, self.alpha = threading.Event(), program, 1.0
         self.until_teardown = ExitStack()
@@ -75,7 +88,7 @@ class Captures(RuleBasedStateMachine):
         self.graphs = [graphs.CapturedGraph(optimize=level) for level in range(3)]
         self.results: list[dict[int, Tensor]] = []
         for graph in self.graphs:
-            with torch.no_grad(), graphs.capture(graph):
+            with torch.no_grad(), graphs.capture(graph, split_at=named(split)):
                 values = self.run()
             self.results.append({i: values[i] for i in {kept, len(program) - 1}})
             del values
