@@ -132,14 +132,16 @@ void EagerNode::run_between_graphs() {
     TORCH_CHECK(there, op(), " drew from a torch.Generator that was freed since: keep it");
     stack[place] = at::Generator(std::move(there));
   }
-  const std::string note = "raised by an eager call of a captured graph: " + description();
+  const auto note = [this] {
+    return "raised by an eager call of a captured graph: " + description();
+  };
   try {
     modes_.run([&] { call_eagerly(call_.op, call_.keys, &stack); });
   } catch (const pybind11::error_already_set& error) {
-    add_note(error.value().ptr(), note);
+    add_note(error.value().ptr(), note());
     throw;
   } catch (const python_error& error) {
-    add_note(error.value, note);
+    add_note(error.value, note());
     throw;
   }
   take(stack);
