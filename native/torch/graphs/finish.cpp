@@ -58,8 +58,7 @@ void SpoiltMemory::spoil() const {
 }
 
 void Recorder::check_contents() {
-  const bool eager =
-      std::ranges::any_of(nodes_, [](const auto& node) { return node->is_eager(); });
+  const bool eager = std::ranges::any_of(nodes_, [](const auto& node) { return node->is_eager(); });
   if (const auto tensor = contents_.changed(eager ? &restorer_ : nullptr)) {
     throw CaptureFailure(
         "the tensor " + *tensor +

@@ -89,7 +89,7 @@ void KernelNode::lower_values(bringup_kernel_fn fn) {
 
 void KernelNode::run_between_graphs() {
   call_host_entry(*packed_.kernel, packed_.block.args(), packed_.block.size(), device_,
-                             op().c_str());
+                  op().c_str());
 }
 
 void KernelNode::run(Replay& replay) {

@@ -11,6 +11,7 @@ import pytest
 import torch
 from tests.forked_python import output_of
 from torch import Tensor
+from torch._inductor import config
 
 from bringup import devices, graphs, ops
 from bringup.compiler.captured_calls import ALIVE
@@ -544,3 +545,21 @@ print("done")
 
 def test_collectives_run_between_pieces() -> None:
     assert "done" in output_of(COLLECTIVES)
+
+
+def test_reduce_overhead_splits_where_inductor_partitions() -> None:
+    devices.load_driver("sim")
+    torch.compiler.reset()
+    x, cache = torch.randn(2, 4).to("npu"), torch.randn(2, 5, 4).to("npu")
+
+    def step(x: Tensor) -> Tensor:
+        return attend(x * 2 + 1, cache, [1, 2]).relu() * 3
+
+    before = {id(one) for one in ALIVE.values()}
+    with config.patch(custom_should_partition_ops=["pieces_test::attend"]):
+        compiled = torch.compile(step, mode="reduce-overhead")
+        for _ in range(3):
+            x.copy_(torch.randn(2, 4))
+            torch.testing.assert_close(compiled(x), step(x))
+    (calls,) = (one for one in ALIVE.values() if id(one) not in before)
+    assert calls.report().pieces == 2
