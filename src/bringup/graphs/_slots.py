@@ -251,10 +251,12 @@ def _declared(
 
 
 def check_become_nodes(ops: Iterable[str]) -> None:
-    """Raise `CaptureError` where one of `ops`, which became no node, has a handler with specs."""
+    """Raise `CaptureError` where one of `ops`, which became no node, has a handler with specs. One
+    with `should_handle` was asked, and left the call as it is.
+    """
     for op in ops:
         found = handler_for(op)
-        if found is not None and found[1]:
+        if found is not None and found[1] and not hasattr(found[0], "should_handle"):
             keys = ", ".join(f"'{key}'" for _, _, key in found[1])
             raise CaptureError(
                 f"{found[0].__name__} declares {keys} of {op}, which has no slots: it gives a view"

@@ -364,8 +364,13 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
         {"sparse_mode": 3, "atten_mask": UPPER.T.contiguous()},
         "has ones above the diagonal",
     ),
-    ("quantised", {"antiquant_scale": torch.ones(2)}, "antiquant_scale is not supported: leave it"),
-    ("number", {"antiquant_mode": 1}, "antiquant_mode is not supported: leave it at 0"),
+    ("shifted", {"pse_shift": torch.ones(2)}, "pse_shift is not supported: leave it"),
+    (
+        "scales",
+        {"antiquant_scale": torch.ones(2)},
+        "scales belong to keys and values that are int8",
+    ),
+    ("one scale", {"key_antiquant_scale": torch.ones(1)}, "scales of keys and of values go toge"),
     ("rope", {"query_rope": torch.zeros(2, 4, 5, 8)}, "query_rope and key_rope go together"),
     (
         "rope's batch",
@@ -414,12 +419,11 @@ def test_a_page_that_does_not_exist_is_refused() -> None:
         )
 
 
-def test_dropout_is_refused() -> None:
+@pytest.mark.parametrize("kept", [0.0, -0.5, 1.5, math.nan])
+def test_a_part_that_dropout_cannot_keep_is_refused(kept: float) -> None:
     q, k, v = inputs(5, 30)
-    with pytest.raises(
-        (ContractError, KernelError), match="dropout is not supported: keep_prob is 1"
-    ):
-        torch_npu.npu_fusion_attention_v3(q, k, v, 4, "BNSD", keep_prob=0.9)
+    with pytest.raises((ContractError, KernelError), match="keep_prob must be more than 0 and at"):
+        torch_npu.npu_fusion_attention_v3(q, k, v, 4, "BNSD", keep_prob=kept)
 
 
 @pytest.mark.parametrize("rows", [0, 5])

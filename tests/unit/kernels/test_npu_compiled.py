@@ -207,10 +207,11 @@ def test_compiled_paged_attention_with_other_lengths_is_one_capture(device: str)
     paged = Paged(device)
     run = compiled(paged.run, dynamic=False)
     for lengths in LENGTHS:
+        others = Paged(device)
         paged.context_lens = torch.tensor(lengths, dtype=torch.int32)
         paged.out = torch.zeros_like(paged.out)
-        run(*paged.given)
-        close(paged.out, paged.wanted(lengths))
+        run(*others.given)
+        close(paged.out, others.wanted(lengths))
     plan = the_only_capture().plan
     if device == "cpu":  # there they are a tensor as any other
         assert plan is None

@@ -1,5 +1,6 @@
-// npu::npu_fused_infer_attention_score.out, npu_fused_infer_attention_score_v2.out and
-// npu_fusion_attention_v3.out. The arguments come by macros (attention/layouts.h).
+// npu::npu_fused_infer_attention_score.out, npu_fused_infer_attention_score_v2.out,
+// npu_incre_flash_attention.out and npu_fusion_attention_v3.out. The arguments come by macros
+// (attention/layouts.h).
 #include "attention/fused.h"
 
 using namespace bringup_kernels;
@@ -20,7 +21,7 @@ const char* describe_outputs(void** args, const char* layout, Job& job) {
       !read_statistic(bringup::tensor(args[ARG_LSE]), job, job.log_sum)) {
     return "softmax_lse is not float32 [B, N, S, 1], or [T, N, 1] for TND";
   }
-#else
+#elif ARG_MOST >= 0
   if (!read_statistic(bringup::tensor(args[ARG_MOST]), job, job.most) ||
       !read_statistic(bringup::tensor(args[ARG_TOTAL]), job, job.total)) {
     return "softmax_max and softmax_sum are not float32 [B, N, S, 8], or [T, N, 8] for TND";
@@ -43,15 +44,16 @@ void clear(void* arg) {
   __builtin_memset(t.data, 0, static_cast<size_t>(bringup::numel(t) * t.dtype.bits / 8));
 }
 
-// Results that say nothing here: the log of a sum, unasked, and what belongs to dropout.
+// Results that say nothing here: the log of a sum, unasked, and what belongs to other dropout.
 void clear_unused(void** args, const Job& job) {
 #if ARG_LSE >= 0
   if (job.log_sum.data == nullptr) clear(args[ARG_LSE]);
-#else
-  static_cast<void>(job);
+#elif ARG_MOST >= 0
+  if (job.kept == 1) clear(args[ARG_SEED]);
   clear(args[ARG_SOFTMAX_OUT]);
-  clear(args[ARG_SEED]);
   clear(args[ARG_OFFSET]);
+#else
+  static_cast<void>(args), static_cast<void>(job);
 #endif
 }
 
@@ -70,6 +72,7 @@ BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx* ctx) {
   T* workspace = nullptr;
   const char* why = describe(args, job, pages, workspace);
   if (why == nullptr) why = refused_content(args, job, pages);
+  if (why == nullptr) why = read_seed(args, job);
   if (why == nullptr) {
     clear_unused(args, job);
     why = attend_all(job, ctx, workspace);

@@ -85,7 +85,7 @@ void add_scaled(T* to, const T* from, T factor, int64_t count) {
   }
 }
 
-void load_all(RowOf from, int64_t count, T* to) {
+void load_all(RowOf<SCALAR> from, int64_t count, T* to) {
   for (int64_t i = 0; i < round_up(count, kPanel); i += kStep) {
     store(to + i, from.load(i, larger(0, count - i)));
   }
@@ -108,10 +108,10 @@ float of(const Statistic& statistic, int64_t b, int64_t h, int64_t r) {
 void add_row(const Sequence& sequence, const Gradients& gradients, const Sums& sums, Row row) {
   const Job& job = sequence.job;
   const int64_t start = job.rows.start(sequence.batch);
-  const Matrix k = sequence.k();
-  const Matrix v = sequence.v();
-  const Matrix dy(gradients.out, Pages{}, sequence.batch, row.head, start);
-  const Matrix result(gradients.result, Pages{}, sequence.batch, row.head, start);
+  const Matrix<SCALAR> k = sequence.k();
+  const Matrix<SCALAR> v = sequence.v();
+  const Matrix<SCALAR> dy(gradients.out, Pages{}, sequence.batch, row.head, start);
+  const Matrix<SCALAR> result(gradients.result, Pages{}, sequence.batch, row.head, start);
   const Range seen = sequence.seen(row.row);
   const int64_t count = larger(0, seen.end - seen.begin);
   const T total = of(gradients.total, sequence.batch, row.head, start + row.row);
@@ -129,10 +129,11 @@ void add_row(const Sequence& sequence, const Gradients& gradients, const Sums& s
       const int64_t key = seen.begin + j;
       const T weight = exp_nonpositive(splat(sums.scores[j] - most))[0] / total;
       if (weight == 0) continue;
-      const T slope = weight * (dot(sums.dout, v.row(key), job.width) - mean);
-      add_scaled(sums.values + key * job.columns(), sums.dout, weight, job.columns());
+      const T kept = sequence.kept(row, key);
+      const T slope = weight * (kept * dot(sums.dout, v.row(key), job.width) - mean);
+      add_scaled(sums.values + key * job.columns(), sums.dout, weight * kept, job.columns());
       add_scaled(sums.keys + key * job.padded_depth(), sums.query, slope, job.padded_depth());
-      const RowOf from = k.row(key);
+      const RowOf<SCALAR> from = k.row(key);
       for (int64_t d = 0; d < job.padded_depth(); d += kStep) {
         const Vec<T> part = from.load(d, larger(0, job.depth - d));
         store(sums.dquery + d, multiply_add(slope * job.scale, part, load(sums.dquery + d)));
@@ -227,6 +228,7 @@ BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx* ctx) {
   T* workspace = nullptr;
   const char* why = describe(args, job, gradients, workspace);
   if (why == nullptr) why = refused_content(args, job, 0);
+  if (why == nullptr) why = read_seed(args, job);
   if (why == nullptr) why = differentiate_all(job, gradients, ctx, workspace);
   return why == nullptr ? 0 : bringup::fail(ctx, why);
 }

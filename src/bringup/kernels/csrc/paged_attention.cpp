@@ -9,8 +9,8 @@ using namespace bringup_kernels::attention;
 namespace {
 
 const char* describe_keys(void** args, Job& job, int64_t& pages) {
-  Shaped key;
-  Shaped value;
+  KeyShaped key;
+  KeyShaped value;
   const bool fits = read_operand(bringup::tensor(args[ARG_KEY]), "BSND", job.shared, key) &&
                     read_operand(bringup::tensor(args[ARG_VALUE]), "BSND", job.shared, value);
   if (!fits) return "keys and values must be [pages, rows of a page, key heads, size of a head]";
@@ -28,7 +28,7 @@ const char* describe_keys(void** args, Job& job, int64_t& pages) {
 #if ARG_QUERY_ROPE >= 0
 const char* describe_rope(void** args, const Shaped& query, int64_t pages, Job& job) {
   Shaped of_query;
-  Shaped of_key;
+  KeyShaped of_key;
   const bool fits =
       read_operand(bringup::tensor(args[ARG_QUERY_ROPE]), "BND", job.heads, of_query) &&
       read_operand(bringup::tensor(args[ARG_KEY_ROPE]), "BSND", job.shared, of_key) &&

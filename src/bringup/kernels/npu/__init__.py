@@ -4,9 +4,9 @@ serves code that is written for it.
 Importing this module registers them with torch, in the namespaces `npu` and `atb`, and their
 handlers with `bringup.graphs`: a captured graph takes other lengths by `graph.update`. Layouts BSH,
 BSND, BNSD and TND, grouped heads, keys and values in pages, `query_rope` and `key_rope`, and
-`sparse_mode` 0 to 4; float32, float64, bfloat16 and float16. What a kernel does not support
-(quantised keys, shared prefixes, dropout, ...) it refuses by the name of the argument.
-`npu_fusion_attention_v3` has a gradient.
+`sparse_mode` 0 to 4; float32, float64, bfloat16 and float16, keys and values of inference int8 with
+scales. What a kernel does not support (shared prefixes, quantised results, ...) it refuses by the
+name of the argument. `npu_fusion_attention_v3` has a gradient, and dropout.
 
 Differences from torch_npu: `context_lens` of `_npu_paged_attention` may lie on the device of the
 query too, which is then read when the kernel runs; a row that sees no key is zeros, its
@@ -32,6 +32,7 @@ __all__ = [
     "_npu_paged_attention", "_npu_paged_attention_get_workspace", "atb",
     "npu_fused_infer_attention_score",
     "npu_fused_infer_attention_score_v2", "npu_fusion_attention_grad_v3", "npu_fusion_attention_v3",
+    "npu_incre_flash_attention",
     "print_npugraph_tensor", "save_npugraph_tensor",
 ]  # fmt: skip
 
@@ -39,6 +40,7 @@ _npu_paged_attention = PAGED_ATTENTION.default
 _npu_paged_attention_get_workspace = torch.ops.npu._npu_paged_attention_get_workspace
 npu_fused_infer_attention_score = FUSED["npu::npu_fused_infer_attention_score"]
 npu_fused_infer_attention_score_v2 = FUSED["npu::npu_fused_infer_attention_score_v2"]
+npu_incre_flash_attention = FUSED["npu::npu_incre_flash_attention"]
 npu_fusion_attention_v3 = FUSED["npu::npu_fusion_attention_v3"]
 npu_fusion_attention_grad_v3 = FUSED["npu::npu_fusion_attention_grad_v3"]
 # What handlers of torch_npu call for the arguments of an `.out`.

@@ -46,7 +46,7 @@ def _register(operator: NpuOperator) -> None:
     @register_graph_handler(names)
     class Handler(FusedAttentionHandler):
         UPDATE_SPECS: ClassVar = dict.fromkeys(names, specs)
-        VARIABLE_LENGTH: ClassVar = frozenset(lengths if "Q_LENGTHS" in roles else ())
+        VARIABLE_LENGTH: ClassVar = frozenset(lengths if "LAYOUT" in roles else ())
 
     Handler.__name__ = Handler.__qualname__ = f"{operator.__name__}_handler"
 

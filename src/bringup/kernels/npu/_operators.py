@@ -14,6 +14,7 @@ from bringup.kernels._sources import kernel_source
 from bringup.kernels.npu._schemas import (
     FLASH,
     FLASH_GRAD,
+    INCRE,
     INFER,
     INFER_V2,
     LATENT,
@@ -25,7 +26,7 @@ from bringup.kernels.npu._schemas import (
 )
 
 # Every name that a kernel asks for.
-_SIGNATURES = (INFER, INFER_V2, FLASH, FLASH_GRAD, PAGED_ON_DEVICE, PAGED_ON_HOST, LATENT)
+_SIGNATURES = (INFER, INFER_V2, INCRE, FLASH, FLASH_GRAD, PAGED_ON_DEVICE, PAGED_ON_HOST, LATENT)
 _ROLES = sorted({role for each in _SIGNATURES for role in each.roles})
 # The kernels' own figures (csrc/attention/engine.h), which a test holds equal.
 _PANEL, _ROWS, _KEYS, _ITEMS, _SLOTS, _ELEMENTS = 16, 24, 128, 8, 64, 1 << 24
@@ -69,6 +70,7 @@ class NpuOperator:
         signature: its name, arguments and results.
         results: makes the results of a call, not yet written, from its arguments by name.
         elements: how many elements the workspace has, from the arguments by name.
+        tags: of the overload that allocates.
 
     Examples:
         >>> from bringup.kernels import npu
@@ -79,11 +81,17 @@ class NpuOperator:
         torch.Size([2, 1, 64])
     """
 
-    def __init__(self, signature: Signature, results: Results, elements: Results | Any) -> None:
+    def __init__(
+        self,
+        signature: Signature,
+        results: Results,
+        elements: Results | Any,
+        tags: Sequence[torch.Tag] = (),
+    ) -> None:
         self.signature, self._results, self._elements = signature, results, elements
         namespace, _, bare = signature.name.partition("::")
         self._library = ops.Library(namespace)
-        self._define_functions(bare)
+        self._define_functions(bare, tags)
         self.kernel = _define_kernel(signature)
         packet = getattr(getattr(torch.ops, namespace), bare)
         self.default = packet.default
@@ -93,12 +101,12 @@ class NpuOperator:
         self._defaults = {a.name: a.default_value for a in schema.arguments}
         self.__name__, self.__doc__ = bare, f"{schema}\n\nSee `bringup.kernels.npu`."
 
-    def _define_functions(self, bare: str) -> None:
+    def _define_functions(self, bare: str, tags: Sequence[torch.Tag]) -> None:
         one = len(self.signature.results) == 1
         returns = (
             "Tensor" if one else "(" + ", ".join("Tensor" for _ in self.signature.results) + ")"
         )
-        self._library.define(f"{bare}({self.signature.arguments}) -> {returns}")
+        self._library.define(f"{bare}({self.signature.arguments}) -> {returns}", tags=tags)
         self._library.impl(bare, self._allocating, "CompositeExplicitAutograd")
         workspace = f"_{bare}_get_max_workspace"
         self._library.define(f"{workspace}({self.signature.arguments}) -> Tensor")
@@ -115,7 +123,7 @@ class NpuOperator:
         return {**self._defaults, **dict(zip(self._names, args, strict=False)), **kwargs}
 
     def results(self, args: Sequence[Any], kwargs: Arguments) -> dict[str, Tensor]:
-        """Return unwritten tensors for the results of a call, by name.
+        """Return unwritten tensors for the results of a call, by name; dropout's seed is drawn.
 
         `args` are its arguments by position, `kwargs` those by name.
         """
@@ -123,7 +131,7 @@ class NpuOperator:
         return dict(zip(self.signature.results, found, strict=True))
 
     def infer_output(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the unwritten results of a call; `out` and `workspace` count for nothing."""
+        """Return what `results` gives, in order; `out` and `workspace` count for nothing."""
         found = tuple(self.results(args, kwargs).values())
         return found if len(found) > 1 else found[0]
 
@@ -171,16 +179,23 @@ def _define_kernel(signature: Signature) -> ops.KernelOperator:
     for macro, listed in ("NONE_ARGUMENTS", unsupported), ("ZERO_ARGUMENTS", signature.zero):
         macros[macro] = " ".join(f"X({names.index(name)}, {name})" for name in listed)
     query, key, value = (signature.roles[role] for role in ("QUERY", "KEY", "VALUE"))
+    dtypes, floats = (
+        {"SCALAR": query},
+        (torch.float32, torch.float64, torch.bfloat16, torch.float16),
+    )
+    checks = [ops.dtype(query, *floats)]
+    if "SCALES" in roles or "KEY_SCALE" in roles:
+        dtypes["KEY_SCALAR"] = key
+        checks += [ops.dtype(key, *floats, torch.int8), ops.same_dtype(key, value)]
+    else:
+        checks.append(ops.same_dtype(*dict.fromkeys((query, key, value))))
     return ops.kernel_op(
         schema,
         source=kernel_source(signature.source),
-        dtypes={"SCALAR": query},
+        dtypes=dtypes,
         macros={name: text for name, text in macros.items() if text != ""},
         layout="strided",
-        checks=(
-            ops.dtype(query, torch.float32, torch.float64, torch.bfloat16, torch.float16),
-            ops.same_dtype(query, key) if key == value else ops.same_dtype(query, key, value),
-        ),
+        checks=checks,
     )
 
 
@@ -229,6 +244,11 @@ def _infer(heads: str, flag: str) -> Results:
     return results
 
 
+def _incre(given: Arguments) -> list[Tensor]:
+    count = given["num_heads"]
+    return [_attention_result(given, count, given["num_key_value_heads"] or count)]
+
+
 def _key_heads(given: Arguments) -> int:
     """This operator's keys say themselves how many heads they have."""
     query, key, layout = given["query"], given["key"], given["input_layout"]
@@ -242,6 +262,8 @@ def _flash(given: Arguments) -> list[Tensor]:
     result = _attention_result(given, heads, _key_heads(given))
     statistics = [_statistic(given, heads, 8) for _ in range(2)]
     numbers = [query.new_empty(1, dtype=torch.int64) for _ in range(2)]
+    if given["keep_prob"] != 1:
+        numbers[0].random_(1, None)  # the seed, which the kernel reads; 0 is none
     return [result, *statistics, query.new_empty(0, dtype=torch.float32), *numbers]
 
 
@@ -295,7 +317,7 @@ def _infer_elements(signature: Signature) -> Callable[[Arguments], int]:
         heads = given[signature.roles["HEADS"]]
         key_heads = given["num_key_value_heads"] or heads
         depth, width = _head_sizes(given, heads, key_heads)
-        rope = given["query_rope"]
+        rope = given.get("query_rope")
         if rope is not None:
             depth += rope.shape[-1] // heads if given["input_layout"] == "BSH" else rope.shape[-1]
         batch, rows, keys = _sizes(given, heads, key_heads)
@@ -331,7 +353,7 @@ def _latent_elements(given: Arguments) -> int:
 
 
 def _flash_backward(ctx: Any, grad: Tensor, *others: Tensor) -> tuple[Any, ...]:
-    query, key, value, mask, result, most, total = ctx.saved_tensors
+    query, key, value, mask, result, most, total, seed = ctx.saved_tensors
     grads = torch.ops.npu.npu_fusion_attention_grad_v3(
         query,
         key,
@@ -341,6 +363,7 @@ def _flash_backward(ctx: Any, grad: Tensor, *others: Tensor) -> tuple[Any, ...]:
         softmax_max=most,
         softmax_sum=total,
         attention_in=result,
+        seed=seed,
         **ctx.arguments,
     )
     return (*grads[:3], *(None for _ in range(ctx.count - 3)))
@@ -355,19 +378,20 @@ _KEPT = (
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
     given = _flash_operator.bound(inputs, {})
     tensors = (given[name] for name in ("query", "key", "value", "atten_mask"))
-    ctx.save_for_backward(*tensors, *output[:3])
+    ctx.save_for_backward(*tensors, *output[:3], output[4])
     ctx.arguments = {name: given[name] for name in _KEPT} | {"scale_value": given["scale"]}
     ctx.count = len(inputs)
     ctx.mark_non_differentiable(*output[1:])
 
 
-_flash_operator = NpuOperator(FLASH, _flash, _flash_elements)
+_flash_operator = NpuOperator(FLASH, _flash, _flash_elements, [torch.Tag.nondeterministic_seeded])
 
 FUSED: dict[str, NpuOperator] = {
     INFER.name: NpuOperator(INFER, _infer("num_heads", "softmax_lse_flag"), _infer_elements(INFER)),
     INFER_V2.name: NpuOperator(
         INFER_V2, _infer("num_query_heads", "return_softmax_lse"), _infer_elements(INFER_V2)
     ),
+    INCRE.name: NpuOperator(INCRE, _incre, _infer_elements(INCRE)),
     FLASH.name: _flash_operator,
     FLASH_GRAD.name: NpuOperator(FLASH_GRAD, _flash_grad, _flash_grad_elements),
     LATENT.name: NpuOperator(LATENT, _latent, _latent_elements),

@@ -51,8 +51,12 @@ INFER = Signature(
     {
         **_INFER_ROLES, "Q_LENGTHS": "actual_seq_lengths", "KV_LENGTHS": "actual_seq_lengths_kv",
         "HEADS": "num_heads", "SCALE": "scale", "LSE_FLAG": "softmax_lse_flag",
+        "SCALES": "antiquant_scale", "OFFSETS": "antiquant_offset",
+        "SCALES_MODE": "antiquant_mode", "KEY_SCALE": "key_antiquant_scale",
+        "KEY_OFFSET": "key_antiquant_offset", "KEY_MODE": "key_antiquant_mode",
+        "VALUE_SCALE": "value_antiquant_scale", "VALUE_OFFSET": "value_antiquant_offset",
+        "VALUE_MODE": "value_antiquant_mode",
     },
-    zero=("antiquant_mode", "key_antiquant_mode", "value_antiquant_mode"),
 )  # fmt: skip
 
 INFER_V2 = Signature(
@@ -73,8 +77,29 @@ INFER_V2 = Signature(
     {
         **_INFER_ROLES, "Q_LENGTHS": "actual_seq_qlen", "KV_LENGTHS": "actual_seq_kvlen",
         "HEADS": "num_query_heads", "SCALE": "softmax_scale", "LSE_FLAG": "return_softmax_lse",
+        "KEY_SCALE": "dequant_scale_key", "KEY_OFFSET": "dequant_offset_key",
+        "KEY_MODE": "key_quant_mode", "VALUE_SCALE": "dequant_scale_value",
+        "VALUE_OFFSET": "dequant_offset_value", "VALUE_MODE": "value_quant_mode",
     },
-    zero=("query_quant_mode", "key_quant_mode", "value_quant_mode"),
+    zero=("query_quant_mode",),
+)  # fmt: skip
+
+INCRE = Signature(
+    "npu::npu_incre_flash_attention",
+    "Tensor query, Tensor key, Tensor value, *, Tensor? padding_mask=None, "
+    "Tensor? atten_mask=None, Tensor? pse_shift=None, int[]? actual_seq_lengths=None, "
+    "Tensor? antiquant_scale=None, Tensor? antiquant_offset=None, Tensor? block_table=None, "
+    "Tensor? dequant_scale1=None, Tensor? quant_scale1=None, Tensor? dequant_scale2=None, "
+    "Tensor? quant_scale2=None, Tensor? quant_offset2=None, Tensor? kv_padding_size=None, "
+    'int num_heads=1, float scale_value=1.0, str input_layout="BSH", int num_key_value_heads=0, '
+    "int block_size=0, int inner_precise=1", ("attention_out",), "fused_attention",
+    {
+        "QUERY": "query", "KEY": "key", "VALUE": "value", "MASK": "atten_mask",
+        "BLOCK_TABLE": "block_table", "KV_HEADS": "num_key_value_heads", "LAYOUT": "input_layout",
+        "BLOCK_SIZE": "block_size", "OUT": "attention_out", "KV_LENGTHS": "actual_seq_lengths",
+        "HEADS": "num_heads", "SCALE": "scale_value", "SCALES": "antiquant_scale",
+        "OFFSETS": "antiquant_offset",
+    },
 )  # fmt: skip
 
 _FLASH_ROLES = {
@@ -114,9 +139,9 @@ FLASH_GRAD = Signature(
     "fused_attention_grad",
     {
         **_FLASH_ROLES, "SCALE": "scale_value", "DY": "dy", "RESULT": "attention_in", "DQ": "dq",
-        "DK": "dk", "DV": "dv",
+        "DK": "dk", "DV": "dv", "SEED": "seed",
     },
-    ignored=("softmax_in", "seed", "offset"),
+    ignored=("softmax_in", "offset"),
 )  # fmt: skip
 
 # One operator for its users, in two forms: where the lengths lie with the query, and elsewhere.

@@ -48,7 +48,7 @@ struct Workspace {
 };
 
 // A square of keys from `first`, of which `count` are there, transposed; columns from `d`.
-inline void pack_square(T* to, const Matrix& k, int64_t first, int64_t count, int64_t d,
+inline void pack_square(T* to, const Matrix<KEY_SCALAR>& k, int64_t first, int64_t count, int64_t d,
                         int64_t depth) {
   Vec<T> square[kStep];
   if (count >= kStep && depth - d >= kStep && k.is_dense(d, kStep)) {
@@ -67,7 +67,8 @@ inline void pack_square(T* to, const Matrix& k, int64_t first, int64_t count, in
 }
 
 // Sixteen keys from `first`, of which `count` are there.
-inline void pack_panel(T* panel, const Matrix& k, int64_t first, int64_t count, int64_t depth) {
+inline void pack_panel(T* panel, const Matrix<KEY_SCALAR>& k, int64_t first, int64_t count,
+                       int64_t depth) {
   for (int64_t lane = 0; lane < kPanel; lane += kStep) {
     for (int64_t d = 0; d < depth; d += kStep) {
       pack_square(panel + d * kPanel + lane, k, first + lane, count - lane, d, depth);
@@ -77,8 +78,8 @@ inline void pack_panel(T* panel, const Matrix& k, int64_t first, int64_t count, 
 
 inline void pack(const Sequence& sequence, const Workspace& space) {
   const Job& job = sequence.job;
-  const Matrix k = sequence.k();
-  const Matrix v = sequence.v();
+  const Matrix<KEY_SCALAR> k = sequence.k();
+  const Matrix<KEY_SCALAR> v = sequence.v();
   for (int64_t first = 0; first < sequence.keys; first += kPanel) {
     const int64_t count = smaller(kPanel, sequence.keys - first);
     pack_panel(space.keys + first * job.depth, k, first, count, job.depth);
@@ -176,6 +177,7 @@ inline void meet(const Sequence& sequence, const Workspace& space, int64_t rows,
       const T before = running.most[r];
       sequence.hide(running.row[r], first + seen.begin, seen.end - seen.begin, row + seen.begin);
       const T total = exponentiate(row, seen, width, running.most[r]);
+      sequence.drop(running.row[r], first + seen.begin, seen.end - seen.begin, row + seen.begin);
       const bool has_met = !running.is_first && before != kLowest;
       if (has_met) fade[r] = exp_nonpositive(splat(before - running.most[r]))[0];
       running.total[r] = running.total[r] * fade[r] + total;
@@ -251,6 +253,7 @@ inline void attend_row(const Sequence& sequence, const Keys& k, const Keys& v,
   }
   sequence.hide(row, seen.begin, count, scores);
   if (count > 0) total = exponentiate(scores, {0, count}, round_up(count, kPanel), most);
+  sequence.drop(row, seen.begin, count, scores);
   for (int64_t d = 0; d < job.columns(); d += kPanel) {
     Vec<T> mixed[kPanelVectors<T>]{};
     for (int64_t j = 0; j < count; ++j) {
@@ -299,8 +302,8 @@ inline void attend(const Sequence& sequence, const Workspace& space, int64_t par
   const int64_t count = sequence.count();
   if (count <= kFewRows) {
     if (part != 0) return;
-    const Matrix k = sequence.k();
-    const Matrix v = sequence.v();
+    const Matrix<KEY_SCALAR> k = sequence.k();
+    const Matrix<KEY_SCALAR> v = sequence.v();
     if (sequence.keys > 0 && k.is_plain() && v.is_plain()) {
       attend_rows(sequence, PlainMatrix(k), PlainMatrix(v), space);
     } else {

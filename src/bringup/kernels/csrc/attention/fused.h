@@ -30,11 +30,95 @@ inline const char* unsupported(void** args) {
   if (bringup::text(args[ARG_SOFTMAX_LAYOUT])[0] != 0)
     return refused("softmax_layout", "leave it out");
 #endif
+  return nullptr;
+}
+
+// The numbers that dropout takes, which are in a tensor. Null, or why they do not do.
+inline const char* read_seed(void** args, Job& job) {
 #if ARG_KEEP_PROB >= 0
-  if (bringup::scalar<double>(args[ARG_KEEP_PROB]) != 1)
-    return refused("dropout", "keep_prob is 1");
+  if (job.kept == 1) return nullptr;
+  const DLTensor* seed = is_given(args, ARG_SEED) ? &bringup::tensor(args[ARG_SEED]) : nullptr;
+  if (seed == nullptr || !bringup::matches<int64_t>(*seed) || bringup::numel(*seed) != 1) {
+    return "dropout needs the forward's seed, int64 [1]";
+  }
+  job.seed = static_cast<uint64_t>(*static_cast<const int64_t*>(seed->data));
+  if (job.seed == 0) return "dropout needs a seed: keep_prob was 1 when the forward was called";
+#else
+  static_cast<void>(args), static_cast<void>(job);
 #endif
   return nullptr;
+}
+
+// Scales of int8 keys or values, and offsets: one for all or each column of a head (mode 0), row
+// (1), head (2), row of a head (3), row of a page (4), row of a head of a page (5). `half` of the
+// tensors where they have both, -1 where they have one.
+inline const char* read_factors(void** args, int scale, int offset, int64_t mode, int64_t half,
+                                const Job& job, int64_t width, int64_t pages, Factors& to) {
+  const DLTensor& given = bringup::tensor(args[scale]);
+  const int64_t count = bringup::numel(given) / (half < 0 ? 1 : 2);
+  const bool paged = job.pages.table != nullptr;
+  const int64_t rows = mode >= 4        ? job.pages.size
+                       : given.ndim > 0 ? given.shape[given.ndim - 1]
+                                        : 0;
+  if (mode < 0 || mode > 5 || (mode >= 4 && !paged)) {
+    return "the mode of scales must be 0 to 3, or with pages to 5";
+  }
+  const int64_t of_head = mode == 0 ? width : mode == 2 ? 1 : rows;
+  const bool by_head = mode != 1 && mode != 4;
+  const int64_t of_batch = (by_head ? job.shared : 1) * of_head;
+  const int64_t batches = mode >= 4 ? pages : mode % 2 == 1 ? job.batch : 1;
+  const bool is_one = mode == 0 && count == 1;
+  const bool fits =
+      is_one || (count == batches * of_batch &&
+                 (mode % 2 == 0 || mode == 5 || (!job.keys.cumulative && rows >= job.most_keys())));
+  to.is_float = bringup::matches<float>(given);
+  const bool has_dtype = to.is_float || bringup::matches<SCALAR>(given);
+  if (!fits || !has_dtype || !bringup::is_contiguous(given) ||
+      (half >= 0 && bringup::numel(given) != 2 * count)) {
+    return "scales of keys and values must be contiguous, float32 or of the query's dtype, and "
+           "have the shape of their mode";
+  }
+  to.in_pages = mode >= 4;
+  if (!is_one) {
+    to.batch = batches == 1 && mode < 4 ? 0 : of_batch;
+    to.head = by_head ? of_head : 0;
+    to.row = mode == 1 || mode >= 3 ? 1 : 0;
+    to.column = mode == 0 ? 1 : 0;
+  }
+  const int64_t first = half < 0 ? 0 : half * count * given.dtype.bits / 8;
+  to.scale = static_cast<const char*>(given.data) + first;
+  if (!is_given(args, offset)) return nullptr;
+  const DLTensor& more = bringup::tensor(args[offset]);
+  if (bringup::numel(more) != bringup::numel(given) || !bringup::is_contiguous(more) ||
+      more.dtype.code != given.dtype.code || more.dtype.bits != given.dtype.bits) {
+    return "offsets of keys and values must have the shape and dtype of their scales";
+  }
+  to.offset = static_cast<const char*>(more.data) + first;
+  return nullptr;
+}
+
+// Those of keys and of values, which are in tensors of their own, or in one.
+inline const char* describe_factors(void** args, int64_t pages, Job& job) {
+  const bool apart = is_given(args, ARG_KEY_SCALE) && is_given(args, ARG_VALUE_SCALE);
+  const bool joined = is_given(args, ARG_SCALES);
+  if (!apart && (is_given(args, ARG_KEY_SCALE) || is_given(args, ARG_VALUE_SCALE))) {
+    return "scales of keys and of values go together";
+  }
+  if constexpr (!kQuantised) {
+    return apart || joined ? "scales belong to keys and values that are int8" : nullptr;
+  }
+  if (!__is_same(KEY_SCALAR, int8_t)) return "key and value have the query's dtype, or are int8";
+  if (!apart && !joined) return "keys and values that are int8 need their scales";
+  const int64_t both = integer(args, ARG_SCALES_MODE, 0);
+  const char* why =
+      read_factors(args, apart ? ARG_KEY_SCALE : ARG_SCALES, apart ? ARG_KEY_OFFSET : ARG_OFFSETS,
+                   apart ? integer(args, ARG_KEY_MODE, 0) : both, apart ? -1 : 0, job, job.depth,
+                   pages, job.k.factors);
+  if (why != nullptr) return why;
+  return read_factors(args, apart ? ARG_VALUE_SCALE : ARG_SCALES,
+                      apart ? ARG_VALUE_OFFSET : ARG_OFFSETS,
+                      apart ? integer(args, ARG_VALUE_MODE, 0) : both, apart ? -1 : 1, job,
+                      job.width, pages, job.v.factors);
 }
 
 constexpr const char* kLayouts[] = {"BSH", "BSND", "BNSD", "TND"};
@@ -52,8 +136,8 @@ inline const char* describe_keys(void** args, const char* layout, Job& job, int6
   const DLTensor& v = bringup::tensor(args[ARG_VALUE]);
   const bool paged = is_given(args, ARG_BLOCK_TABLE);
   if (paged) layout = k.ndim == 3 ? "BSH" : "BNSD";
-  Shaped key;
-  Shaped value;
+  KeyShaped key;
+  KeyShaped value;
   if (!read_operand(k, layout, job.shared, key) || !read_operand(v, layout, job.shared, value)) {
     return "key and value do not have the layout, or not num_key_value_heads heads";
   }
@@ -82,9 +166,10 @@ inline const char* describe_rope(void** args, const char* layout, int64_t pages,
   const bool has_query = is_given(args, ARG_QUERY_ROPE);
   if (has_query != is_given(args, ARG_KEY_ROPE)) return "query_rope and key_rope go together";
   if (!has_query) return nullptr;
+  if (kQuantised) return "query_rope and key_rope do not go with int8 keys";
   const DLTensor& k = bringup::tensor(args[ARG_KEY_ROPE]);
   Shaped query;
-  Shaped key;
+  KeyShaped key;
   if (!read_operand(bringup::tensor(args[ARG_QUERY_ROPE]), layout, job.heads, query)) {
     return "query_rope does not have the layout";
   }
@@ -134,6 +219,13 @@ inline const char* describe_inputs(void** args, Job& job, int64_t& pages) {
   job.rows.padded = query.rows;
   if (job.batch == 0 && query.rows > 0) return "query has rows, and there are no sequences";
   job.scale = bringup::scalar<T>(args[ARG_SCALE]);
+#if ARG_KEEP_PROB >= 0
+  job.kept = bringup::scalar<double>(args[ARG_KEEP_PROB]);
+  if (!(job.kept > 0 && job.kept <= 1)) return "keep_prob must be more than 0 and at most 1";
+#endif
+#if ARG_LSE < 0 && ARG_KEEP_PROB < 0
+  if (ragged || query.rows > 1) return "query must have one row for each sequence, and no TND";
+#endif
   const bool is_one_row = !ragged && query.rows == 1;  // then torch_npu takes no lengths of rows
   if (!is_one_row) {
     const char* why = read_lengths(args, ARG_Q_LENGTHS, job.batch, ragged, job.rows);
@@ -142,6 +234,7 @@ inline const char* describe_inputs(void** args, Job& job, int64_t& pages) {
   if (const char* why = describe_keys(args, layout, job, pages)) return why;
   const bool ends = ragged && job.pages.table == nullptr;
   if (const char* why = read_lengths(args, ARG_KV_LENGTHS, job.batch, ends, job.keys)) return why;
+  if (const char* why = describe_factors(args, pages, job)) return why;
   if (const char* why = describe_rope(args, layout, pages, job)) return why;
   const DLTensor* mask = is_given(args, ARG_MASK) ? &bringup::tensor(args[ARG_MASK]) : nullptr;
   const int64_t mode = integer(args, ARG_SPARSE_MODE, 0);

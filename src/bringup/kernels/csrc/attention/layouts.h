@@ -8,22 +8,27 @@ namespace bringup_kernels::attention {
 
 // Sizes and strides of a tensor by the letters of its layout: B batch, S rows, N heads, D elements,
 // H heads and elements in one, T the rows of all sequences.
-struct Shaped {
+template <class Element>
+struct ShapedAs {
   int64_t batch = 1;
   int64_t rows = 0;
   int64_t heads = 0;
   int64_t depth = 0;
-  Rows lie;
+  RowsOf<Element> lie;
 };
+using Shaped = ShapedAs<SCALAR>;
+using KeyShaped = ShapedAs<KEY_SCALAR>;
 
 inline bool equal(const char* a, const char* b) { return __builtin_strcmp(a, b) == 0; }
 
 // `heads` are those of a layout that does not tell. False when the tensor does not have this
 // layout.
-inline bool read_layout(const DLTensor& t, const char* layout, int64_t heads, Shaped& to) {
+template <class Element>
+inline bool read_layout(const DLTensor& t, const char* layout, int64_t heads,
+                        ShapedAs<Element>& to) {
   if (static_cast<size_t>(t.ndim) != __builtin_strlen(layout)) return false;
   to.heads = heads;
-  to.lie.data = static_cast<const SCALAR*>(t.data);
+  to.lie.data = static_cast<const Element*>(t.data);
   for (int32_t i = 0; i < t.ndim; ++i) {
     const int64_t size = t.shape[i];
     const int64_t stride = t.strides[i];
@@ -55,9 +60,11 @@ inline bool read_layout(const DLTensor& t, const char* layout, int64_t heads, Sh
   return heads == to.heads;
 }
 
-// The same of a tensor of the operator's dtype.
-inline bool read_operand(const DLTensor& t, const char* layout, int64_t heads, Shaped& to) {
-  return bringup::matches<SCALAR>(t) && read_layout(t, layout, heads, to);
+// The same of a tensor of the dtype that the kernel was built for.
+template <class Element>
+inline bool read_operand(const DLTensor& t, const char* layout, int64_t heads,
+                         ShapedAs<Element>& to) {
+  return bringup::matches<Element>(t) && read_layout(t, layout, heads, to);
 }
 
 // Rows of float32 [B, N, S, n], or [T, N, n] where sequences follow each other. False for another
@@ -124,8 +131,8 @@ inline bool is_compressed(const DLTensor& mask) {
          mask.shape[mask.ndim - 2] == kCompressedMask;
 }
 
-// [S, K], [B, S, K] or [B, N, S, K], sizes of 1 for all. A mask may have more rows and keys than
-// there are.
+// [S, K], [B, S, K] or [B, N, S, K], sizes of 1 for all; of inference with one row a sequence [B,
+// K] too. A mask may have more rows and keys than there are.
 inline const char* read_mask(const DLTensor& mask, Job& job) {
   const char* wrong =
       "atten_mask must be [S, K], [B, S, K] or [B, N, S, K], with at least the rows of query and "
@@ -137,6 +144,11 @@ inline const char* read_mask(const DLTensor& mask, Job& job) {
   if (mask.shape[last] < keys || mask.shape[last - 1] < job.rows.padded) return wrong;
   job.mask = {static_cast<const uint8_t*>(mask.data), 0, 0, mask.strides[last - 1],
               mask.strides[last]};
+#if ARG_KEEP_PROB < 0
+  if (mask.ndim == 2 && job.rows.padded == 1 && mask.shape[0] == job.batch) {
+    job.mask.batch = mask.strides[0];
+  }
+#endif
   if (mask.ndim >= 3 && mask.shape[0] != 1) {
     if (mask.shape[0] != job.batch) return wrong;
     job.mask.batch = mask.strides[0];

@@ -9,6 +9,9 @@
 #ifndef SCALAR
 #define SCALAR float
 #endif
+#ifndef KEY_SCALAR  // of keys and values: int8_t where they are quantised
+#define KEY_SCALAR SCALAR
+#endif
 
 namespace bringup_kernels::attention {
 
@@ -18,15 +21,43 @@ constexpr int64_t kStep = kLanes<T>;
 constexpr T kLowest = static_cast<T>(-__builtin_huge_val());
 constexpr int64_t kUnlimited = int64_t{1} << 40;  // rows and keys: more than there are
 
+constexpr bool kQuantised = !__is_same(SCALAR, KEY_SCALAR);
+template <class Element>
+constexpr bool kHasFactors = kQuantised && __is_same(Element, KEY_SCALAR);
+
 inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 // One tensor's rows: where that of a batch, a head and a number begins, and its elements' distance.
-struct Rows {
-  const SCALAR* data = nullptr;
+template <class Element>
+struct RowsOf {
+  const Element* data = nullptr;
   int64_t batch = 0;  // in pages: distance of two pages
   int64_t head = 0;
   int64_t row = 0;
   int64_t column = 0;
+};
+
+using Rows = RowsOf<SCALAR>;
+
+// What makes (element + offset) * scale of quantised elements, and the distance of two scales.
+struct Factors {
+  const void* scale = nullptr;
+  const void* offset = nullptr;  // null: 0
+  bool is_float = true;          // else SCALAR
+  bool in_pages = false;         // `batch` and `row` are those of pages
+  int64_t batch = 0;
+  int64_t head = 0;
+  int64_t row = 0;
+  int64_t column = 0;
+
+  Vec<T> read(const void* from, int64_t place, int64_t count) const {
+    return is_float ? load_some<T>(static_cast<const float*>(from) + place, column, count)
+                    : load_some<T>(static_cast<const SCALAR*>(from) + place, column, count);
+  }
+  Vec<T> apply(Vec<T> value, int64_t place, int64_t count) const {
+    if (offset != nullptr) value += read(offset, place, count);
+    return value * read(scale, place, count);
+  }
 };
 
 // Rows in pages: row r of sequence b is row r % size of page table[b * stride + r / size].
@@ -37,88 +68,114 @@ struct Pages {
 };
 
 // Columns from `split` on lie in `second`. `split` is a multiple of kPanel.
-struct Parts {
-  Rows first;
-  Rows second{};
+template <class Element>
+struct PartsOf {
+  RowsOf<Element> first;
+  RowsOf<Element> second{};
   int64_t split = kUnlimited;
+  Factors factors{};
 };
+using Parts = PartsOf<SCALAR>;
 
 // One row.
+template <class Element>
 struct RowOf {
-  const SCALAR* first;
-  const SCALAR* second;
-  const Parts* operand;
+  const Element* first;
+  const Element* second;
+  const PartsOf<Element>* operand;
+  int64_t place = 0;  // of the scale of its first column
 
-  const SCALAR* at(int64_t column) const {
+  const Element* at(int64_t column) const {
     return column < operand->split ? first + column * operand->first.column
                                    : second + (column - operand->split) * operand->second.column;
   }
   // `count` columns from `column`, zeros behind them.
   Vec<T> load(int64_t column, int64_t count) const {
-    const Rows& rows = column < operand->split ? operand->first : operand->second;
-    return load_some<T>(at(column), rows.column, smaller(count, kStep));
+    const auto& rows = column < operand->split ? operand->first : operand->second;
+    count = smaller(count, kStep);
+    const Vec<T> value = load_some<T>(at(column), rows.column, count);
+    if constexpr (kHasFactors<Element>) {
+      const Factors& factors = operand->factors;
+      return factors.apply(value, place + column * factors.column, count);
+    }
+    return value;
   }
 };
 
 // The rows of one head of one sequence, which begins at row `start`.
+template <class Element>
 class Matrix {
  public:
-  Matrix(const Parts& operand, const Pages& pages, int64_t batch, int64_t head, int64_t start)
+  Matrix(const PartsOf<Element>& operand, const Pages& pages, int64_t batch, int64_t head,
+         int64_t start)
       : operand_(operand),
+        place_(head * operand.factors.head +
+               (operand.factors.in_pages ? 0 : batch * operand.factors.batch)),
         size_(pages.size),
         table_(pages.table == nullptr ? nullptr : pages.table + batch * pages.stride),
         first_(begin(operand.first, batch, head, start)),
         second_(begin(operand.second, batch, head, start)) {}
 
-  RowOf row(int64_t number) const {
+  RowOf<Element> row(int64_t number) const {
     if (table_ == nullptr) {
       return {first_ + number * operand_.first.row, second_ + number * operand_.second.row,
-              &operand_};
+              &operand_, place(number, 0, 0)};
     }
     const auto size = static_cast<uint32_t>(size_);  // a 64-bit division takes three times as long
     const int64_t page = table_[static_cast<uint32_t>(number) / size];
     const int64_t inside = static_cast<uint32_t>(number) % size;
     return {first_ + page * operand_.first.batch + inside * operand_.first.row,
-            second_ + page * operand_.second.batch + inside * operand_.second.row, &operand_};
+            second_ + page * operand_.second.batch + inside * operand_.second.row, &operand_,
+            place(number, page, inside)};
   }
   bool is_plain() const {
-    return table_ == nullptr && operand_.second.data == nullptr && operand_.first.column == 1;
+    return !kHasFactors<Element> && table_ == nullptr && operand_.second.data == nullptr &&
+           operand_.first.column == 1;
   }
   int64_t row_stride() const { return operand_.first.row; }
   bool is_dense(int64_t column, int64_t count) const {
     const bool is_first = column + count <= operand_.split;
-    return (is_first ? operand_.first : operand_.second).column == 1;
+    return !kHasFactors<Element> && (is_first ? operand_.first : operand_.second).column == 1;
   }
 
  private:
-  const SCALAR* begin(const Rows& rows, int64_t batch, int64_t head, int64_t start) const {
+  int64_t place(int64_t number, int64_t page, int64_t inside) const {
+    if (!kHasFactors<Element>) return 0;
+    const Factors& factors = operand_.factors;
+    return place_ +
+           (factors.in_pages ? page * factors.batch + inside * factors.row : number * factors.row);
+  }
+  const Element* begin(const RowsOf<Element>& rows, int64_t batch, int64_t head,
+                       int64_t start) const {
     if (rows.data == nullptr) return nullptr;
     const int64_t sequence = table_ == nullptr ? batch * rows.batch + start * rows.row : 0;
     return rows.data + sequence + head * rows.head;
   }
 
-  const Parts& operand_;
+  const PartsOf<Element>& operand_;
+  int64_t place_;
   int64_t size_;
   const int32_t* table_;
-  const SCALAR* first_;
-  const SCALAR* second_;
+  const Element* first_;
+  const Element* second_;
 };
 
 // The same where the rows lie densely, in one part, one behind the other: most of what there is.
+template <class Element>
 class PlainMatrix {
  public:
   struct Row {
-    const SCALAR* data;
+    const Element* data;
     Vec<T> load(int64_t column, int64_t count) const {
       return load_some<T>(data + column, 1, smaller(count, kStep));
     }
   };
-  explicit PlainMatrix(const Matrix& matrix)
+  explicit PlainMatrix(const Matrix<Element>& matrix)
       : data_(matrix.row(0).first), stride_(matrix.row_stride()) {}
   Row row(int64_t number) const { return {data_ + number * stride_}; }
 
  private:
-  const SCALAR* data_;
+  const Element* data_;
   int64_t stride_;
 };
 
@@ -172,13 +229,15 @@ struct Job {
   int64_t depth = 0;   // of a query
   int64_t width = 0;   // of a value
   Parts q;
-  Parts k;
-  Parts v;
+  PartsOf<KEY_SCALAR> k;
+  PartsOf<KEY_SCALAR> v;
   Pages pages;  // of keys and values
   Rows out;     // its rows are dense
   Lengths rows;
   Lengths keys;
   T scale = 1;
+  double kept = 1;  // the part of the weights that dropout keeps, which it divides by
+  uint64_t seed = 0;
   // A row sees keys from `before` in front of its position to `after` behind it. Its position is
   // its number, or as if the last row were the last key.
   int64_t before = kUnlimited;
@@ -224,9 +283,11 @@ struct Sequence {
   int64_t shared;  // number of the key head
   int64_t rows;    // of one head
   int64_t keys;
-  Matrix q_of(int64_t head) const { return {job.q, Pages{}, batch, head, job.rows.start(batch)}; }
-  Matrix k() const { return {job.k, job.pages, batch, shared, job.keys.start(batch)}; }
-  Matrix v() const { return {job.v, job.pages, batch, shared, job.keys.start(batch)}; }
+  Matrix<SCALAR> q_of(int64_t head) const {
+    return {job.q, Pages{}, batch, head, job.rows.start(batch)};
+  }
+  Matrix<KEY_SCALAR> k() const { return {job.k, job.pages, batch, shared, job.keys.start(batch)}; }
+  Matrix<KEY_SCALAR> v() const { return {job.v, job.pages, batch, shared, job.keys.start(batch)}; }
 
   Sequence(const Job& of, int64_t b, int64_t key_head)
       : job(of), batch(b), shared(key_head), rows(of.rows.of(b)), keys(of.keys.of(b)) {}
@@ -251,9 +312,26 @@ struct Sequence {
       if (from[(first + i) * mask.key] != 0) scores[i] = kLowest;
     }
   }
+  // What dropout makes of a weight: none, or one over the part that it keeps. A number for each
+  // row and key, so that forward and backward drop the same (Steele, Lea, Flood: Fast Splittable
+  // Pseudorandom Number Generators, 2014).
+  T kept(Row row, int64_t key) const {
+    if (job.kept == 1) return 1;
+    const int64_t before = job.rows.cumulative ? job.rows.start(batch) : batch * job.rows.padded;
+    const int64_t number = ((before + row.row) * job.heads + row.head) * job.keys.padded + key;
+    uint64_t bits = job.seed + static_cast<uint64_t>(number + 1) * 0x9e3779b97f4a7c15u;
+    bits = (bits ^ bits >> 30) * 0xbf58476d1ce4e5b9u;
+    bits = (bits ^ bits >> 27) * 0x94d049bb133111ebu;
+    bits ^= bits >> 31;
+    return static_cast<double>(bits >> 11) < job.kept * 0x1p53 ? static_cast<T>(1 / job.kept) : 0;
+  }
+  void drop(Row row, int64_t first, int64_t count, T* weights) const {
+    if (job.kept == 1) return;
+    for (int64_t i = 0; i < count; ++i) weights[i] *= kept(row, first + i);
+  }
   void load_query(Row row, T* to) const {
-    const Matrix q = q_of(row.head);
-    const RowOf from = q.row(row.row);
+    const Matrix<SCALAR> q = q_of(row.head);
+    const RowOf<SCALAR> from = q.row(row.row);
     for (int64_t d = 0; d < job.padded_depth(); d += kStep) {
       store(to + d, from.load(d, larger(0, job.depth - d)) * job.scale);
     }
