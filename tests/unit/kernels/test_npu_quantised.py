@@ -279,7 +279,7 @@ def test_incremental_attention_has_one_row_for_each_sequence() -> None:
         call("incre", q, k, k, "BNSD", lengths=[10, 10])
 
 
-@pytest.mark.parametrize("version", list(VERSIONS))
+@pytest.mark.parametrize("version", ["v1", "incre"])
 @pytest.mark.parametrize("shape", [(3, 60), (3, 1, 60), (3, 1, 1, 60), (1, 60), (16, 60)])
 def test_a_mask_of_one_row_for_each_sequence(version: str, shape: tuple[int, ...]) -> None:
     q, k, v = (torch.randn(3, n, s, 16) for n, s in ((HEADS, 1), *[(GROUPS, 60)] * 2))
