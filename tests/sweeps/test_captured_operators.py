@@ -59,7 +59,7 @@ class Call:
         matrices symmetric.
         """
         for tensor in self.tensors:
-            if tensor.is_floating_point() and tensor.layout == torch.strided:
+            if tensor.layout == torch.strided:
                 tensor.copy_(tensor.clone().flip(tuple(range(tensor.dim()))))
         self._contents = [_own(tensor) for tensor in self.tensors]
 
@@ -111,7 +111,7 @@ def test_replay_equals_eager_or_the_capture_says_why_not(
 
 def _check(name: str, call: Call, counts: Counter[str]) -> str:
     """What is wrong with a capture of this call, or ""."""
-    first, failure = _outcome(call.seeded)
+    first, failure = outcome(call.seeded)
     if failure is not None:  # the sample itself does not work here
         counts["samples that eager refuses"] += 1
         return ""
@@ -124,24 +124,24 @@ def _check(name: str, call: Call, counts: Counter[str]) -> str:
     except CaptureError as error:
         return _untrue_reason(name, str(error), counts)
     fresh = [index for index, result in enumerate(results) if not call.is_input(result)]
-    if difference := _difference([results[i] for i in fresh], [first[i] for i in fresh]):
-        return f"the captured run differs from eager: {difference}"
+    if found := difference([results[i] for i in fresh], [first[i] for i in fresh]):
+        return f"the captured run differs from eager: {found}"
     call.change_inputs()
-    expected, failure = _outcome(call.seeded)
+    expected, failure = outcome(call.seeded)
     after = [_own(tensor) for tensor in call.tensors]
     call.put_inputs_back()
     torch.manual_seed(0)
-    _, replay_failure = _outcome(graph.replay)
+    _, replay_failure = outcome(graph.replay)
     if (failure is None) != (replay_failure is None):
         return f"eager on the new inputs: {failure}; the replay: {replay_failure}"
     if failure is not None:
         counts["replays that fail as eager does"] += 1
         return ""
     counts["replays"] += 1
-    return _difference(results, expected) or _difference(call.tensors, after)
+    return difference(results, expected) or difference(call.tensors, after)
 
 
-def _outcome(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
+def outcome(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
     try:
         return call(), None
     except Exception as error:
@@ -161,7 +161,7 @@ def _untrue_reason(name: str, text: str, counts: Counter[str]) -> str:
     return f"refused: {text}"
 
 
-def _difference(got: list[Any], expected: list[Any]) -> str:
+def difference(got: list[Any], expected: list[Any]) -> str:
     for ours, theirs in zip(got, expected, strict=True):
         if not isinstance(theirs, Tensor):
             if ours is not theirs and ours != theirs:

@@ -9,8 +9,9 @@
 
 namespace bringup::torch_ext::graphs {
 
-// Gives the arguments lists of their own. torch's kernel for lazy conjugation and negation puts
-// resolved copies into the list that it is given, which every copy of its IValue shares.
+// Gives the arguments lists of their own. Some kernels put other tensors into the list that they
+// are given, which every copy of its IValue shares: torch's for lazy conjugation and negation, and
+// _unsafe_masked_index.
 inline void take_own_lists(std::vector<c10::IValue>& arguments) {
   for (c10::IValue& value : arguments) {
     if (!lists_tensors(value)) continue;

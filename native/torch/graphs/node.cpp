@@ -180,7 +180,7 @@ void OperatorNode::redispatch(const c10::OperatorHandle& op, Replay& replay) con
 
 void OperatorNode::push_out_arguments(Replay& replay) const {
   replay.stack.assign(call_.args.begin(), call_.args.end());
-  if (call_.keys != kCpuKernel) take_own_lists(replay.stack);
+  take_own_lists(replay.stack);
   replay.stack.insert(replay.stack.end(), call_.out->more.begin(), call_.out->more.end());
 }
 
@@ -260,7 +260,7 @@ void OperatorNode::run_unprepared(Replay& replay) {
 bool OperatorNode::run_functional(Replay& replay) const {
   auto& stack = replay.stack;
   stack.assign(call_.args.begin(), call_.args.end());
-  if (call_.keys != kCpuKernel) take_own_lists(replay.stack);
+  take_own_lists(replay.stack);
   // Without a list every request goes to the allocator below.
   if (method_ == Method::kAllocations) replay.interceptor.begin_operator(call_.allocations);
   redispatch(call_.op, replay);
@@ -307,7 +307,7 @@ void OperatorNode::settle(Replay& replay) {
 void OperatorNode::learn_allocations(Replay& replay) {
   auto& stack = replay.stack;
   stack.assign(call_.args.begin(), call_.args.end());
-  if (call_.keys != kCpuKernel) take_own_lists(replay.stack);
+  take_own_lists(replay.stack);
   RecordingInterceptor interceptor(replay.pool);
   {
     const InterceptorScope scope(&interceptor);

@@ -194,6 +194,11 @@ class _Reader:
             self._parts[key] = self._native.part(self._memories[number], offset, size)
         return self._parts[key], 0
 
+    def _host_memory(self, number: int) -> torch.Tensor:
+        if number < 0:
+            return torch.empty(0, dtype=torch.uint8, device="cpu")
+        return self._builder.host_view(self._memories[number])
+
     def _made(self, number: int, *, owns: bool = False) -> torch.Tensor:
         """Return a tensor; one that `owns` keeps the graph's memory."""
         place, as_host, name, sizes, strides, offset, *lazy = self._document["tensors"][number]
@@ -244,7 +249,7 @@ class _Reader:
             [read(one, used) for one in row["arguments"]],
             [(used(one), bool(fixed)) for one, fixed in row["outputs"]],
             [(index, read(one, self._tensor)) for index, one in row["slots"]],
-            [(self._builder.host_view(self._memories[m]), *at) for m, *at in row["allocations"]],
+            [(self._host_memory(number), *at) for number, *at in row["allocations"]],
             bool(row["updatable"]),
             row["target"],
         )

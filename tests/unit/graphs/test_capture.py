@@ -10,6 +10,8 @@ from tests.forked_python import output_of
 from tests.unit.graphs.support import ReferenceRecorder, captured
 from torch import Tensor, nn
 
+from bringup import graphs
+
 Function = Callable[..., Tensor]
 
 
@@ -314,3 +316,22 @@ def test_every_form_of_a_call_gives_what_eager_gives(name: str) -> None:
         expected = OUT_FORMS[name](x)
         assert y.dtype == expected.dtype
         assert torch.equal(y, expected)
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_list_that_a_kernel_overwrites_is_read_anew(level: int) -> None:
+    """torch's kernel puts clamped indices into the list of indices that it is given."""
+    x, mask = torch.randn(5, 5), torch.ones(4, 3, dtype=torch.bool)
+    rows, columns = torch.zeros(4, 1, dtype=torch.int64), torch.zeros(1, 3, dtype=torch.int64)
+
+    def run() -> Tensor:
+        return torch.ops.aten._unsafe_masked_index(x, mask, [rows, columns], 0.5)
+
+    graph = graphs.CapturedGraph(optimize=level)
+    with graphs.capture(graph):
+        y = run()
+    for row in range(4):
+        rows.fill_(row)
+        columns.copy_(torch.tensor([row, 0, 4]))
+        graph.replay()
+        assert torch.equal(y, run())

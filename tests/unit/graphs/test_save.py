@@ -275,6 +275,8 @@ def test_tensors_without_elements_stay_where_they_are(tmp_path: Path) -> None:
     x = torch.ones(2, device="npu")
     loaded = graphs.load(saved(tmp_path / "e.bgraph", program, x))
     assert str(loaded.run(x)) == str(program(x))
+    pool, x = torch.nn.AdaptiveAvgPool3d(2), torch.ones(0, 1, 4, 4, 4)  # all of the graph has none
+    assert graphs.load(saved(tmp_path / "e.bgraph", pool, x)).run(x).shape == (0, 1, 2, 2, 2)
 
 
 def test_attention_without_dropout_draws_nothing_on_a_device(tmp_path: Path) -> None:
