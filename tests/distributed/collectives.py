@@ -417,6 +417,10 @@ def captured_ones_are_replayed_or_refused_in_words(me: Rank) -> None:
     parts = [torch.zeros(3, dtype=x.dtype, device=me.device) for _ in range(me.size)]
     with pytest.raises(CaptureError), graphs.capture(graphs.CapturedGraph()):
         dist.all_gather(parts, x)  # whose lists of lists are not seen
+    turned = torch.ones(2, 3, dtype=torch.int8, device=me.device).t()  # which the host copies
+    with pytest.raises(CaptureError), graphs.capture(graphs.CapturedGraph()):
+        _summed(me, turned)
+    assert _is(_summed(me, turned), me.size)  # the group goes on
 
 
 def split_groups(me: Rank) -> None:

@@ -198,15 +198,44 @@ def wrong_tensors_are_refused_where_they_are_given(me: Rank) -> None:
             call()
 
 
+def memory_of_which_elements_overlap_is_not_written(me: Rank) -> None:
+    """Nor does the group end."""
+    x = torch.zeros(1, device=me.device).expand(4)
+    y = torch.ones(4, device=me.device)
+    whole = torch.ones(4 * me.size, device=me.device)
+    for call in (
+        lambda: dist.all_reduce(x),
+        lambda: dist.broadcast(x, 0),
+        lambda: dist.reduce(x, 0),
+        lambda: dist.all_gather([x] * me.size, y),
+        lambda: dist.all_gather_into_tensor(x.expand(me.size, 4), y),
+        lambda: dist.scatter(x, [y] * me.size if me.rank == 0 else None),
+        lambda: dist.reduce_scatter(x, [y] * me.size),
+        lambda: dist.reduce_scatter_tensor(x, whole),
+        lambda: dist.all_to_all_single(x, y),
+        lambda: dist.all_to_all([x] * me.size, [y] * me.size),
+        lambda: dist.recv(x, 1 - me.rank),
+    ):
+        with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
+            call()
+    dist.all_gather_into_tensor(whole, x)  # reads may overlap
+    dist.all_reduce(y)
+    assert whole.eq(0).all()
+    assert y.eq(me.size).all()
+
+
 def a_dead_peer_is_an_error(me: Rank) -> None:
     """Comes last: nothing is left of the group."""
+    x = torch.ones(3, device=me.device)
+    begun, new = dist.new_group(), dist.new_group()
+    _reduced(x, begun)
     dist.barrier()
     if me.rank == 1:
         os._exit(0)
-    x = torch.ones(3, device=me.device)
     begin = time.monotonic()
-    with pytest.raises(RuntimeError):
-        dist.all_reduce(x)
+    for group in (begun, new):
+        with pytest.raises(RuntimeError):
+            _reduced(x, group)
     assert time.monotonic() - begin < 20
     print("told of the dead peer", flush=True)
     os._exit(0)
@@ -221,6 +250,7 @@ CHECKS: tuple[Check, ...] = (
     a_group_ends_with_work_that_has_not_begun,
     a_forked_child_is_refused,
     wrong_tensors_are_refused_where_they_are_given,
+    memory_of_which_elements_overlap_is_not_written,
     a_dead_peer_is_an_error,
 )
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from typing import Any, ClassVar
 
+import pytest
 import torch
 import torch.distributed as dist
 from tests.distributed.ranks import Check, Rank, main
@@ -97,6 +99,29 @@ def a_group_does_not_wait_for_another(me: Rank) -> None:
     assert y.eq(me.size).all()
 
 
+def a_group_shares_its_streams_with_nobody(me: Rank) -> None:
+    """But with groups that come when it is gone."""
+    group = dist.new_group()
+    x = torch.ones(3, device=me.device)
+    dist.all_reduce(x, group=group)
+    torch.accelerator.synchronize()
+    for rank in range(me.size):
+        if rank == me.rank:
+            work = dist.all_reduce(x, group=group, async_op=True)
+            for stream in [torch.Stream(me.device) for _ in range(64)]:
+                stream.synchronize()
+        dist.barrier()
+    work.wait()
+    assert x.eq(me.size**2).all(), x
+    torch.accelerator.synchronize()
+    dist.destroy_process_group(group)
+    del group, work
+    gc.collect()
+    with sim.faults(fail="stream_create"):
+        dist.all_reduce(x, group=dist.new_group())
+    assert x.eq(me.size**3).all(), x
+
+
 def memory_of_a_result_is_kept_until_it_is_there(me: Rank) -> None:
     x = torch.ones(70_000, device=me.device)
     address = x.data_ptr()
@@ -130,6 +155,35 @@ def captures_leave_what_other_streams_write_meanwhile(me: Rank) -> None:
     work.wait()
     graph.replay()
     assert x.eq(me.size).all(), x
+    assert y.eq(1).all(), y
+
+
+def captures_leave_what_gloo_writes_meanwhile(me: Rank) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BRINGUP_COLLECTIVES", "gloo")
+        group = dist.new_group()
+    store = dist.distributed_c10d._get_default_store()
+    x, y, one = (torch.full((1000,), n, device=me.device) for n in (1.0, 0.0, 1.0))
+    other, graph = torch.Stream(me.device), graphs.CapturedGraph()
+    if me.rank > 0:
+        store.wait(["captured"])
+        dist.all_reduce(x, group=group)
+        return
+    end = time.monotonic() + 30
+    with sim.faults(copy_latency_us=5 * SLOW):
+        with other:
+            z = _late(me, 7)
+        work = dist.all_reduce(x, group=group, async_op=True)
+        with graphs.capture(graph):
+            store.set("captured", "")
+            while not work.is_completed():
+                assert time.monotonic() < end, "it waits for the capture"
+                time.sleep(0.001)
+            y.copy_(one)
+    work.wait()
+    graph.replay()
+    assert x.eq(me.size).all(), x
+    assert z.eq(7).all(), z
     assert y.eq(1).all(), y
 
 
@@ -223,8 +277,10 @@ CHECKS: tuple[Check, ...] = (
     results_are_there_for_the_stream_that_waits,
     the_caller_does_not_wait_for_the_device,
     a_group_does_not_wait_for_another,
+    a_group_shares_its_streams_with_nobody,
     memory_of_a_result_is_kept_until_it_is_there,
     captures_leave_what_other_streams_write_meanwhile,
+    captures_leave_what_gloo_writes_meanwhile,
     collectives_of_threads_keep_their_order,
     gradients_are_reduced_while_others_are_computed,
 )

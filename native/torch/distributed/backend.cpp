@@ -1,6 +1,7 @@
 #include "torch/distributed/backend.h"
 
 #include <ATen/ATen.h>
+#include <ATen/MemoryOverlap.h>
 #include <Python.h>
 #include <unistd.h>
 
@@ -139,6 +140,7 @@ Tensors DeviceBackend::checked(const std::vector<Tensors>& inputs, const Tensors
     check(tensor);
     check_dtype(tensor, all.front());
   }
+  for (const at::Tensor& output : outputs) at::assert_no_internal_overlap(output);
   return all;
 }
 
@@ -162,13 +164,13 @@ WorkPtr DeviceBackend::started(WorkPtr work) {
 }
 
 WorkPtr DeviceBackend::start(OpType op, const std::vector<Tensors>& inputs, Tensors outputs,
-                             Post post) {
+                             Lend lend) {
   std::set<c10::DeviceIndex> devices;
   for (const at::Tensor& tensor : checked(inputs, outputs)) devices.insert(tensor.device().index());
   if (op == OpType::BARRIER) devices.insert(device_guard().getDevice().index());
-  auto work = c10::make_intrusive<DeviceWork>(op, std::move(outputs));
+  auto work = c10::make_intrusive<DeviceWork>(op, std::move(outputs), copy_streams_);
   try {
-    submit(work, devices, std::move(post));
+    submit(work, devices, lend);
   } catch (...) {
     const bool is_refused = std::any_of(devices.begin(), devices.end(), [](auto index) {
       return is_captured(device_guard().getStream(c10::Device(kDevice, index)));
@@ -180,24 +182,21 @@ WorkPtr DeviceBackend::start(OpType op, const std::vector<Tensors>& inputs, Tens
 }
 
 void DeviceBackend::submit(const c10::intrusive_ptr<DeviceWork>& work,
-                           const std::set<c10::DeviceIndex>& devices, Post post) {
-  const auto before = std::make_shared<std::vector<c10::Event>>();  // what is queued now
-  for (const auto index : devices) {
-    before->emplace_back(kDevice);
-    before->back().record(device_guard().getStream(c10::Device(kDevice, index)));
-  }
+                           const std::set<c10::DeviceIndex>& devices, Lend lend) {
+  const at::NoGradGuard no_grad;
+  Loan& loan = work->loan();
+  loan.begin(devices);
+  loan.is_there();  // which a captured stream refuses
+  Post post = lend(loan);
+  loan.end();
   Job job;
-  job.is_ready = [before] {
-    return std::all_of(before->begin(), before->end(),
-                       [](const c10::Event& event) { return event.query(); });
-  };
-  job.wait = [before] {
-    for (const c10::Event& event : *before) event.synchronize();
-  };
+  job.is_ready = [work] { return work->loan().is_there(); };
+  job.wait = [work] { work->loan().wait(); };
   job.fail = [work](std::exception_ptr error) { work->failed(std::move(error)); };
   job.post = [work, gloo = gloo_, post = std::move(post)] {
-    at::NoGradGuard no_grad;
-    work->posted(post(*gloo, work->loan()));
+    const at::NoGradGuard no_grad;
+    work->loan().complete_inputs();
+    work->posted(post(*gloo));
   };
   poster_->submit(std::move(job));
 }
@@ -205,10 +204,10 @@ void DeviceBackend::submit(const c10::intrusive_ptr<DeviceWork>& work,
 template <class Inputs, class Outputs, class Call>
 WorkPtr DeviceBackend::exchange(OpType op, const Inputs& inputs, const Outputs& outputs,
                                 Call call) {
-  return start(op, lists(inputs), flat(lists(outputs)), [=](auto& gloo, Loan& loan) {
+  return start(op, lists(inputs), flat(lists(outputs)), [&](Loan& loan) -> Post {
     auto from = loan.lend(inputs, Use::kIn);
     auto to = loan.lend(outputs, Use::kOut);
-    return call(gloo, to, from);
+    return [=](auto& gloo) mutable { return call(gloo, to, from); };
   });
 }
 
@@ -233,11 +232,11 @@ WorkPtr DeviceBackend::reduced(OpType op, const Tensors& tensors, const Asked& o
     });
     if (work) return work;
   }
-  return start(op, {}, tensors, [=](auto& gloo, Loan& loan) {
+  return start(op, {}, tensors, [&](Loan& loan) -> Post {
     auto chosen = options;
     chosen.reduceOp = reduction.op;
     auto hosts = loan.lend(tensors, Use::kInOut, &reduction);
-    return call(gloo, hosts, chosen);
+    return [=](auto& gloo) mutable { return call(gloo, hosts, chosen); };
   });
 }
 
@@ -308,9 +307,9 @@ WorkPtr DeviceBackend::broadcast(Tensors& tensors, const c10d::BroadcastOptions&
     });
     if (work) return work;
   }
-  return start(OpType::BROADCAST, {}, tensors, [tensors, options](auto& gloo, Loan& loan) {
+  return start(OpType::BROADCAST, {}, tensors, [&](Loan& loan) -> Post {
     auto hosts = loan.lend(tensors, Use::kInOut);
-    return gloo.broadcast(hosts, options);
+    return [=](auto& gloo) mutable { return gloo.broadcast(hosts, options); };
   });
 }
 
@@ -371,12 +370,11 @@ WorkPtr DeviceBackend::allgather(std::vector<Tensors>& outputs, Tensors& inputs,
 WorkPtr DeviceBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
                                        const c10d::AllgatherOptions& options) {
   if (auto work = own_all_gather(OpType::_ALLGATHER_BASE, {output}, input)) return work;
-  return start(OpType::_ALLGATHER_BASE, {{input}}, {output},
-               [output, input, options](auto& gloo, Loan& loan) {
-                 auto from = in_one_row(loan.lend(input, Use::kIn));
-                 auto to = in_one_row(loan.lend(output, Use::kOut));
-                 return gloo._allgather_base(to, from, options);
-               });
+  return start(OpType::_ALLGATHER_BASE, {{input}}, {output}, [&](Loan& loan) -> Post {
+    auto from = in_one_row(loan.lend(input, Use::kIn));
+    auto to = in_one_row(loan.lend(output, Use::kOut));
+    return [=](auto& gloo) mutable { return gloo._allgather_base(to, from, options); };
+  });
 }
 
 // `outputs`: of each rank a list, as long as that of the inputs.
@@ -455,7 +453,7 @@ WorkPtr DeviceBackend::scatter_reduced(OpType op, const Tensors& outputs,
     });
     if (work) return work;
   }
-  return start(op, inputs, outputs, [=](auto& gloo, Loan& loan) {
+  return start(op, inputs, outputs, [&](Loan& loan) -> Post {
     c10d::AllreduceCoalescedOptions chosen;
     chosen.reduceOp = reduction.op;
     chosen.timeout = options.timeout;
@@ -463,8 +461,10 @@ WorkPtr DeviceBackend::scatter_reduced(OpType op, const Tensors& outputs,
     for (size_t i = 0; i < outputs.size(); ++i) {
       hosts.push_back(loan.lend_parts(inputs[i], outputs[i], begins[i], reduction));
     }
-    return hosts.size() == 1 ? gloo.allreduce(hosts, chosen)
-                             : gloo.allreduce_coalesced(hosts, chosen);
+    return [=](auto& gloo) mutable {
+      return hosts.size() == 1 ? gloo.allreduce(hosts, chosen)
+                               : gloo.allreduce_coalesced(hosts, chosen);
+    };
   });
 }
 
@@ -535,14 +535,13 @@ WorkPtr DeviceBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                  bytes_of_parts(input, input_sizes, getSize()))) {
     return work;
   }
-  return start(OpType::ALLTOALL_BASE, {{input}}, {output},
-               [=, output = output, input = input](auto& gloo, Loan& loan) {
-                 auto from = loan.lend(input, Use::kIn);
-                 auto to = loan.lend(output, Use::kOut);
-                 auto output_counts = output_sizes;
-                 auto input_counts = input_sizes;
-                 return gloo.alltoall_base(to, from, output_counts, input_counts, options);
-               });
+  return start(OpType::ALLTOALL_BASE, {{input}}, {output}, [&](Loan& loan) -> Post {
+    auto from = loan.lend(input, Use::kIn);
+    auto to = loan.lend(output, Use::kOut);
+    return [=, to_counts = output_sizes, from_counts = input_sizes](auto& gloo) mutable {
+      return gloo.alltoall_base(to, from, to_counts, from_counts, options);
+    };
+  });
 }
 
 // gloo has none of lists: the parts lie one behind the other.
@@ -556,41 +555,42 @@ WorkPtr DeviceBackend::alltoall(Tensors& outputs, Tensors& inputs,
           own_all_to_all(OpType::ALLTOALL, outputs, inputs, bytes_of(outputs), bytes_of(inputs))) {
     return work;
   }
-  return start(OpType::ALLTOALL, {inputs}, outputs, [=](auto& gloo, Loan& loan) {
+  return start(OpType::ALLTOALL, {inputs}, outputs, [&](Loan& loan) -> Post {
     auto from = movable(loan.lend_flat(inputs, Use::kIn));
     auto to = movable(loan.lend_flat(outputs, Use::kOut));
-    auto output_counts = counts(outputs);
-    auto input_counts = counts(inputs);
-    return gloo.alltoall_base(to, from, output_counts, input_counts, options);
+    return [=, to_counts = counts(outputs), from_counts = counts(inputs)](auto& gloo) mutable {
+      return gloo.alltoall_base(to, from, to_counts, from_counts, options);
+    };
   });
 }
 
 WorkPtr DeviceBackend::send(Tensors& tensors, int destination, int tag) {
   check_rank(destination);
-  return start(OpType::SEND, {tensors}, {}, [=](auto& gloo, Loan& loan) {
+  return start(OpType::SEND, {tensors}, {}, [&](Loan& loan) -> Post {
     auto hosts = loan.lend(tensors, Use::kIn);
-    return gloo.send(hosts, destination, tag);
+    return [=](auto& gloo) mutable { return gloo.send(hosts, destination, tag); };
   });
 }
 
 WorkPtr DeviceBackend::recv(Tensors& tensors, int source, int tag) {
   check_rank(source);
-  return start(OpType::RECV, {}, tensors, [=](auto& gloo, Loan& loan) {
+  return start(OpType::RECV, {}, tensors, [&](Loan& loan) -> Post {
     auto hosts = loan.lend(tensors, Use::kOut);
-    return gloo.recv(hosts, source, tag);
+    return [=](auto& gloo) mutable { return gloo.recv(hosts, source, tag); };
   });
 }
 
 WorkPtr DeviceBackend::recvAnysource(Tensors& tensors, int tag) {
-  return start(OpType::RECVANYSOURCE, {}, tensors, [=](auto& gloo, Loan& loan) {
+  return start(OpType::RECVANYSOURCE, {}, tensors, [&](Loan& loan) -> Post {
     auto hosts = loan.lend(tensors, Use::kOut);
-    return gloo.recvAnysource(hosts, tag);
+    return [=](auto& gloo) mutable { return gloo.recvAnysource(hosts, tag); };
   });
 }
 
 WorkPtr DeviceBackend::barrier(const c10d::BarrierOptions& options) {
-  return start(OpType::BARRIER, {}, {},
-               [options](auto& gloo, Loan&) { return gloo.barrier(options); });
+  return start(OpType::BARRIER, {}, {}, [&](Loan&) -> Post {
+    return [options](auto& gloo) { return gloo.barrier(options); };
+  });
 }
 
 }  // namespace bringup::distributed

@@ -2,6 +2,8 @@
 // or by gloo on the host.
 #pragma once
 
+#include <c10/util/FunctionRef.h>
+
 #include <set>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
@@ -79,11 +81,12 @@ class DeviceBackend final : public c10d::Backend {
   WorkPtr barrier(const c10d::BarrierOptions& options) override;
 
  private:
-  // Gives gloo the loan's tensors.
-  using Post = std::function<WorkPtr(c10d::Backend& gloo, Loan& loan)>;
-  WorkPtr start(c10d::OpType op, const std::vector<Tensors>& inputs, Tensors outputs, Post post);
+  // Lends tensors, and returns what gives them to gloo.
+  using Post = std::function<WorkPtr(c10d::Backend& gloo)>;
+  using Lend = c10::function_ref<Post(Loan& loan)>;
+  WorkPtr start(c10d::OpType op, const std::vector<Tensors>& inputs, Tensors outputs, Lend lend);
   void submit(const c10::intrusive_ptr<DeviceWork>& work, const std::set<c10::DeviceIndex>& devices,
-              Post post);
+              Lend lend);
   // The driver's own; null where it has none. `give` is not called without a tensor.
   WorkPtr start_own(c10d::OpType op, const std::vector<Tensors>& inputs, const Tensors& outputs,
                     const DriverGroup::Give& give);
@@ -108,6 +111,7 @@ class DeviceBackend final : public c10d::Backend {
   const MakeGloo make_gloo_;
   BackendPtr gloo_;
   std::unique_ptr<DriverGroup> own_;  // null: all go through gloo
+  const std::shared_ptr<CopyStreams> copy_streams_ = std::make_shared<CopyStreams>();
   std::unique_ptr<Poster> poster_;
   std::mutex coalescing_;
   std::optional<std::vector<WorkPtr>> coalesced_;

@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "engine/util/forever.h"
 #include "torch/common/dtype_bits.h"
 
 namespace bringup::distributed {
@@ -22,15 +23,7 @@ struct Live {
   std::mutex mutex;
   std::set<DriverGroup*> groups;
 };
-Live& live() {
-  static auto* all = new Live;  // groups may outlive what is destroyed at the process's end
-  return *all;
-}
-
-std::string said() {
-  const char* words = driver().last_error != nullptr ? driver().last_error() : nullptr;
-  return words != nullptr ? words : "the driver says no more";
-}
+Live& live() { return forever<Live>(); }
 
 std::set<c10::DeviceIndex> devices_of(const Tensors& tensors) {
   std::set<c10::DeviceIndex> devices;
@@ -115,8 +108,8 @@ DriverGroup::~DriverGroup() {
     live().groups.erase(this);
   }
   stop();
-  for (const auto& line : {line_, captured_}) {
-    if (line && line->comm != nullptr) driver().comm_destroy(line->comm);
+  for (const auto* line : {&line_, &captured_}) {
+    if (*line && (*line)->comm != nullptr) driver().comm_destroy((*line)->comm);
   }
 }
 
@@ -131,7 +124,7 @@ void DriverGroup::end_all() {
 
 // Whatever goes wrong in it: peers would take the next collective for this one.
 template <class Call>
-auto DriverGroup::or_break(Call call) {
+decltype(auto) DriverGroup::or_break(Call call) {
   try {
     return call();
   } catch (const std::exception& error) {
@@ -143,7 +136,7 @@ auto DriverGroup::or_break(Call call) {
 bool DriverGroup::is_pending() {
   const std::lock_guard lock(mutex_);
   try {
-    return line_ && !device_guard().queryStream(line_->stream);
+    return line_ && !device_guard().queryStream(line_->stream.get());
   } catch (const c10::Error&) {  // which its next synchronisation would have told
     return false;
   }
@@ -154,9 +147,8 @@ DriverGroup::Line& DriverGroup::line(bool is_captured, c10::Device device,
   std::optional<Line>& line = is_captured ? captured_ : line_;
   if (line) return *line;
   const bringup_comm comm = join(kTag + (is_captured ? 1 : 0), device, timeout);
-  const auto stream = device_guard().getNewStream(device);
   const std::lock_guard lock(mutex_);
-  return line.emplace(Line{stream, comm});
+  return line.emplace(device, comm);
 }
 
 // By gloo, which notices who has ended before it came, and does so before a rank waits for all.
@@ -205,38 +197,39 @@ WorkPtr DriverGroup::start(c10d::OpType op, const Tensors& tensors, const Tensor
   refuse_broken();  // also while others wait in order_
   const std::lock_guard in_order(order_);
   refuse_broken();
-  return or_break([&] { return queued(op, tensors, outputs, timeout, give); });
+  const c10::Stream current = device_guard().getStream(tensors.front().device());
+  const bool is_recorded = is_captured(current);
+  const Line& line =
+      or_break([&]() -> Line& { return this->line(is_recorded, current.device(), timeout); });
+  if (line.comm == nullptr) return {};
+  if (!is_recorded) return or_break([&] { return queued(line, op, tensors, outputs, give); });
+  // What fails there ends the capture: nothing is given to the device that peers could pair.
+  if (!this->give(line, current, give)) return {};
+  return c10::make_intrusive<QueuedWork>(op, outputs, std::nullopt);
 }
 
 // Null: the driver has none.
-WorkPtr DriverGroup::queued(c10d::OpType op, const Tensors& tensors, const Tensors& outputs,
-                            std::chrono::milliseconds timeout, const Give& give) {
+WorkPtr DriverGroup::queued(const Line& line, c10d::OpType op, const Tensors& tensors,
+                            const Tensors& outputs, const Give& give) {
   const auto guard = device_guard();
-  const c10::Stream current = guard.getStream(tensors.front().device());
-  if (is_captured(current)) {
-    const Line& line = this->line(true, current.device(), timeout);
-    if (line.comm == nullptr || !this->give(line, current, give)) return {};
-    return c10::make_intrusive<QueuedWork>(op, outputs, std::nullopt);
-  }
-  const Line& line = this->line(false, current.device(), timeout);
-  if (line.comm == nullptr) return {};
   for (const c10::DeviceIndex device : devices_of(tensors)) {
     c10::Event before(kDevice);
     before.record(current_stream(device));
-    before.block(line.stream);
+    before.block(line.stream.get());
   }
-  const c10::StreamGuard in_line(line.stream);
-  if (!this->give(line, line.stream, give)) return {};
+  const c10::StreamGuard in_line(line.stream.get());
+  if (!this->give(line, line.stream.get(), give)) return {};
   for (const at::Tensor& tensor : tensors) {
-    guard.recordDataPtrOnStream(tensor.storage().data_ptr(), line.stream);
+    guard.recordDataPtrOnStream(tensor.storage().data_ptr(), line.stream.get());
   }
-  return c10::make_intrusive<QueuedWork>(op, outputs, line.stream);
+  return c10::make_intrusive<QueuedWork>(op, outputs, line.stream.get());
 }
 
 bool DriverGroup::give(const Line& line, const c10::Stream& stream, const Give& give) {
   at::NoGradGuard no_grad;
-  TORCH_CHECK(stream.device() == line.stream.device(), "the group's captured collectives are of ",
-              line.stream.device(), ", not of ", stream.device());
+  TORCH_CHECK(stream.device() == line.stream.get().device(),
+              "the group's captured collectives are of ", line.stream.get().device(), ", not of ",
+              stream.device());
   TORCH_CHECK_WITH(DistBackendError, driver().comm_query(line.comm) == BRINGUP_OK, said());
   const int32_t status = give({driver(), line.comm, handle_of(stream), stream.device()});
   TORCH_CHECK_WITH(DistBackendError, status == BRINGUP_OK || status == BRINGUP_UNSUPPORTED,
@@ -252,8 +245,8 @@ void DriverGroup::refuse_broken() {
 void DriverGroup::break_off(const std::string& why) {
   const std::lock_guard lock(mutex_);
   if (why_.empty()) why_ = after_failure(why);
-  for (const auto& line : {line_, captured_}) {
-    if (line && line->comm != nullptr) driver().comm_abort(line->comm);
+  for (const auto* line : {&line_, &captured_}) {
+    if (*line && (*line)->comm != nullptr) driver().comm_abort((*line)->comm);
   }
 }
 
@@ -266,7 +259,7 @@ void DriverGroup::stop() {
   const std::lock_guard in_order(order_);
   if (!line_) return;
   try {
-    device_guard().synchronizeStream(line_->stream);
+    device_guard().synchronizeStream(line_->stream.get());
   } catch (const c10::Error& error) {
     TORCH_WARN("a collective failed whose result was not waited for: ",
                error.what_without_backtrace());

@@ -72,17 +72,18 @@ class DriverGroup {
 
  private:
   struct Line {  // of collectives that follow one another
-    c10::Stream stream;
-    bringup_comm comm;
+    Line(c10::Device device, bringup_comm comm) : stream(device), comm(comm) {}
+    const OwnStream stream;
+    const bringup_comm comm;
   };
   Line& line(bool is_captured, c10::Device device, std::chrono::milliseconds timeout);
   bringup_comm join(int tag, c10::Device device, std::chrono::milliseconds timeout);
   bringup_comm_id common_id(int tag, std::chrono::milliseconds timeout);
-  WorkPtr queued(c10d::OpType op, const Tensors& tensors, const Tensors& outputs,
-                 std::chrono::milliseconds timeout, const Give& give);
+  WorkPtr queued(const Line& line, c10d::OpType op, const Tensors& tensors, const Tensors& outputs,
+                 const Give& give);
   static bool give(const Line& line, const c10::Stream& stream, const Give& give);
   template <class Call>
-  auto or_break(Call call);
+  decltype(auto) or_break(Call call);
   bool is_pending();
   void refuse_broken();
   void break_off(const std::string& why);

@@ -1,6 +1,13 @@
 #include "torch/distributed/loan.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/StreamGuard.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/util/forever.h"
 
 namespace bringup::distributed {
 namespace {
@@ -58,18 +65,30 @@ at::Tensor pinned(at::IntArrayRef sizes, at::ScalarType type) {
   return at::empty(sizes, at::TensorOptions(at::kCPU).dtype(type).pinned_memory(true));
 }
 
-c10::Stream copy_stream(c10::Device device) {
-  thread_local std::map<c10::DeviceIndex, c10::Stream> streams;
-  const auto found = streams.find(device.index());
-  if (found != streams.end()) return found->second;
-  const auto made = device_guard().getStreamFromGlobalPool(device, false);
-  return streams.emplace(device.index(), made).first->second;
-}
+// What groups have given back.
+struct FreeStreams {
+  std::mutex mutex;
+  std::vector<c10::Stream> all;
+};
+FreeStreams& free_streams() { return forever<FreeStreams>(); }
 
-void fetch(const at::Tensor& tensor, const at::Tensor& host) {
-  const CopyStream stream(tensor.device());
-  host.copy_(tensor, /*non_blocking=*/true);
-  device_guard().synchronizeStream(stream.get());
+c10::Stream own_stream(c10::Device device) {
+  {
+    auto& [mutex, all] = free_streams();
+    const std::lock_guard lock(mutex);
+    const auto found = std::find_if(all.begin(), all.end(), [&](const c10::Stream& stream) {
+      return stream.device() == device;
+    });
+    if (found != all.end()) {
+      const c10::Stream stream = *found;
+      all.erase(found);
+      return stream;
+    }
+  }
+  bringup_stream made = nullptr;
+  TORCH_CHECK(loaded->stream_create(device.index(), 0, &made) == BRINGUP_OK,
+              "no stream for collectives: ", said());
+  return c10::Stream(c10::Stream::UNSAFE, device, reinterpret_cast<c10::StreamId>(made));
 }
 
 }  // namespace
@@ -106,8 +125,27 @@ void use_driver(const bringup_driver* table, ThreadSwitch waits_in_place_of_even
 
 NoEventErrors::NoEventErrors() : switch_(event_waits()), former_(std::exchange(switch_, true)) {}
 
-CopyStream::CopyStream(c10::Device device)
-    : stream_(copy_stream(device)), former_(device_guard().exchangeStream(stream_)) {}
+std::string said() {
+  const char* words = loaded->last_error != nullptr ? loaded->last_error() : nullptr;
+  return words != nullptr ? words : "the driver says no more";
+}
+
+OwnStream::OwnStream(c10::Device device) : stream_(own_stream(device)), process_(getpid()) {}
+
+// One that is not done, or cannot be asked, is never used again.
+OwnStream::~OwnStream() {
+  const auto device = stream_.device_index();
+  if (getpid() != process_ || loaded->stream_query(device, handle_of(stream_)) != BRINGUP_OK) {
+    return;
+  }
+  if (loaded->stream_synchronize(device, handle_of(stream_)) != BRINGUP_OK) {
+    TORCH_WARN("a collective failed whose result was not waited for: ", said());
+    return;
+  }
+  auto& [mutex, all] = free_streams();
+  const std::lock_guard lock(mutex);
+  all.push_back(stream_);
+}
 
 Reduction::Reduction(const c10d::ReduceOp& asked, at::ScalarType dtype, int size)
     : op(asked), wire(dtype) {
@@ -142,6 +180,58 @@ Reduction::Reduction(const c10d::ReduceOp& asked, at::ScalarType dtype, int size
                                           : at::scalar_tensor(given->double_factor, at::kDouble);
 }
 
+c10::Stream CopyStreams::of(c10::DeviceIndex device, Use use) {
+  const std::lock_guard lock(mutex_);
+  return streams_.try_emplace({device, use}, c10::Device(kDevice, device)).first->second.get();
+}
+
+void Loan::begin(const std::set<c10::DeviceIndex>& devices) {
+  for (const auto index : devices) {
+    c10::Event& before = queued_.try_emplace(index, Queued{c10::Event(kDevice)}).first->second.done;
+    before.record(device_guard().getStream(c10::Device(kDevice, index)));
+  }
+}
+
+void Loan::fetch(const at::Tensor& tensor, const at::Tensor& host) {
+  const c10::StreamGuard in_copies(streams_->of(tensor.device().index(), Use::kIn));
+  const c10::Stream stream = in_copies.current_stream();
+  Queued& queued = queued_.at(tensor.device().index());
+  if (!std::exchange(queued.has_copies, true)) queued.done.block(stream);
+  host.copy_(tensor, /*non_blocking=*/true);
+  device_guard().recordDataPtrOnStream(tensor.storage().data_ptr(), stream);
+}
+
+void Loan::end() {
+  for (auto& [index, queued] : queued_) {
+    if (queued.has_copies) queued.done.record(streams_->of(index, Use::kIn));
+  }
+}
+
+bool Loan::is_there() const {
+  return std::all_of(queued_.begin(), queued_.end(),
+                     [](const auto& queued) { return queued.second.done.query(); });
+}
+
+void Loan::wait() const {
+  for (const auto& [index, queued] : queued_) queued.done.synchronize();
+}
+
+// Its numbers are there with complete_inputs().
+at::Tensor Loan::converted(const at::Tensor& staging, at::ScalarType wire,
+                           const at::Tensor& factor) {
+  const bool is_same = wire == staging.scalar_type();
+  const at::Tensor host = is_same ? staging : at::empty(staging.sizes(), wire);
+  if (!is_same || factor.defined()) inputs_.push_back({staging, host, factor});
+  return host;
+}
+
+void Loan::complete_inputs() {
+  for (const auto& [staging, host, factor] : std::exchange(inputs_, {})) {
+    host.copy_(staging);
+    if (factor.defined()) host.mul_(factor);
+  }
+}
+
 at::Tensor Loan::lend(const at::Tensor& tensor, Use use, const Reduction* reduction) {
   const auto type = tensor.scalar_type();
   const bool as_bytes = reduction == nullptr && !gloo_has(type);
@@ -155,7 +245,10 @@ at::Tensor Loan::lend(const at::Tensor& tensor, Use use, const Reduction* reduct
     host = at::from_blob(
         view, tensor.sizes(), [keep = tensor](void*) {}, tensor.options().device(at::kCPU));
   } else {
-    host = staged(tensor, is_same ? type : wire, use, reduction);
+    host = pinned(tensor.sizes(), type);
+    if (use != Use::kOut) fetch(tensor, host);
+    host = converted(host, is_same ? type : wire, is_scaled ? reduction->factor : at::Tensor());
+    if (use != Use::kIn) written_.push_back({tensor, host});
   }
   if (as_bytes) host = movable(host);
   if (reduction != nullptr && reduction->is_real) host = at::view_as_real(host);
@@ -163,18 +256,6 @@ at::Tensor Loan::lend(const at::Tensor& tensor, Use use, const Reduction* reduct
     divided_.push_back(host);
     divisor_ = reduction->divisor;
   }
-  return host;
-}
-
-at::Tensor Loan::staged(const at::Tensor& tensor, at::ScalarType wire, Use use,
-                        const Reduction* reduction) {
-  at::Tensor host = pinned(tensor.sizes(), tensor.scalar_type());
-  if (use != Use::kOut) fetch(tensor, host);
-  if (wire != tensor.scalar_type()) host = host.to(wire);
-  if (use != Use::kOut && reduction != nullptr && reduction->factor.defined()) {
-    host.mul_(reduction->factor);
-  }
-  if (use != Use::kIn) written_.push_back({tensor, host});
   return host;
 }
 
@@ -207,9 +288,9 @@ at::Tensor Loan::lend_flat(const Tensors& tensors, Use use) {
 
 at::Tensor Loan::lend_parts(const Tensors& parts, const at::Tensor& output, int64_t begin,
                             const Reduction& reduction) {
-  at::Tensor flat = lend_flat(parts, Use::kIn);
-  if (!reduction.is_real) flat = flat.to(reduction.wire);
-  if (reduction.factor.defined()) flat.mul_(reduction.factor);
+  const at::Tensor staging = lend_flat(parts, Use::kIn);
+  const auto wire = reduction.is_real ? staging.scalar_type() : reduction.wire;
+  const at::Tensor flat = converted(staging, wire, reduction.factor);
   const at::Tensor result = flat.narrow(0, begin, output.numel());
   written_.push_back({output, result.view(output.sizes())});
   if (reduction.divisor > 1) {
@@ -223,15 +304,15 @@ void Loan::give_back() {
   at::NoGradGuard no_grad;
   for (const auto& tensor : divided_) divide_by(tensor, divisor_);
   for (const auto& lent : written_) {
-    const CopyStream stream(lent.device.device());
+    const auto index = lent.device.device().index();
+    const c10::StreamGuard in_copies(given_back_in(index));
     at::Tensor host = lent.host;
     if (host.scalar_type() != lent.device.scalar_type()) {
       host = pinned(host.sizes(), lent.device.scalar_type()).copy_(host);
     }
     lent.device.copy_(host, /*non_blocking=*/true);
-    lent.device.record_stream(stream.get());
-    const auto index = lent.device.device().index();
-    given_back_.try_emplace(index, kDevice).first->second.record(stream.get());
+    lent.device.record_stream(in_copies.current_stream());
+    given_back_.try_emplace(index, kDevice).first->second.record(in_copies.current_stream());
   }
   written_.clear();
   divided_.clear();

@@ -6,8 +6,12 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <map>
+#include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <torch/csrc/distributed/c10d/Types.hpp>
+#include <utility>
 #include <vector>
 
 #include "bringup/driver.h"
@@ -26,6 +30,7 @@ using ThreadSwitch = bool& (*)() noexcept;
 // when the module is loaded.
 void use_driver(const bringup_driver* table, ThreadSwitch waits_in_place_of_events);
 const bringup_driver& driver();
+std::string said();  // by the driver, of the last call that failed on this thread
 
 inline bringup_stream handle_of(const c10::Stream& stream) {
   return static_cast<bringup_stream>(device_guard().getStreamNativeHandle(stream));
@@ -56,22 +61,32 @@ struct Reduction {
   at::Tensor factor;     // inputs are multiplied by it before, where defined
 };
 
-// While it lives: the stream in which this thread copies for collectives is its current one on
-// `device`. What is queued in other streams is not waited for.
-class CopyStream {
+// A stream that no one else is given while it lives: work in it may wait for other ranks, and what
+// others queue behind it would too, as in the shared streams of torch's pool.
+class OwnStream {
  public:
-  explicit CopyStream(c10::Device device);
-  CopyStream(const CopyStream&) = delete;
-  CopyStream& operator=(const CopyStream&) = delete;
-  ~CopyStream() { device_guard().exchangeStream(former_); }
+  explicit OwnStream(c10::Device device);
+  OwnStream(const OwnStream&) = delete;
+  OwnStream& operator=(const OwnStream&) = delete;
+  ~OwnStream();
   const c10::Stream& get() const { return stream_; }
 
  private:
   const c10::Stream stream_;
-  const c10::Stream former_;
+  const int process_;
 };
 
 enum class Use { kIn, kOut, kInOut };
+
+// In which a group copies what gloo reads, and what it wrote; each made when it is asked for.
+class CopyStreams {
+ public:
+  c10::Stream of(c10::DeviceIndex device, Use use);
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<c10::DeviceIndex, Use>, OwnStream> streams_;
+};
 
 // In place; what is left of an integer is cut off. By 1: nothing.
 void divide_by(const at::Tensor& tensor, int64_t divisor);
@@ -84,9 +99,13 @@ bool is_plain(const at::Tensor& tensor);
 // The tensor, or its bytes where gloo lacks the dtype.
 at::Tensor movable(const at::Tensor& host);
 
-// Everything runs on the thread that posts the collective, but `give_back`.
+// Tensors are lent when the collective is called. What gloo reads of them is there when what was
+// queued then, and the copies that lending began, are done.
 class Loan {
  public:
+  explicit Loan(std::shared_ptr<CopyStreams> streams) : streams_(std::move(streams)) {}
+  // Before tensors of these devices are lent.
+  void begin(const std::set<c10::DeviceIndex>& devices);
   // A contiguous CPU tensor for a device tensor; over the same bytes where that can be.
   at::Tensor lend(const at::Tensor& tensor, Use use, const Reduction* reduction = nullptr);
   Tensors lend(const Tensors& tensors, Use use, const Reduction* reduction = nullptr);
@@ -99,9 +118,19 @@ class Loan {
   at::Tensor lend_parts(const Tensors& parts, const at::Tensor& output, int64_t begin,
                         const Reduction& reduction);
 
+  // After all are lent.
+  void end();
+  bool is_there() const;
+  void wait() const;
+  // Once it is there: computes what the host does before gloo.
+  void complete_inputs();
+
   // After the collective: divides, and starts the copies to the device. What they wrote is there
   // for a stream that waits for `given_back`.
   void give_back();
+  c10::Stream given_back_in(c10::DeviceIndex device) const {
+    return streams_->of(device, Use::kOut);
+  }
   void let_streams_wait() const;
 
  private:
@@ -109,9 +138,21 @@ class Loan {
     at::Tensor device;
     at::Tensor host;
   };
-  at::Tensor staged(const at::Tensor& tensor, at::ScalarType wire, Use use,
-                    const Reduction* reduction);
+  struct Input {  // in `staging`, which becomes `host`
+    at::Tensor staging;
+    at::Tensor host;
+    at::Tensor factor;
+  };
+  struct Queued {
+    c10::Event done;
+    bool has_copies = false;
+  };
+  void fetch(const at::Tensor& tensor, const at::Tensor& host);
+  at::Tensor converted(const at::Tensor& staging, at::ScalarType wire, const at::Tensor& factor);
 
+  const std::shared_ptr<CopyStreams> streams_;
+  std::map<c10::DeviceIndex, Queued> queued_;
+  std::vector<Input> inputs_;
   std::vector<Lent> written_;
   Tensors divided_;
   int64_t divisor_ = 1;

@@ -34,6 +34,9 @@ PYBIND11_MODULE(_distributed, module) {
         reinterpret_cast<const bringup_driver*>(table),
         reinterpret_cast<bringup::distributed::ThreadSwitch>(waits_in_place_of_events));
   });
+  module.def("is_pending", [](uintptr_t memory) {
+    return bringup::distributed::is_pending(reinterpret_cast<const c10::StorageImpl*>(memory));
+  });
   module.def("end_all", &bringup::distributed::DriverGroup::end_all,
              py::call_guard<py::gil_scoped_release>());
   py::class_<DeviceBackend::Options, c10::intrusive_ptr<DeviceBackend::Options>,

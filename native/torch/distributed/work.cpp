@@ -1,15 +1,24 @@
 #include "torch/distributed/work.h"
 
 #include <ATen/core/ivalue_inl.h>
+#include <c10/core/StreamGuard.h>
 
 #include <algorithm>
-#include <deque>
 #include <set>
+
+#include "engine/util/forever.h"
 
 namespace bringup::distributed {
 namespace {
 
 using c10::ivalue::Future;
+
+// What works have yet to write.
+struct Pending {
+  std::mutex mutex;
+  std::multiset<const c10::StorageImpl*> memory;
+};
+Pending& pending() { return forever<Pending>(); }
 
 // Of gloo's works these end only in a wait, and have no future.
 bool ends_in_wait(c10d::OpType op) { return c10d::isP2POp(op); }
@@ -40,8 +49,33 @@ c10::intrusive_ptr<Future> new_future(const Tensors& outputs) {
                                      std::move(devices));
 }
 
-DeviceWork::DeviceWork(c10d::OpType op, Tensors outputs)
-    : Work(-1, op), outputs_(std::move(outputs)), future_(new_future(outputs_)) {}
+bool is_pending(const c10::StorageImpl* memory) {
+  const std::lock_guard lock(pending().mutex);
+  return pending().memory.count(memory) > 0;
+}
+
+DeviceWork::DeviceWork(c10d::OpType op, Tensors outputs, std::shared_ptr<CopyStreams> streams)
+    : Work(-1, op),
+      outputs_(std::move(outputs)),
+      loan_(std::move(streams)),
+      future_(new_future(outputs_)) {
+  const std::lock_guard lock(pending().mutex);
+  for (const auto& output : outputs_) {
+    pending().memory.insert(output.storage().unsafeGetStorageImpl());
+  }
+}
+
+DeviceWork::~DeviceWork() {
+  if (!completed_) forget_pending();
+}
+
+void DeviceWork::forget_pending() {
+  auto& [mutex, memory] = pending();
+  const std::lock_guard lock(mutex);
+  for (const auto& output : outputs_) {
+    memory.erase(memory.find(output.storage().unsafeGetStorageImpl()));
+  }
+}
 
 void DeviceWork::posted(WorkPtr inner) {
   {
@@ -76,6 +110,7 @@ void DeviceWork::end(std::exception_ptr error) {
     completed_ = true;
     exception_ = error;
   }
+  forget_pending();
   cv_.notify_all();
   if (error) {
     future_->setErrorIfNeeded(error);
@@ -83,8 +118,11 @@ void DeviceWork::end(std::exception_ptr error) {
   }
   try {  // on a thread of gloo's, which an exception would end
     // A future records events in the current streams of the thread that completes it.
-    std::deque<CopyStream> streams;
-    for (const auto device : future_->devices()) streams.emplace_back(device);
+    std::vector<c10::Stream> streams;
+    for (const auto device : future_->devices()) {
+      streams.push_back(loan_.given_back_in(device.index()));
+    }
+    const c10::MultiStreamGuard in_copies(streams);
     const NoEventErrors none;
     future_->markCompleted(outputs_);
   } catch (...) {
@@ -110,34 +148,28 @@ int DeviceWork::sourceRank() const {
   return inner_->sourceRank();
 }
 
-WorkPtr DeviceWork::wait_for_post(std::chrono::milliseconds timeout) {
+void DeviceWork::wait_until(std::chrono::milliseconds timeout, const std::function<bool()>& done) {
   std::unique_lock lock(mutex_);
-  const auto is_posted = [this] { return inner_ != nullptr || completed_; };
-  if (timeout == kNoTimeout) {
-    cv_.wait(lock, is_posted);
-  } else {
-    TORCH_CHECK_WITH(DistBackendError, cv_.wait_for(lock, timeout, is_posted),
-                     "what was queued on the device before this collective did not end within ",
-                     timeout.count(), " ms");
-  }
-  return inner_;
+  if (timeout == kNoTimeout) return cv_.wait(lock, done);
+  TORCH_CHECK_WITH(DistBackendError, cv_.wait_for(lock, timeout, done),
+                   "what was queued before a collective did not end within ", timeout.count(),
+                   " ms");
 }
 
 bool DeviceWork::wait(std::chrono::milliseconds timeout) {
-  const WorkPtr inner = wait_for_post(timeout);
-  if (inner != nullptr && !isCompleted()) {
+  wait_until(timeout, [this] { return inner_ != nullptr || completed_; });
+  const bool is_message = ends_in_wait(opType_);
+  if (inner_ != nullptr && !(is_message && isCompleted())) {
     try {
-      inner->wait(timeout);
+      inner_->wait(timeout);  // also behind its future: its range in the profiler ends later
     } catch (...) {
-      if (ends_in_wait(opType_)) end(std::current_exception());
+      if (is_message) end(std::current_exception());
       throw;
     }
-    if (ends_in_wait(opType_)) complete();
+    if (is_message) complete();
   }
-  std::unique_lock lock(mutex_);
-  cv_.wait(lock, [this] { return completed_; });
-  if (exception_) std::rethrow_exception(exception_);
-  lock.unlock();
+  wait_until(kNoTimeout, [this] { return completed_; });
+  if (const auto error = exception()) std::rethrow_exception(error);
   loan_.let_streams_wait();
   return true;
 }

@@ -14,12 +14,16 @@ using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 std::string after_failure(const std::string& why);
 std::exception_ptr refusal(const std::exception_ptr& cause);
 
+// Whether a collective by gloo has yet to write this memory.
+bool is_pending(const c10::StorageImpl* memory);
+
 // Of a collective with these results.
 c10::intrusive_ptr<c10::ivalue::Future> new_future(const Tensors& outputs);
 
 class DeviceWork final : public c10d::Work {
  public:
-  DeviceWork(c10d::OpType op, Tensors outputs);
+  DeviceWork(c10d::OpType op, Tensors outputs, std::shared_ptr<CopyStreams> streams);
+  ~DeviceWork() override;
 
   Loan& loan() { return loan_; }
   // Once, when gloo has it, or cannot have it.
@@ -37,9 +41,10 @@ class DeviceWork final : public c10d::Work {
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
  private:
-  WorkPtr wait_for_post(std::chrono::milliseconds timeout);
+  void wait_until(std::chrono::milliseconds timeout, const std::function<bool()>& done);
   void complete();  // gloo is done
   void end(std::exception_ptr error);
+  void forget_pending();
 
   const Tensors outputs_;
   Loan loan_;

@@ -32,6 +32,15 @@ def register(name: str) -> None:
         after_import(module, functools.partial(action, name))
 
 
+def is_pending(tensor: Any) -> bool:
+    """Return whether a collective by gloo has yet to write the tensor's memory."""
+    if _module.cache_info().currsize == 0:
+        return False
+    torch: Any = importlib.import_module("torch")
+    has_memory = torch._C._has_storage(tensor)
+    return has_memory and bool(_module().is_pending(tensor.untyped_storage()._cdata))
+
+
 def _register(name: str) -> None:
     c10d: Any = importlib.import_module("torch.distributed.distributed_c10d")
     if not c10d.is_gloo_available():

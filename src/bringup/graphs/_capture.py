@@ -7,7 +7,7 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -18,6 +18,7 @@ import torch
 from bringup import settings
 from bringup._after_import import after_import
 from bringup._native import torch_library
+from bringup.devices.distributed import is_pending
 from bringup.errors import CaptureError
 from bringup.graphs._assumptions import Given
 from bringup.graphs._compiled_code import generated_code_refused
@@ -172,8 +173,9 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         self._given = given = Given(recorder.predates)
         handled.unrecorded = unrecorded
         found = list(reachable({**self._split.functions(), **frame_values(caller)}))
+        pending = _pending(found)  # before the wait, which copies that begin in it outlast
         _finish_writes(found)
-        generators = _remember(recorder, given, found, REMEMBERED_BYTES)
+        generators = _remember(recorder, given, found, REMEMBERED_BYTES, pending)
         for _, value, _ in found:
             recorder.know_buffer(value)
         with ExitStack() as cleanup:
@@ -399,6 +401,12 @@ def constant(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def _pending(found: Iterable[Found]) -> set[int]:
+    """Return the ids of tensors that collectives by gloo have yet to write."""
+    tensors = [value for _, value, _ in found if issubclass(type(value), torch.Tensor)]
+    return {id(tensor) for tensor in tensors if is_pending(tensor)}
+
+
 def _finish_writes(found: Iterable[Found]) -> None:
     """Wait for other streams: what they have yet to write would be taken for the capture's."""
     tensors = [value for _, value, _ in found if issubclass(type(value), torch.Tensor)]
@@ -416,13 +424,15 @@ def _check_is_outside_of_operators() -> None:
 
 
 def _remember(
-    recorder: Any, given: Given, found: Iterable[Found], most: int
+    recorder: Any, given: Given, found: Iterable[Found], most: int, pending: Container[int]
 ) -> list[torch.Generator]:
-    """Record reachable tensors, up to `most` bytes, and their holders; return the generators."""
+    """Record reachable tensors, up to `most` bytes, but those with ids in `pending`, and all
+    holders; return the generators.
+    """
     found = list(found)
     given.add(found)
     for name, value, _ in found:
-        if issubclass(type(value), torch.Tensor):
+        if issubclass(type(value), torch.Tensor) and id(value) not in pending:
             most -= recorder.remember(value, name, most)
     return [value for _, value, _ in found if issubclass(type(value), torch.Generator)]
 
@@ -445,8 +455,8 @@ def _session_of(
 ) -> Iterator[None]:
     def entered(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         values = {"its arguments": args, "its keyword arguments": kwargs}
-        found = reachable({type(module).__name__: module, **values})
-        for generator in _remember(recorder, given, found, sys.maxsize):
+        found = list(reachable({type(module).__name__: module, **values}))
+        for generator in _remember(recorder, given, found, sys.maxsize, _pending(found)):
             recorder.watch_generator(generator)
 
     calls = OutermostCalls(lambda: int(recorder.seen))
