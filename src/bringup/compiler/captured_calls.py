@@ -428,6 +428,15 @@ class _Captured:
         self.shared = shared
         self.used = next(_TICKS)
         self._plan = None if updates is None else updates.bind(self._graph, arguments)
+        planned = 0 if updates is None else updates.host_reads(arguments)
+        unit = self._graph._unit
+        assert unit is not None
+        if unit.values_read > planned:
+            raise CaptureError(
+                "an operator takes the values of a tensor of the host that is no input of the"
+                " compiled function as it stands, such as a part of one"
+            )
+        unit.values_read = 0  # the plan writes them
         self._slots = tuple(slots.values())
         self.memory_bytes = sum(slot.untyped_storage().nbytes() for slot in self._slots)
         """What it holds alone: copies of inputs, and what it computes where that is not shared."""

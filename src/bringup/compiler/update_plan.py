@@ -30,6 +30,12 @@ class Updates:
     plan: UpdatePlan
     free: frozenset[int]
 
+    def host_reads(self, inputs: Sequence[Any]) -> int:
+        """Return how many arguments of calls are the values of tensors among these inputs."""
+        sources = [source for call in self.plan.calls for source in call.updates.values()]
+        indices = [source.index for source in sources if isinstance(source, Input)]
+        return sum(isinstance(inputs[index], torch.Tensor) for index in indices)
+
     def bind(self, graph: CapturedGraph, inputs: Sequence[Any]) -> BoundPlan:
         """Return the plan for a capture of a call with these inputs, or raise `UpdateError`."""
         bound = self.plan.bind(graph)

@@ -9,6 +9,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -251,6 +252,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             optimizers = given.settle(native, recorder.watch, list(scopes.called))
             unit.settle(native, scopes.calls)
             unit.watch_inputs(recorder.watch)
+            unit.note_read([one.tensor for one in self._kept if isinstance(one, _ReadValues)])
             graph._content = CapturedContent(
                 native, recorder.watch, self._handled.calls, self._kept, self._pool, optimizers
             )
@@ -352,9 +354,20 @@ def values_on_host(tensor: torch.Tensor) -> list[Any]:
             "a captured operator takes the values of a tensor of the host that the capture writes:"
             " compute it before the capture, and update() it"
         )
+    keep_in_graph(_ReadValues(tensor))
     with unrecorded():
         values: list[Any] = tensor.tolist()
     return values
+
+
+@dataclass(frozen=True, eq=False)
+class _ReadValues:
+    """A tensor of the host whose values a captured call took."""
+
+    tensor: torch.Tensor
+
+    def arm(self) -> None:
+        """Nothing is left to do."""
 
 
 def current_scopes() -> ScopeTracker:

@@ -47,6 +47,7 @@ class RunUnit:
         self._declared_outputs = False
         self._obstacle = "the capture is not over"
         self._run_locks: Any | None = None  # until outputs are known
+        self.values_read = 0  # by captured calls, of inputs on the host
 
     def declare_outputs(self, outputs: Any, native: Any | None) -> None:
         """Declare what run gives: a nest of the capture's tensors, whose `native` graph may be
@@ -148,6 +149,12 @@ class RunUnit:
         assert self._outputs is not None
         return self._outputs
 
+    def note_read(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Note of which inputs captured calls took the values: tensors with their memory."""
+        inputs = () if self._inputs is None else self._inputs.tensors.values()
+        places = {storage_address(one) for one in inputs if has_memory(one)}
+        self.values_read = sum(storage_address(one) in places for one in tensors)
+
     def run(
         self,
         native: Any,
@@ -156,6 +163,12 @@ class RunUnit:
         update: Callable[[], object] | None,
     ) -> Any:
         """Return one call: see `CapturedGraph.run`."""
+        if self.values_read:
+            raise CaptureError(
+                "CapturedGraph.run: a captured call took the values of an input that is a tensor of"
+                " the host, and a replay would not take those of another one: update() them by"
+                " their slot, and capture with `inputs` that do not have it"
+            )
         outputs = self.outputs
         targets, sources = self.inputs.match(args, kwargs)
         if forward_ad._current_level >= 0:

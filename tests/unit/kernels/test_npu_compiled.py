@@ -301,3 +301,64 @@ def test_paged_attention_is_updated_by_hand(in_capture: bool) -> None:
         torch.npu.graph_task_update_end(update_stream)
         graph.replay()
         close(paged.out, paged.wanted(other))
+
+
+@pytest.mark.parametrize("part", ["a slice", "a view", "a copy", "hidden in an operator"])
+def test_values_that_no_plan_writes_are_no_part_of_a_capture(part: str) -> None:
+    """They would be those of the first call for ever."""
+    devices.load_driver("sim")
+    paged = Paged("npu")
+
+    @torch.library.custom_op("compiled_test::paged", mutates_args=("out",))
+    def hidden_call(
+        q: Tensor, k: Tensor, v: Tensor, table: Tensor, lengths: Tensor, out: Tensor
+    ) -> None:
+        torch.ops.npu._npu_paged_attention(q, k, v, 2, 4, 0.3, table, lengths, out)
+
+    def function(q: Tensor, k: Tensor, v: Tensor, table: Tensor, lengths: Tensor) -> Tensor:
+        out = torch.empty(2, 4, 16, device=q.device)
+        if part.startswith("hidden"):
+            torch.ops.compiled_test.paged(q, k, v, table, lengths, out)
+            return out + 0
+        given = {
+            "a slice": lengths[:2],
+            "a view": lengths.view(3, 1)[:2, 0],
+            "a copy": lengths[:2] + 0,
+        }
+        torch.ops.npu._npu_paged_attention(q, k, v, 2, 4, 0.3, table, given[part], out)
+        return out + 0
+
+    def lengths_of(lengths: list[int]) -> Tensor:
+        extra = [] if part.startswith("hidden") else [9]
+        return torch.tensor([*lengths, *extra], dtype=torch.int32)
+
+    compile_: Any = torch.compile
+    strict = compiled(function)
+    with pytest.raises(BringupError, match=r"(takes|reads) the values? of a tensor"):
+        strict(*paged.given, lengths_of(LENGTHS[0]))
+    torch._dynamo.reset()
+    serving = compile_(function, backend="bringup", options={"mode": "serve"})
+    for lengths in LENGTHS:
+        close(serving(*paged.given, lengths_of(lengths)), paged.wanted(lengths))
+
+
+def test_run_takes_no_input_whose_values_were_taken() -> None:
+    devices.load_driver("sim")
+    paged = Paged("npu")
+
+    class Model(torch.nn.Module):
+        def forward(self, query: Tensor, lengths: Tensor) -> Tensor:
+            torch.ops.npu._npu_paged_attention(
+                query, *paged.given[1:3], 2, 4, 0.3, paged.given[3], lengths, paged.out
+            )
+            return paged.out + 0
+
+    model, graph = Model(), graphs.CapturedGraph()
+    lengths = torch.tensor([4, 5])
+    with graphs.capture(graph):
+        result = model(paged.given[0], lengths)
+    with pytest.raises(BringupError, match="a captured call took the values of an input"):
+        graph.run(paged.given[0], torch.tensor([7, 8]))
+    graph.update([{"context_lens": [7, 8]}])
+    graph.replay()
+    close(result, paged.wanted([7, 8]))
