@@ -19,7 +19,6 @@ import torch
 from bringup import settings
 from bringup._after_import import after_import
 from bringup._native import torch_library
-from bringup.devices.distributed import is_pending
 from bringup.errors import CaptureError
 from bringup.graphs._assumptions import Given
 from bringup.graphs._compiled_code import generated_code_refused
@@ -416,8 +415,11 @@ def constant(tensor: torch.Tensor) -> torch.Tensor:
 
 def _pending(found: Iterable[Found]) -> set[int]:
     """Return the ids of tensors that collectives by gloo have yet to write."""
+    collectives = sys.modules.get("bringup.devices.distributed")
+    if collectives is None:  # there was none
+        return set()
     tensors = [value for _, value, _ in found if issubclass(type(value), torch.Tensor)]
-    return {id(tensor) for tensor in tensors if is_pending(tensor)}
+    return {id(tensor) for tensor in tensors if collectives.is_pending(tensor)}
 
 
 def _finish_writes(found: Iterable[Found]) -> None:
