@@ -427,16 +427,7 @@ class _Captured:
         self.memory = memory_of(device_of(arguments))
         self.shared = shared
         self.used = next(_TICKS)
-        self._plan = None if updates is None else updates.bind(self._graph, arguments)
-        planned = 0 if updates is None else updates.host_reads(arguments)
-        unit = self._graph._unit
-        assert unit is not None
-        if unit.values_read > planned:
-            raise CaptureError(
-                "an operator takes the values of a tensor of the host that is no input of the"
-                " compiled function as it stands, such as a part of one"
-            )
-        unit.values_read = 0  # the plan writes them
+        self._plan = self._bound(updates, arguments)
         self._slots = tuple(slots.values())
         self.memory_bytes = sum(slot.untyped_storage().nbytes() for slot in self._slots)
         """What it holds alone: copies of inputs, and what it computes where that is not shared."""
@@ -451,6 +442,20 @@ class _Captured:
                 for one in self._graph.outputs
             )
         self._replay = self._run_in_place if static_outputs else self._graph.run
+
+    def _bound(self, updates: Updates | None, arguments: Sequence[Any]) -> graphs.BoundPlan | None:
+        """Return what calls write into the graph; refuse values of the host that none would."""
+        plan = None if updates is None else updates.bind(self._graph, arguments)
+        planned = 0 if updates is None else updates.host_reads(arguments)
+        unit = self._graph._unit
+        assert unit is not None
+        if unit.values_read > planned:
+            raise CaptureError(
+                "an operator takes the values of a tensor of the host that is no input of the"
+                " compiled function as it stands, such as a part of one"
+            )
+        unit.values_read = 0
+        return plan
 
     def call(self, arguments: Sequence[Any]) -> tuple[Any, ...]:
         given = [arguments[i] for i in self._copied]
