@@ -109,10 +109,12 @@ void copy_laid_out(const at::Tensor& target, const at::Tensor& source) {
   alike ? span_of(target).copy_(span_of(source)) : target.copy_(source);
 }
 
-EagerNode::EagerNode(std::string op, std::string scope, OperatorNode::Call call, ThreadModes modes)
+EagerNode::EagerNode(std::string op, std::string scope, OperatorNode::Call call, ThreadModes modes,
+                     std::shared_ptr<Pool> pool)
     : EagerCall(std::move(op), std::move(scope), call.schema),
       call_(std::move(call)),
-      modes_(modes) {
+      modes_(modes),
+      pool_(std::move(pool)) {
   for (size_t i = 0; i < call_.args.size(); ++i) {
     if (!call_.args[i].isGenerator()) continue;
     generators_.emplace_back(i, call_.args[i].toGenerator().getIntrusivePtr());
@@ -123,7 +125,30 @@ EagerNode::EagerNode(std::string op, std::string scope, OperatorNode::Call call,
   for (const OperatorNode::Output& output : call_.outputs) waits_ |= output.tensor.is_cpu();
 }
 
+// The graph's memory lasts as long as any tensor that the operator gets: it may keep one.
+void EagerNode::keep_memory() {
+  std::unordered_map<const c10::StorageImpl*, c10::Storage> kept;
+  for (c10::IValue& arg : call_.args) {
+    arg = map_tensors(arg, [&](const at::Tensor& tensor) {
+      const c10::Storage& storage = tensor.storage();
+      if (!pool_->writes(storage.data(), storage.nbytes())) return tensor;
+      c10::Storage& own = kept[storage.unsafeGetStorageImpl()];
+      if (!own) {
+        const auto drop = [](void* pool) { delete static_cast<std::shared_ptr<Pool>*>(pool); };
+        at::DataPtr data(storage.mutable_data(), new std::shared_ptr<Pool>(pool_), drop,
+                         storage.device());
+        own = c10::Storage(c10::make_intrusive<c10::StorageImpl>(
+            c10::StorageImpl::use_byte_size_t(), storage.nbytes(), std::move(data), nullptr,
+            false));
+      }
+      return shallow_copy(tensor, own);
+    });
+  }
+  pool_.reset();
+}
+
 void EagerNode::run_between_graphs() {
+  if (pool_ != nullptr) keep_memory();
   const auto inside = RunLocks::inside();
   std::vector<c10::IValue> stack = call_.args;
   take_own_lists(stack);
@@ -181,7 +206,8 @@ bool Recorder::splits_at(const OperatorTraits& traits, const c10::OperatorHandle
 
 // What the call gave, in memory of the graph: its own is not.
 c10::IValue Recorder::brought_in(const OperatorTraits& traits, const std::vector<c10::IValue>& args,
-                                 const c10::IValue& result) const {
+                                 const c10::IValue& result,
+                                 std::unordered_set<const c10::StorageImpl*>& given) const {
   if (is_host_value(result)) {
     throw CaptureFailure(traits.name + " gives a value of the host (" + result.tagKind() +
                          "), which the captured code would keep: a replay brings none. Give a "
@@ -201,6 +227,10 @@ c10::IValue Recorder::brought_in(const OperatorTraits& traits, const std::vector
     const bool is_argument = any_tensor(
         args, [&](const at::Tensor& arg) { return arg.storage().is_alias_of(tensor.storage()); });
     if (is_argument) return tensor;
+    if (!given.insert(tensor.storage().unsafeGetStorageImpl()).second) {
+      throw CaptureFailure(traits.name + ", where the capture is split, gives results that share " +
+                           "memory, which their copies would not");
+    }
     at::Tensor own = at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options());
     own.unsafeGetTensorImpl()->_set_conj(tensor.is_conj());
     own.unsafeGetTensorImpl()->_set_neg(tensor.is_neg());
@@ -237,12 +267,13 @@ void Recorder::record_eager(const OperatorTraits& known, const c10::OperatorHand
     }
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     const c10::impl::ExcludeDispatchKeyGuard no_modes(kUnseenKeys);
+    std::unordered_set<const c10::StorageImpl*> given;
     for (size_t i = first; computes() && i < stack->size(); ++i) {
       c10::IValue& result = (*stack)[i];
       if (is_work(result)) {
         result = c10::intrusive_ptr<Work>(c10::make_intrusive<FinishedWork>());
       } else {
-        result = brought_in(traits, args, result);
+        result = brought_in(traits, args, result, given);
       }
     }
   }
@@ -259,7 +290,7 @@ void Recorder::record_eager(const OperatorTraits& known, const c10::OperatorHand
                           std::nullopt, true,          std::nullopt};
   if (outputs) call.outputs = *std::move(outputs);
   call.args = fixed_arguments(traits, args, call.outputs, false);
-  auto node = std::make_unique<EagerNode>(traits.name, scope_, std::move(call), modes);
+  auto node = std::make_unique<EagerNode>(traits.name, scope_, std::move(call), modes, pool_);
   if (at_) node->set_device(*at_);
   node->set_line(lines_.here());
   mark_written(traits, args, results);

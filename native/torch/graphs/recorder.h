@@ -253,7 +253,8 @@ class Recorder {
   std::unique_ptr<Node> make_copy_kernel(const OperatorTraits& traits, const at::Tensor& source,
                                          const at::Tensor& target);
   c10::IValue brought_in(const OperatorTraits& traits, const std::vector<c10::IValue>& args,
-                         const c10::IValue& result) const;
+                         const c10::IValue& result,
+                         std::unordered_set<const c10::StorageImpl*>& given) const;
   // What one call gives, in place of its arguments on the stack, from their shapes.
   void infer(const OperatorTraits& traits, const c10::OperatorHandle& op,
              std::vector<c10::IValue>* stack) const;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from tests.unit.graphs.test_pieces import attend, split
@@ -84,3 +86,19 @@ def test_what_the_inner_graph_takes_as_given_is_checked() -> None:
     with pytest.raises(CaptureError, match="bias"):
         split(inner.replay, None)
     assert torch.equal(z, kept)
+
+
+def test_neither_eager_calls_nor_replays_are_saved(tmp_path: Path) -> None:
+    x, cache = torch.ones(2, 4), torch.ones(2, 5, 4)
+    inner, _ = split(lambda: x + 1, None)
+    graph = graphs.CapturedGraph()
+    with graphs.capture(graph, split_at=[attend], inputs=x):
+        graph.outputs = attend(x, cache, [1, 1])
+    outer = graphs.CapturedGraph()
+    with graphs.capture(outer, inputs=x):
+        inner.replay()
+        outer.outputs = x * 2
+    for one in (graph, outer):
+        with pytest.raises(CaptureError, match="is called eagerly, by code of this process"):
+            graphs.save(one, tmp_path / "g.bgraph")
+    assert not list(tmp_path.iterdir())

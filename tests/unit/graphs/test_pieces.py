@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -341,6 +342,29 @@ def test_host_values_gradients_and_foreign_memory_are_refused() -> None:
     acting(lambda x: x.to_sparse())
     with pytest.raises(CaptureError, match="pieces_test::act gives a tensor of layout"):
         split(lambda: act(x), [act])
+
+
+def test_what_an_eager_call_keeps_outlives_the_graph(device: str) -> None:
+    kept: list[Tensor] = []
+    acting(lambda x: kept.append(x))
+    x = torch.full((5000,), 2.0, device=device)
+    graph, y = split(lambda: act(x * 3) + 1, [act])
+    x.fill_(5)
+    graph.replay()
+    graph.reset()
+    del graph, y
+    gc.collect()
+    others = [torch.zeros(5000, device=device) for _ in range(20)]
+    assert kept[-1].cpu().eq(15).all()
+    assert not any(other.any() for other in others)
+
+
+def test_results_that_share_memory_are_refused() -> None:
+    library = ops.Library("pieces_aliases", "DEF")
+    library.define("parts(Tensor x) -> (Tensor, Tensor)")
+    library.impl("parts", lambda x: (x * 2).unbind(0), "CompositeExplicitAutograd")
+    with pytest.raises(CaptureError, match=r"pieces_aliases::parts, .* gives results that share"):
+        split(lambda: torch.ops.pieces_aliases.parts(torch.ones(2)), ["pieces_aliases::parts"])
 
 
 def test_an_eager_call_draws_where_eager_does(device: str) -> None:
