@@ -11,8 +11,8 @@ Python functions as operators: `custom_op` defines one and returns its callable 
 which mindtorch_v2 calls `CustomOpHandle`).
 `Library` and `impl` are torch's, with the names of dispatch keys that people use; `register_fake`,
 `register_kernel`, `register_autograd`, `register_jvp`, `register_vmap`, `register_autocast`,
-`register_effect` and `register_sharding` add to any operator, by name or by its callable. Within
-`debugging` hidden writes are found.
+`register_effect`, `register_sharding` and `register_torch_dispatch` add to any operator, by name or
+by its callable. Within `debugging` hidden writes are found.
 
 A Triton kernel as an operator: `triton_op` (`TritonOperator`), where triton is installed.
 
@@ -72,6 +72,7 @@ if TYPE_CHECKING:
         register_jvp,
         register_kernel,
         register_sharding,
+        register_torch_dispatch,
         register_vmap,
     )
     from bringup.ops.integration.adopt import AdoptedOperator, adopt
@@ -99,9 +100,9 @@ __all__ = [
     "empty", "empty_like", "f32", "f64", "i8", "i16", "i32", "i64", "impl", "infer_schema",
     "kernel_checks", "kernel_op", "load_op_plugins", "promote", "rank", "register_attention",
     "register_autocast", "register_autograd", "register_effect", "register_fake", "register_jvp",
-    "register_kernel", "register_sharding", "register_vmap", "replace_modules", "same_dtype",
-    "same_shape", "shape", "tensor_ptr", "triton_op", "u8", "u16", "u32", "u64",
-    "unload_op_plugins",
+    "register_kernel", "register_sharding", "register_torch_dispatch", "register_vmap",
+    "replace_modules", "same_dtype", "same_shape", "shape", "tensor_ptr", "triton_op", "u8",
+    "u16", "u32", "u64", "unload_op_plugins",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:
@@ -115,7 +116,8 @@ if not TYPE_CHECKING:
             "custom.custom_op": "CustomOperator CustomOpHandle custom_op",
             "custom.library": (
                 "Library impl register_autocast register_autograd register_effect register_fake "
-                "register_jvp register_kernel register_sharding register_vmap"
+                "register_jvp register_kernel register_sharding register_torch_dispatch "
+                "register_vmap"
             ),
             "integration.adopt": "AdoptedOperator adopt",
             "integration.attention": "register_attention",

@@ -8,8 +8,10 @@ import functools
 import inspect
 import sys
 import threading
+import warnings
 import weakref
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType, FunctionType
 from typing import Any, Literal, overload
 
@@ -33,11 +35,11 @@ from bringup.ops.registration.handle_lifetime import (
     expired,
     hold_for_users,
 )
-from bringup.ops.registration.methods import RegistrationMethods
+from bringup.ops.registration.methods import Function, RegistrationMethods
 from bringup.ops.registration.pickling import find_operator_by, reduced
 from bringup.ops.registration.vmap import GeneratedRule
 from bringup.ops.schema.dispatch_keys import AUTOGRAD_KEYS, device_key, listed
-from bringup.ops.schema.infer import infer, registered_text, taken
+from bringup.ops.schema.infer import infer, registered_text, tags_of, taken
 from bringup.ops.schema.operator_facts import find_overload
 from bringup.ops.schema.schema import read_schema
 
@@ -125,6 +127,8 @@ class CustomOperator(RegistrationMethods, metaclass=_Constructor):
         self._function = function
         self._structure = structure
         self._where = where
+        self._registered: dict[str, Callable[..., Any]] = {}  # by dispatch key
+        self._disabled: set[str] = set()  # dispatch keys
         self._thread = weakref.ref(threading.current_thread())
         self._declared: tuple[Any, ...] = ()
         self._handle = operator._handle
@@ -170,6 +174,38 @@ class CustomOperator(RegistrationMethods, metaclass=_Constructor):
     def _adapt(self, function: Callable[..., Any]) -> Callable[..., Any]:
         return function if self._structure is None else self._structure.kernel(self.facts, function)
 
+    def _put_kernel(self, key: str, function: Callable[..., Any]) -> None:
+        self._registered[key] = function
+        super()._put_kernel(key, self._function if key in self._disabled else function)
+
+    @contextmanager
+    def set_kernel_enabled(self, device_type: str, enabled: bool = True) -> Iterator[None]:
+        """See `RegistrationMethods.set_kernel_enabled`."""
+        key = device_key(device_type)
+        if key not in self._registered:
+            warnings.warn(f"{self.qualified_name} has no kernel for {device_type}", stacklevel=3)
+        before = key in self._disabled
+        self._enable(key, enabled)
+        try:
+            yield
+        finally:
+            self._enable(key, not before)
+
+    def _enable(self, key: str, enabled: bool) -> None:
+        (self._disabled.discard if enabled else self._disabled.add)(key)
+        if key in self._registered:
+            self._put_kernel(key, self._registered[key])
+
+    def register_fake(self, function: Function) -> Function:
+        """See `RegistrationMethods.register_fake`. Warns where a tag says what the fake is."""
+        if self.facts.is_out or torch.Tag.inplace in self.overload.tags:
+            warnings.warn(
+                f"the fake of {self.qualified_name} is unnecessary, since its tag says what it "
+                "returns; it is used instead",
+                stacklevel=2,
+            )
+        return super().register_fake(function)
+
     def register_autograd(
         self, backward: Callable[..., Any], /, *, setup_context: Callable[..., Any] | None = None
     ) -> None:
@@ -210,19 +246,26 @@ class CustomOperator(RegistrationMethods, metaclass=_Constructor):
             self._put_kernel("CompositeExplicitAutograd", self._function)
         else:
             self.register_kernel(devices, self._function)
-        super().register_fake(self._no_fake)
+        super().register_fake(self._default_fake)
         self._install_autograd()
         self._install_versions()
         self.register_vmap("loop")
         if self.facts.pure_without_result:
             self.register_effect("ordered")
 
-    def _no_fake(self, *args: Any, **kwargs: Any) -> None:
-        if self.facts.returns:
+    def _default_fake(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the schema says: nothing, or the arguments that are written."""
+        facts = self.facts
+        if facts.returns_written:
+            values = facts.values(args, kwargs)
+            returned = tuple(values[index] for index in facts.returned)
+            return returned if len(returned) > 1 else returned[0]
+        if facts.returns:
             raise RuntimeError(
                 f"{self.qualified_name} has no fake, which meta tensors, torch.compile and export "
                 "need; give it one with register_fake"
             )
+        return None
 
 
 CustomOpHandle = CustomOperator  # mindtorch_v2's name for it
@@ -291,7 +334,8 @@ def custom_op(
             by default none, or what `schema` says.
         device_types: device types that the function is for, "npu" for PrivateUse1; all by default.
         schema: the schema, `"(Tensor x, int n=1) -> Tensor"`, instead of the inferred one.
-        tags: more `torch.Tag`s.
+        tags: more `torch.Tag`s. What an operator with `Tag.inplace` or `Tag.out` returns is what it
+            writes (`infer_schema`).
         make: a subclass of `CustomOperator` for what is returned. Called twice where an operator is
             replaced: once to see that it can be.
         redefine: replaces an operator of this name that another function has defined.
@@ -315,7 +359,7 @@ def custom_op(
     where = _caller()
     written = taken(mutates_args)
     devices = listed(device_types)
-    more = (tags,) if isinstance(tags, torch.Tag) else tuple(tags or ())
+    more = tags_of(tags)
 
     def define(given: Callable[..., Any]) -> CustomOperator:
         return _define(name, given, written, devices, schema, more, where, make, redefine)
@@ -345,7 +389,7 @@ def _define(
         raise SchemaError(f"{name}: expected a function to make an operator of, got {function!r}")
     structure = None
     if schema is None:
-        signature = infer(function, () if mutates_args is None else mutates_args)
+        signature = infer(function, () if mutates_args is None else mutates_args, tags)
         text = signature.text
         structure = None if signature.plain else Structure(name, signature)
     else:

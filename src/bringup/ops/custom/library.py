@@ -22,6 +22,9 @@ from bringup.ops.schema.operator_facts import find_overload, is_defined
 _kept: list[torch.library.Library] = []  # libraries of the free functions: for good, as torch's
 _defined: weakref.WeakValueDictionary[str, _Defined] = weakref.WeakValueDictionary()
 _others: dict[str, RegistrationMethods] = {}
+_of_libraries: weakref.WeakKeyDictionary[torch.library.Library, dict[Any, RegistrationMethods]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 class _Defined(RegistrationMethods):
@@ -243,8 +246,13 @@ def _keep(name: str) -> Library:
     return library
 
 
-def _registration_of(operator: Any) -> RegistrationMethods:
-    """Return the methods of an operator, given by name, as an `OpOverload`, or by its callable."""
+def _registration_of(
+    operator: Any, lib: torch.library.Library | None = None
+) -> RegistrationMethods:
+    """Return the methods of an operator, given by name, as an `OpOverload`, or by its callable.
+
+    They register for as long as `lib` lives; for good, or as long as the operator, without it.
+    """
     if isinstance(operator, RegistrationMethods):
         return operator
     name = operator
@@ -256,11 +264,28 @@ def _registration_of(operator: Any) -> RegistrationMethods:
         raise SchemaError(f"{operator!r} is no operator; expected 'namespace::name' or a callable")
     overload = find_overload(name)
     known = find_custom_operator(name) or _defined.get(name) or _others.get(name)
-    if known is not None and known.overload is overload:
+    if known is not None and known.overload is not overload:
+        known = None
+    if lib is not None and type(known) in (type(None), RegistrationMethods, _Defined):
+        return _of_library(lib, name, overload)
+    if known is not None:
         return known
     forget(name)  # an operator of this name that was removed without telling
     _others[name] = RegistrationMethods(overload, _fragment(overload.namespace))
     return _others[name]
+
+
+def _of_library(lib: torch.library.Library, name: str, overload: Any) -> RegistrationMethods:
+    if isinstance(lib, Library) and name in lib._operators:
+        return lib._operators[name]
+    if lib.ns != overload.namespace:
+        raise SchemaError(
+            f"{overload} cannot be registered for in a library of the namespace {lib.ns!r}"
+        )
+    methods = _of_libraries.setdefault(lib, {})
+    if overload not in methods:
+        methods[overload] = RegistrationMethods(overload, weakref.proxy(lib))
+    return methods[overload]
 
 
 def remember(name: str, methods: RegistrationMethods) -> None:
@@ -275,23 +300,33 @@ def forget(name: str) -> None:
         known.destroy()
 
 
-def register_fake(operator: Any, function: Callable[..., Any] | None = None) -> Any:
+def register_fake(
+    operator: Any,
+    function: Callable[..., Any] | None = None,
+    *,
+    lib: torch.library.Library | None = None,
+) -> Any:
     """Register the fake of any operator, and return it; a decorator, too.
 
     Args:
         operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
         function: gets the operator's arguments, gives outputs of the right shape, dtype and device.
+        lib: keeps the registration as long as it lives; an operator of `custom_op` keeps its own.
 
     Raises:
         SchemaError: there is no such operator.
     """
     if function is None:
-        return lambda given: register_fake(operator, given)
-    return _registration_of(operator).register_fake(function)
+        return lambda given: register_fake(operator, given, lib=lib)
+    return _registration_of(operator, lib).register_fake(function)
 
 
 def register_kernel(
-    operator: Any, device: str | Iterable[str] | None, function: Callable[..., Any] | None = None
+    operator: Any,
+    device: str | Iterable[str] | None,
+    function: Callable[..., Any] | None = None,
+    *,
+    lib: torch.library.Library | None = None,
 ) -> Any:
     """Register a kernel of any operator, and return it; a decorator, too.
 
@@ -300,6 +335,7 @@ def register_kernel(
         device: `"cpu"`, `"npu"`, `"cuda"`, ..., or several of them; None for all that have no
             kernel of their own.
         function: gets the operator's arguments, gives its outputs.
+        lib: keeps the registration as long as it lives; an operator of `custom_op` keeps its own.
 
     Raises:
         SchemaError: there is no such operator, or no such device.
@@ -314,7 +350,7 @@ def register_kernel(
         >>> torch.ops.example_kernel.twice(torch.ones(2))
         tensor([2., 2.])
     """
-    return _registration_of(operator).register_kernel(device, function)
+    return _registration_of(operator, lib).register_kernel(device, function)
 
 
 def register_autograd(
@@ -323,6 +359,7 @@ def register_autograd(
     /,
     *,
     setup_context: Callable[..., Any] | None = None,
+    lib: torch.library.Library | None = None,
 ) -> None:
     """Register the gradient of any operator. See `CustomOperator.register_autograd`.
 
@@ -330,19 +367,26 @@ def register_autograd(
         operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
         backward: `backward(ctx, *gradients)` gives a gradient, or None, for each input.
         setup_context: `setup_context(ctx, inputs, output)` keeps what backward needs.
+        lib: keeps the registration as long as it lives; an operator of `custom_op` keeps its own.
 
     Raises:
         SchemaError: there is no such operator.
     """
-    _registration_of(operator).register_autograd(backward, setup_context=setup_context)
+    _registration_of(operator, lib).register_autograd(backward, setup_context=setup_context)
 
 
-def register_jvp(operator: Any, jvp: Callable[..., Any] | None = None) -> Any:
+def register_jvp(
+    operator: Any,
+    jvp: Callable[..., Any] | None = None,
+    *,
+    lib: torch.library.Library | None = None,
+) -> Any:
     """Register the forward-mode derivative of any operator, and return it; a decorator, too.
 
     Args:
         operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
         jvp: gives the tangents of the outputs.
+        lib: keeps the registration as long as it lives; an operator of `custom_op` keeps its own.
 
     Raises:
         SchemaError: there is no such operator.
@@ -362,16 +406,22 @@ def register_jvp(operator: Any, jvp: Callable[..., Any] | None = None) -> Any:
         tensor([2.])
     """
     if jvp is None:
-        return lambda given: register_jvp(operator, given)
-    return _registration_of(operator).register_jvp(jvp)
+        return lambda given: register_jvp(operator, given, lib=lib)
+    return _registration_of(operator, lib).register_jvp(jvp)
 
 
-def register_vmap(operator: Any, rule: Callable[..., Any] | GeneratedRule | None = None) -> Any:
+def register_vmap(
+    operator: Any,
+    rule: Callable[..., Any] | GeneratedRule | None = None,
+    *,
+    lib: torch.library.Library | None = None,
+) -> Any:
     """Register the batching rule of any operator, and return it; a decorator, too.
 
     Args:
         operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
         rule: a function, or "pointwise" or "loop" for one that is generated.
+        lib: keeps the registration as long as it lives; an operator of `custom_op` keeps its own.
 
     Raises:
         SchemaError: there is no such operator.
@@ -386,17 +436,24 @@ def register_vmap(operator: Any, rule: Callable[..., Any] | GeneratedRule | None
         torch.Size([2, 1])
     """
     if rule is None:
-        return lambda given: register_vmap(operator, given)
-    return _registration_of(operator).register_vmap(rule)
+        return lambda given: register_vmap(operator, given, lib=lib)
+    return _registration_of(operator, lib).register_vmap(rule)
 
 
-def register_autocast(operator: Any, device: str, dtype: torch.dtype) -> None:
+def register_autocast(
+    operator: Any,
+    device: str,
+    dtype: torch.dtype,
+    *,
+    lib: torch.library.Library | None = None,
+) -> None:
     """Register the autocast rule of any operator. See `CustomOperator.register_autocast`.
 
     Args:
         operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
         device: of the autocast region, `"cpu"` or `"npu"`.
         dtype: to which floating-point inputs are cast.
+        lib: keeps the registration as long as it lives; an operator of `custom_op` keeps its own.
 
     Raises:
         SchemaError: there is no such operator.
@@ -411,15 +468,21 @@ def register_autocast(operator: Any, device: str, dtype: torch.dtype) -> None:
         ...     product(torch.ones(1, 2), torch.ones(2, 1))
         tensor([[2.]], dtype=torch.bfloat16)
     """
-    _registration_of(operator).register_autocast(device, dtype)
+    _registration_of(operator, lib).register_autocast(device, dtype)
 
 
-def register_effect(operator: Any, effect: Literal["ordered"] | None) -> None:
+def register_effect(
+    operator: Any,
+    effect: Literal["ordered"] | None,
+    *,
+    lib: torch.library.Library | None = None,
+) -> None:
     """Declare the effect of any operator. See `CustomOperator.register_effect`.
 
     Args:
         operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
         effect: "ordered": calls are neither dropped nor reordered; None: it has none.
+        lib: keeps the registration as long as it lives; an operator of `custom_op` keeps its own.
 
     Raises:
         SchemaError: there is no such operator.
@@ -432,7 +495,7 @@ def register_effect(operator: Any, effect: Literal["ordered"] | None) -> None:
         ...     return x.clone()
         >>> ops.register_effect(shown, "ordered")  # a compiler keeps each call, read or not
     """
-    _registration_of(operator).register_effect(effect)
+    _registration_of(operator, lib).register_effect(effect)
 
 
 def register_sharding(operator: Any, strategy: Callable[..., Any] | None = None) -> Any:
@@ -458,3 +521,43 @@ def register_sharding(operator: Any, strategy: Callable[..., Any] | None = None)
     if strategy is None:
         return lambda given: register_sharding(operator, given)
     return _registration_of(operator).register_sharding(strategy)
+
+
+def register_torch_dispatch(
+    operator: Any,
+    torch_dispatch_class: type,
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    lib: torch.library.Library | None = None,
+) -> Any:
+    """Register what a tensor subclass or a `TorchDispatchMode` does with any operator, and return
+    it; a decorator, too.
+
+    Args:
+        operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
+        torch_dispatch_class: the subclass or mode.
+        function: `function(mode, func, types, args, kwargs)`, with the class for a subclass; called
+            instead of its `__torch_dispatch__`.
+        lib: keeps the registration as long as it lives; an operator of `custom_op` keeps its own.
+
+    Raises:
+        SchemaError: there is no such operator.
+
+    Examples:
+        >>> from torch.utils._python_dispatch import TorchDispatchMode
+        >>> from bringup import ops
+        >>> @ops.custom_op("example_dispatch::twice")
+        ... def twice(x: torch.Tensor) -> torch.Tensor:
+        ...     return 2 * x
+        >>> class Nothing(TorchDispatchMode):
+        ...     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        ...         return func(*args, **(kwargs or {}))
+        >>> @ops.register_torch_dispatch(twice, Nothing)
+        ... def _(mode, func, types, args, kwargs):
+        ...     return args[0]
+        >>> with Nothing():
+        ...     twice(torch.ones(1))
+        tensor([1.])
+    """
+    return _registration_of(operator, lib).register_torch_dispatch(torch_dispatch_class, function)

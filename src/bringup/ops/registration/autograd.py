@@ -394,6 +394,11 @@ def _record_general(
 ) -> Any:
     values = facts.values(args, kwargs)
     if _is_grad_enabled():
+        if facts.is_out and _any_in_lists_requires_grad(*values):
+            raise RuntimeError(
+                f"{facts.name} is an out= operator, which has no gradient, and an argument "
+                "requires grad; call it under torch.no_grad(), or on detached tensors"
+            )
         _refuse_leaves(facts, values)
     call = _Call(facts, run, values)
     return call.result(apply(*call.flatten(values), call))

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import Any, Literal, TypeVar
 
 import torch
+from torch._library.custom_ops import CustomOpDef
 
 from bringup.errors import SchemaError
 from bringup.ops.registration import functionalize
@@ -28,8 +30,11 @@ from bringup.ops.schema.operator_facts import Facts, facts_of
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class RegistrationMethods:
+class RegistrationMethods(CustomOpDef):  # type: ignore[misc]
     """What can be registered for an operator.
+
+    A `CustomOpDef` in name only, so that `torch.library.opcheck` and `torch.library.register_*`
+    take the handle; nothing of that class is used.
 
     Attributes:
         overload: the operator in `torch.ops`.
@@ -54,6 +59,15 @@ class RegistrationMethods:
         self._formula = Formula()
         self._node: Any = None
         self._functionalized: Any = None
+        self._torch_dispatch: dict[type, FunctionCell] = {}
+
+    @property
+    def _opoverload(self) -> Any:
+        return self.overload
+
+    @property
+    def _qualname(self) -> str:
+        return self.qualified_name
 
     def destroy(self) -> None:
         """Remove all that was registered for the operator after its definition."""
@@ -85,6 +99,43 @@ class RegistrationMethods:
             self._put_kernel(key, function)
         if devices is not None and not self.facts.tensors and not self.facts.lists:
             self._select_by_device()
+        return function
+
+    def set_kernel_enabled(
+        self, device_type: str, enabled: bool = True
+    ) -> AbstractContextManager[None]:
+        """Run what the operator was defined with, in a block, instead of a kernel for one device.
+
+        A kernel that is registered in the block is not run in it either.
+
+        Args:
+            device_type: of the kernel; one that has none warns.
+            enabled: True to run the kernel within a block in which it is not.
+
+        Raises:
+            SchemaError: there is no such device type, or the operator was defined without a
+                function.
+        """
+        raise SchemaError(f"{self.qualified_name} was not defined with a function to run instead")
+
+    def register_torch_dispatch(self, torch_dispatch_class: type, function: Any = None, /) -> Any:
+        """Register what a tensor subclass or a `TorchDispatchMode` does with the operator; also a
+        decorator. A later one for the same class replaces an earlier one.
+
+        Args:
+            torch_dispatch_class: the subclass or mode; it needs a `__torch_dispatch__`.
+            function: `function(mode, func, types, args, kwargs)`, or with the class instead of the
+                mode; called instead of `__torch_dispatch__`.
+        """
+        if function is None:
+            return lambda given: self.register_torch_dispatch(torch_dispatch_class, given)
+        slot = self._torch_dispatch.get(torch_dispatch_class)
+        if slot is None:
+            slot = self._torch_dispatch[torch_dispatch_class] = FunctionCell(function)
+            self._library._register_torch_dispatch_rule(
+                self._bare, torch_dispatch_class, lambda *args: slot.function(*args)
+            )
+        slot.function = function
         return function
 
     def _put_kernel(self, key: str, function: Callable[..., Any]) -> None:

@@ -84,7 +84,9 @@ def python_kernel(facts: Facts, slot: FunctionCell) -> Callable[..., Any]:
         args, kwargs = facts.split(values)
         result = slot.function(*args, **kwargs)
         parts = result if isinstance(result, tuple) and len(facts.returns) > 1 else (result,)
-        for index, part in zip(facts.returned, parts, strict=False):
+        if len(parts) != len(facts.returns):
+            raise _wrong_result(facts, result)
+        for index, part in zip(facts.returned, parts, strict=True):
             if index >= 0 and not _is_same(part, values[index]):
                 raise ContractError(
                     f"{facts.name}: its schema says that it returns its argument "

@@ -27,14 +27,14 @@ _SCALARS: dict[Any, str] = {
     torch.Tensor: "Tensor", torch.nn.Parameter: "Tensor", int: "int", torch.SymInt: "int",
     float: "float", bool: "bool", str: "str", complex: "complex", numbers.Number: "Scalar",
     torch.types.Number: "Scalar", torch.dtype: "ScalarType", torch.device: "Device",
-    torch.layout: "Layout", torch.memory_format: "MemoryFormat",
+    torch.layout: "Layout", torch.memory_format: "MemoryFormat", torch.Generator: "Generator",
 }  # fmt: skip
 _IN_LISTS = frozenset(("Tensor", "int", "float", "bool", "str", "Scalar"))
 _SEQUENCES = (list, collections.abc.Sequence, collections.abc.Iterable)
 _SUPPORTED = (
     "Tensor, int, float, bool, str, complex, Number, torch.dtype, torch.device, torch.layout, "
-    "torch.memory_format, their Optional forms, lists and tuples of them, named tuples, "
-    "dataclasses and dictionaries with str keys"
+    "torch.memory_format, torch.Generator, their Optional forms, lists and tuples of them, named "
+    "tuples, dataclasses and dictionaries with str keys"
 )
 _VIEW = re.compile(r"\bTensor\([^)!]*\)")
 _SHORT_MUTABLE = re.compile(r"\"[^\"]*\"|'[^']*'|\bTensor!")
@@ -129,6 +129,7 @@ def infer_schema(
     *,
     mutates_args: Iterable[str] | Literal["unknown"] = (),
     op_name: str | None = None,
+    tags: torch.Tag | Iterable[torch.Tag] | None = (),
 ) -> str:
     """Return the schema of a Python function: `(Tensor x, float scale=1.0) -> Tensor`.
 
@@ -141,12 +142,20 @@ def infer_schema(
         mutates_args: names of the tensor parameters that it writes (shown as `Tensor!`), or
             "unknown" for all of them.
         op_name: a name that the text then begins with.
+        tags: with `torch.Tag.inplace` the operator returns its first argument, the only one that
+            it writes; with `torch.Tag.out` all that it writes, which are keyword-only tensors.
 
     Raises:
         SchemaError: a parameter or the return has a type that no schema can carry, a default
-            cannot be written, or `mutates_args` names no tensor parameter.
+            cannot be written, `mutates_args` names no tensor parameter, or the function is none
+            that `tags` say it is.
     """
-    return (op_name or "") + infer(function, taken(mutates_args) or ()).text
+    return (op_name or "") + infer(function, taken(mutates_args) or (), tags_of(tags)).text
+
+
+def tags_of(tags: torch.Tag | Iterable[torch.Tag] | None) -> tuple[torch.Tag, ...]:
+    """Return one or several tags, each once."""
+    return (tags,) if isinstance(tags, torch.Tag) else tuple(dict.fromkeys(tags or ()))
 
 
 def taken(names: Iterable[str] | None) -> Collection[str] | str | None:
@@ -154,9 +163,13 @@ def taken(names: Iterable[str] | None) -> Collection[str] | str | None:
     return names if names is None or isinstance(names, str) else tuple(names)
 
 
-def infer(function: Callable[..., Any], mutates_args: Collection[str] | str = ()) -> Signature:
+def infer(
+    function: Callable[..., Any],
+    mutates_args: Collection[str] | str = (),
+    tags: Collection[torch.Tag] = (),
+) -> Signature:
     """See `infer_schema`; also gives the parameters."""
-    return _SchemaInference(function, mutates_args).signature()
+    return _SchemaInference(function, mutates_args, tags).signature()
 
 
 def registered_text(text: str) -> str:
@@ -174,7 +187,12 @@ def registered_text(text: str) -> str:
 class _SchemaInference:
     """One run over one function; every refusal goes through `error`."""
 
-    def __init__(self, function: Callable[..., Any], mutates_args: Collection[str] | str) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        mutates_args: Collection[str] | str,
+        tags: Collection[torch.Tag],
+    ) -> None:
         self._function = function
         self._name = getattr(function, "__qualname__", repr(function))
         if isinstance(mutates_args, str) and mutates_args != "unknown":
@@ -182,6 +200,10 @@ class _SchemaInference:
                 f"mutates_args={mutates_args!r}: expected names in a list or tuple, or 'unknown'"
             )
         self._mutates = mutates_args
+        kinds = [tag for tag in (torch.Tag.inplace, torch.Tag.out) if tag in tags]
+        if len(kinds) > 1:
+            raise self.error("torch.Tag.inplace and torch.Tag.out are mutually exclusive")
+        self._returned_tag = kinds[0] if kinds else None  # what it writes is what it returns
         self._hints = self._annotations()
 
     def error(self, reason: str) -> SchemaError:
@@ -207,6 +229,8 @@ class _SchemaInference:
             texts += text
         self._check_mutates(parameters)
         returned = self._return(self._hints.get("return", torch.Tensor))
+        if self._returned_tag is not None:
+            returned = self._written(parameters, returned)
         return Signature(f"({', '.join(texts)}) -> {returned}", tuple(parameters))
 
     def _annotations(self) -> dict[str, Any]:
@@ -245,7 +269,9 @@ class _SchemaInference:
                     "default"
                 )
             return inferred, [f"{leaf.type} {part}" for part, leaf in node.named(name)]
-        type_text = node.type.replace("Tensor", "Tensor!") if mutated else node.type
+        type_text = node.type
+        if mutated:
+            type_text = type_text.replace("Tensor", self._written_type(name))
         if parameter.default is parameter.empty:
             return inferred, [f"{type_text} {name}"]
         default = _default_text(parameter.default)
@@ -278,6 +304,40 @@ class _SchemaInference:
                 raise self.error(
                     f"mutates_args names '{name}', which is no parameter ({', '.join(known)})"
                 )
+
+    def _written(self, parameters: Sequence[FunctionParameter], returned: str) -> str:
+        """Return the returns of a function with `Tag.inplace` or `Tag.out`: what it writes."""
+        tag = self._returned_tag
+        written = [p for p in parameters if self._is_mutated(p.name, p.node)]
+        if tag is torch.Tag.inplace:
+            first = parameters[0] if parameters and not parameters[0].keyword_only else None
+            if first is None or first.node != Leaf("Tensor") or written != [first]:
+                raise self.error(
+                    f"{tag} wants mutates_args to name the first positional parameter, a Tensor, "
+                    f"and no other; got {self._mutates!r}"
+                )
+        elif not written or not all(p.keyword_only and p.node == Leaf("Tensor") for p in written):
+            raise self.error(
+                f"{tag} wants mutates_args to name keyword-only Tensor parameters, and only such; "
+                f"got {self._mutates!r}"
+            )
+        names = ", ".join(p.name for p in written)
+        if returned != self._returns(["Tensor"] * len(written)):
+            raise self.error(
+                f"{tag} wants the function to return {names}, each annotated as Tensor; the "
+                f"annotation says {returned}"
+            )
+        return self._returns([self._written_type(p.name) for p in written])
+
+    def _written_type(self, name: str) -> str:
+        if self._returned_tag is None:
+            return "Tensor!"
+        return f"Tensor(a{[*inspect.signature(self._function).parameters].index(name)}!)"
+
+    @staticmethod
+    def _returns(types_of_them: Sequence[str]) -> str:
+        (one, *more) = types_of_them
+        return f"({', '.join(types_of_them)})" if more else one
 
     def _node(self, name: str, annotation: Any) -> Leaf | Group:
         leaf = self._leaf(annotation)
@@ -358,8 +418,9 @@ class _SchemaInference:
         if annotation is None or annotation is type(None):
             return "()"
         args = typing.get_args(annotation)
-        if typing.get_origin(annotation) is tuple and len(args) > 1 and args[1] is not Ellipsis:
-            return f"({', '.join(self._one_return(a) for a in args)})"
+        if typing.get_origin(annotation) is tuple and args and args[-1] is not Ellipsis:
+            texts = [self._one_return(a) for a in args]
+            return f"({', '.join(texts)})" if len(texts) > 1 else f"(({texts[0]}))"
         return self._one_return(annotation)
 
     def _one_return(self, annotation: Any) -> str:
@@ -368,7 +429,7 @@ class _SchemaInference:
             raise self.error(
                 f"the return type {_type_name(annotation)} cannot be carried by a schema; expected "
                 "None, Tensor, Optional[Tensor], list[Tensor], int, float, bool, str, Number, or "
-                "a tuple of two or more of them"
+                "a tuple of them"
             )
         return leaf.type
 

@@ -28,6 +28,7 @@ class Facts:
     returns_lists: bool  # whether a return is a list of tensors
     returns_aliases: bool  # whether a return is declared to be, or to be a view of, an argument
     returned: tuple[int, ...]  # for each return the index of the written argument that it is, or -1
+    is_out: bool  # whether it has `Tag.out`: what it writes it does not read
     lengths: tuple[tuple[int, int], ...]  # index and length of the lists of fixed length, `int[2]`
 
     @property
@@ -147,6 +148,7 @@ def facts_of(overload: Any) -> Facts:
         returns_lists=any("List[" in str(r.type) for r in schema.returns),
         returns_aliases=any(r.alias_info is not None for r in schema.returns),
         returned=tuple(_returned(schema, r) for r in schema.returns),
+        is_out=torch.Tag.out in overload.tags,
         lengths=tuple((i, a.N) for i, a in enumerate(arguments) if a.N),
     )
 
