@@ -29,7 +29,9 @@ size_t Contents::remember(const at::Tensor& tensor, std::string name, size_t mos
   if (size > most) return 0;
   if (contents_.contains(storage.unsafeGetStorageImpl())) return 0;
   const OutsideCapture outside;
-  Content content{storage, "'" + std::move(name) + "' (" + describe(tensor) + ")"};
+  Content content{storage, "'" + std::move(name) + "' (" + describe(tensor) + ")",
+                  tensor.unsafeGetTensorImpl()->version_counter()};
+  if (content.versions.enabled()) content.version = content.versions.current_version();
   const at::Tensor bytes = bytes_of(storage);
   const bool copies = copied_ + size <= kCopied;
   if (copies) {
@@ -50,10 +52,15 @@ bool Contents::is_same(const Content& content) {
   return now.numel() == content.copy.numel() && now.cpu().equal(content.copy.cpu());
 }
 
-std::optional<std::string> Contents::changed(Restorer* eager) const {
+bool Contents::written_by_operators(const Content& content) {
+  return content.versions.enabled() && content.versions.current_version() != content.version;
+}
+
+std::optional<std::string> Contents::changed(bool may_be_own, Restorer* eager) const {
   const OutsideCapture outside;
   for (const auto& [storage, content] : contents_) {
     if (is_same(content) || Restorer::any_remembers(content.storage)) continue;
+    if (!may_be_own && written_by_operators(content)) continue;
     if (is_same(content)) continue;  // a capture has put it back since
     const bool can_restore = eager != nullptr && content.copy.defined();
     if (!can_restore || !eager->remember(content.storage, content.copy)) return content.what;
@@ -65,7 +72,7 @@ void Contents::restore() const {
   const OutsideCapture outside;
   for (const auto& [storage, content] : contents_) {
     if (!content.copy.defined() || is_same(content)) continue;
-    if (Restorer::any_remembers(content.storage)) continue;
+    if (Restorer::any_remembers(content.storage) || written_by_operators(content)) continue;
     const at::Tensor now = bytes_of(content.storage);
     if (now.numel() == content.copy.numel()) now.copy_(content.copy);
   }

@@ -218,7 +218,7 @@ c10::IValue Recorder::brought_in(const OperatorTraits& traits, const std::vector
       throw CaptureFailure(traits.name + ", where the capture is split, gives " + describe(tensor) +
                            " that is no tensor with memory of its own");
     }
-    check_layout(traits, tensor, "gives");
+    check_layout(traits, tensor);
     if (tensor.requires_grad() && gradients_wanted_.value_or(c10::GradMode::is_enabled())) {
       throw CaptureFailure(traits.name + " would record a gradient for its result " +
                            describe(tensor) + ", and none leads through an eager call: run it " +

@@ -29,7 +29,7 @@ void throw_through_dispatcher(const CaptureFailure& failure) {
   raise_current_python_error();
 }
 
-std::optional<std::string> failure_of(const std::function<void()>& body) {
+std::optional<std::string> failure_of(c10::function_ref<void()> body) {
   try {
     body();
   } catch (const CaptureFailure&) {

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <Python.h>
+#include <c10/util/FunctionRef.h>
 
-#include <functional>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -41,6 +41,6 @@ void set_python_error(const CaptureFailure& failure);
 
 // Runs operators; what they threw, in words: C++'s exceptions, and Python's where Python is between
 // (a dispatch mode, a kernel in Python). None when they ran. CaptureFailure goes on.
-std::optional<std::string> failure_of(const std::function<void()>& body);
+std::optional<std::string> failure_of(c10::function_ref<void()> body);
 
 }  // namespace bringup::torch_ext::graphs

@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <ranges>
 #include <utility>
 
 #include "torch/devices/driver.h"
@@ -61,12 +62,12 @@ void EventNode::skip() noexcept {
 }
 
 void arm_events(const std::vector<std::unique_ptr<Node>>& nodes) {
-  std::string next;
-  for (auto node = nodes.rbegin(); node != nodes.rend(); ++node) {
-    if (auto* event = dynamic_cast<EventNode*>(node->get())) {
-      event->arm(next);
+  const Node* next = nullptr;
+  for (const auto& node : std::views::reverse(nodes)) {
+    if (auto* event = dynamic_cast<EventNode*>(node.get())) {
+      event->arm(next == nullptr ? "" : next->description());
     } else {
-      next = (*node)->description();
+      next = node.get();
     }
   }
 }

@@ -59,12 +59,13 @@ void SpoiltMemory::spoil() const {
 
 void Recorder::check_contents() {
   const bool eager = std::ranges::any_of(nodes_, [](const auto& node) { return node->is_eager(); });
-  if (const auto tensor = contents_.changed(eager ? &restorer_ : nullptr)) {
+  if (const auto tensor =
+          contents_.changed(eager || runs_other_code_, eager ? &restorer_ : nullptr)) {
     throw CaptureFailure(
         "the tensor " + *tensor +
         " was written inside the capture by code that the recorder cannot see "
-        "(NumPy, ctypes, a kernel that torch.compile generated): a replay would "
-        "not write it. Write it with torch's operators" +
+        "(NumPy, ctypes, a kernel that torch.compile generated), or by another thread: a replay "
+        "would not write it. Write it with torch's operators" +
         (eager ? ", or name it where the eager call's schema says what it writes" : ""));
   }
   contents_.name_tensors(*watch_);

@@ -31,12 +31,16 @@ void ForeignMemory::know_buffer(PyObject* object) {
   if (PyObject_CheckBuffer(object) == 0) return;
   if (PyObject_GetBuffer(object, &view, PyBUF_STRIDED_RO) != 0) return PyErr_Clear();
   const auto* first = static_cast<const char*>(view.buf);
-  const auto* last = first;
-  for (int d = 0; d < view.ndim; ++d) {
-    const Py_ssize_t reach = (view.shape[d] - 1) * view.strides[d];
-    (reach < 0 ? first : last) += reach;
+  const auto* last = first + view.len;
+  if (view.strides !=
+      nullptr) {  // ctypes gives none, whatever it is asked for: its memory is dense
+    last = first + view.itemsize;
+    for (int d = 0; d < view.ndim; ++d) {
+      const Py_ssize_t reach = (view.shape[d] - 1) * view.strides[d];
+      (reach < 0 ? first : last) += reach;
+    }
   }
-  if (view.len > 0) known_.emplace_back(first, last + view.itemsize);
+  if (view.len > 0) known_.emplace_back(first, last);
   PyBuffer_Release(&view);
 }
 

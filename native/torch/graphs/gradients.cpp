@@ -171,20 +171,20 @@ void Gradients::leave(const Moved& moved) const {
 std::vector<std::pair<std::optional<size_t>, bool>> uses_of(
     const std::vector<at::Tensor>& tensors, const std::vector<std::unique_ptr<Node>>& nodes) {
   std::unordered_map<const void*, std::pair<std::optional<size_t>, bool>> uses;
-  for (size_t i = 0; i < nodes.size(); ++i) {
+  for (const at::Tensor& tensor : tensors) uses.try_emplace(address_of(tensor.storage()));
+  for (size_t i = 0; i < nodes.size() && !uses.empty(); ++i) {
     const std::string& op = nodes[i]->op();
     const bool zeroes = op == "aten::zero_" || op == "aten::_foreach_zero_";
     nodes[i]->visit_accesses([&](const at::Tensor& accessed, bool writes) {
-      auto& [first, written] = uses[address_of(accessed.storage())];
+      const auto use = uses.find(address_of(accessed.storage()));
+      if (use == uses.end()) return;
+      auto& [first, written] = use->second;
       if (!zeroes && !first) first = i;
       written |= writes;
     });
   }
   std::vector<std::pair<std::optional<size_t>, bool>> found;
-  for (const at::Tensor& tensor : tensors) {
-    const auto use = uses.find(address_of(tensor.storage()));
-    found.push_back(use == uses.end() ? decltype(found)::value_type() : use->second);
-  }
+  for (const at::Tensor& tensor : tensors) found.push_back(uses[address_of(tensor.storage())]);
   return found;
 }
 

@@ -1,6 +1,7 @@
 #include "torch/graphs/memory_pool.h"
 
 #include <c10/core/DeviceGuard.h>
+#include <c10/util/flat_hash_map.h>
 
 #include <algorithm>
 #include <map>
@@ -15,7 +16,7 @@ namespace {
 // Every pool's memory by address. Never destroyed: tensors may die after static objects.
 struct PoolRegistry {
   std::mutex mutex;
-  std::unordered_map<const void*, Block*> blocks;  // that a storage has
+  ska::flat_hash_map<const void*, Block*> blocks;  // that a storage has
   std::map<const char*, const char*> segments;     // begin and end
 
   Block* find(const void* address) {

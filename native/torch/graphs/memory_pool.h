@@ -14,6 +14,8 @@
 #include <utility>
 #include <vector>
 
+#include "torch/graphs/shared_copies.h"
+
 namespace bringup::torch_ext::graphs {
 
 class DeviceWork;
@@ -41,6 +43,7 @@ struct Block {
   size_t writer = 0;              // which one did last, when written
   std::vector<at::Tensor> parts;  // what nodes wrote, over `alias`; all of it when empty
   c10::Storage alias;             // the same memory without ownership, made when first asked for
+  SharedCopies copies;            // over `alias`
   // The storage, once the recorder has seen it.
   std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage;
   std::atomic<bool> overwritten{false};  // by another graph of the pool: reading the storage raises

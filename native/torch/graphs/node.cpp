@@ -206,16 +206,18 @@ void OperatorNode::prepare() {
   }
   const c10::OperatorHandle& runs = method_ == Method::kOut ? call_.out->op : call_.op;
   Preparation made;
-  const auto failure =
-      failure_of([&] { made = prepare_call(call_.op, runs, call_.out, call_.args, results()); });
+  const auto failure = failure_of([&] {
+    made = prepare_call(call_.op, runs, call_.out, call_.args,
+                        c10::ArrayRef<at::Tensor>(results()).vec());
+  });
   if (failure) return unprepare("torch does not prepare it");
   prepared_ = std::move(made.call);
   if (prepared_ != nullptr && selects) prepared_->watch(call_.op, call_.keys);
   why_unprepared_ = prepared_ == nullptr ? made.reason : nullptr;
 }
 
-std::vector<at::Tensor> OperatorNode::results() const {
-  std::vector<at::Tensor> tensors;
+c10::SmallVector<at::Tensor, 2> OperatorNode::results() const {
+  c10::SmallVector<at::Tensor, 2> tensors;
   for (const Output& output : call_.outputs) tensors.push_back(output.tensor);
   return tensors;
 }
@@ -281,7 +283,7 @@ void OperatorNode::validate(Replay& replay) {
     if (output.fixed) in_place.push_back(output.tensor);
   }
   const SavedContent before(in_place, SavedContent::Part::kAll);
-  const SavedContent present(captured ? std::vector<at::Tensor>() : results(), kSample);
+  const SavedContent present(captured ? c10::SmallVector<at::Tensor, 2>() : results(), kSample);
   (captured ? *captured : present).spoil();  // what it does not write
   before.put_back();
   const auto failure = failure_of([&] { TORCH_CHECK(prepared_->run()); });

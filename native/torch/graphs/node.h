@@ -306,7 +306,7 @@ class OperatorNode final : public Node {
   void prepare();
   void unprepare(const char* reason);
   void run_verified(Replay& replay);
-  std::vector<at::Tensor> results() const;
+  c10::SmallVector<at::Tensor, 2> results() const;
   void run_unprepared(Replay& replay);
   // Whether the operator allocated just what is recorded.
   bool run_functional(Replay& replay) const;

@@ -51,11 +51,13 @@ const KernelRecord* kernel_that_ran(const c10::OperatorHandle& op,
 
 }  // namespace
 
-void check_layout(const OperatorTraits& traits, const at::Tensor& tensor, const char* verb,
-                  const std::string& where) {
+void check_layout(const OperatorTraits& traits, const at::Tensor& tensor,
+                  const c10::Argument* argument) {
   if (tensor.has_storage() && !tensor.is_nested()) return;
-  throw CaptureFailure(traits.name + " " + verb + " a tensor of layout " +
-                       (tensor.is_nested() ? "nested" : c10::str(tensor.layout())) + where +
+  throw CaptureFailure(traits.name + (argument != nullptr ? " takes" : " gives") +
+                       " a tensor of layout " +
+                       (tensor.is_nested() ? "nested" : c10::str(tensor.layout())) +
+                       (argument != nullptr ? " (argument '" + argument->name() + "')" : "") +
                        ": only strided tensors have the fixed memory that a captured graph needs");
 }
 
@@ -86,10 +88,10 @@ at::Tensor Recorder::fixed(const OperatorTraits& traits, const at::Tensor& tenso
     if (!block->written && tensor.unsafeGetTensorImpl()->is_wrapped_number()) {
       return shallow_copy(tensor, private_copy(storage));
     }
-    return copies_.of(tensor, alias_storage(*block));
+    return shared_copy(block->copies, tensor, alias_storage(*block));
   }
   inputs_.use(tensor, traits.name);
-  return copies_.of(tensor, storage);
+  return shared_copy(copies_[storage.unsafeGetStorageImpl()], tensor, storage);
 }
 
 // The arguments of the next node as it will hold them. Those that it only reads and that predate
@@ -149,7 +151,7 @@ std::optional<std::vector<OperatorNode::Output>> Recorder::outputs_of(
     real &= !is_subclass(tensor) && !tensor.is_meta();
     if (!real) return;
     check_device(traits, tensor);
-    check_layout(traits, tensor, "gives");
+    check_layout(traits, tensor);
     copies_to_host_ |= on_device && tensor.is_cpu();
     const bool in_place =
         std::ranges::find(of_args, tensor.storage().unsafeGetStorageImpl()) != of_args.end();
@@ -163,28 +165,27 @@ std::optional<std::vector<OperatorNode::Output>> Recorder::outputs_of(
 
 std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
                                           const c10::OperatorHandle& op, c10::DispatchKeySet keys,
-                                          std::vector<c10::IValue> args,
+                                          const std::vector<c10::IValue>& given,
                                           c10::ArrayRef<c10::IValue> results,
                                           std::vector<Allocation> allocations,
                                           const std::optional<std::string>& made_of) {
-  const bool on_device = runs_on_device(args, results);
+  const bool on_device = runs_on_device(given, results);
   if (on_device) streams_.ran(current_stream(*at_), traits.name);
   const auto& foreign = traits.foreign ? traits.foreign : made_of;
   const bool draws = traits.may_draw_unseen || (traits.may_draw && random_.drew());
   const bool is_captured = on_device && !draws && controls_.empty() && ForeignNode::is_possible();
   if (on_device && draws && !controls_.empty()) random_.draw_at_run_time();
   if (foreign && !is_captured && (on_device || made_of)) refuse_foreign(traits.name, *foreign);
-  auto outputs = outputs_of(traits, args, results, on_device);
+  auto outputs = outputs_of(traits, given, results, on_device);
   if (!outputs) return nullptr;
   const auto below_autograd = (keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER,
                                                           c10::DispatchKey::ADInplaceOrView))
                                   .remove(c10::DispatchKey::Python);
   if (foreign && on_device) {
-    args = fixed_arguments(traits, args, *outputs, false);
     OperatorNode::Call call{op,
                             traits.schema,
                             below_autograd,
-                            std::move(args),
+                            fixed_arguments(traits, given, *outputs, false),
                             *std::move(outputs),
                             std::move(allocations),
                             std::nullopt,
@@ -192,8 +193,9 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
                             std::nullopt};
     return std::make_unique<ForeignNode>(traits.name, scope_, std::move(call), *foreign);
   }
-  if (const KernelRecord* kernel = kernel_that_ran(op, args, *outputs, on_device)) {
-    args = fixed_arguments(traits, args, *outputs, true);
+  const KernelRecord* const kernel = kernel_that_ran(op, given, *outputs, on_device);
+  std::vector<c10::IValue> args = fixed_arguments(traits, given, *outputs, kernel != nullptr);
+  if (kernel != nullptr) {
     const auto random = random_of(traits, args, on_device);
     auto draws = random ? (random->given ? random->given : random->inside) : std::nullopt;
     if (draws && !computes()) draws->count = traits.numbers.draws(args.data()) ? 1 : 0;
@@ -204,7 +206,6 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
     if (on_device) node->start_on_device(*at_);
     return node;
   }
-  args = fixed_arguments(traits, args, *outputs, false);
   if (auto copy = make_copy_node(traits, args, *outputs)) return copy;
   if (auto fill = make_fill_node(traits, args, *outputs)) return fill;
   auto random = random_of(traits, args, on_device);

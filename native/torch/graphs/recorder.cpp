@@ -159,6 +159,7 @@ bool Recorder::handled(const OperatorTraits& traits, const c10::OperatorHandle& 
   if (!traits.hooked || in_handler_) return false;
   in_handler_ = true;
   const auto back = c10::make_scope_exit([this] { in_handler_ = false; });
+  runs_other_code_ = true;
   return handle_(op, stack);
 }
 
@@ -168,6 +169,7 @@ void Recorder::record_and_run(const OperatorTraits& traits, const c10::OperatorH
   const c10::FunctionSchema& schema = *traits.schema;
   const size_t count = schema.arguments().size();
   const KernelRecord* kernel = find_kernel(op);
+  runs_other_code_ |= !traits.of_torch && kernel == nullptr;
   for (size_t i = 0; kernel != nullptr && i < count; ++i) {
     if (may_write(schema, schema.arguments()[i])) continue;
     c10::IValue& value = (*stack)[stack->size() - count + i];
@@ -241,7 +243,7 @@ void Recorder::check_arguments(const OperatorTraits& traits, const std::vector<c
     const c10::Argument& argument = schema.arguments()[i];
     for_each_tensor(args[i], [&](const at::Tensor& tensor) {
       check_device(traits, tensor);
-      check_layout(traits, tensor, "takes", " (argument '" + argument.name() + "')");
+      check_layout(traits, tensor, &argument);
       if (writes_undeclared(schema, argument)) about_to_write(traits, tensor);
       if (writes(argument)) {
         const bool whole = traits.overwrites && tensor.is_non_overlapping_and_dense() &&

@@ -54,9 +54,10 @@ class SpoiltMemory {
   std::vector<std::pair<at::Tensor, at::Tensor>> spoilt_;
 };
 
-// Throws CaptureFailure for a tensor without fixed memory; `verb` and `where` say whose it is.
-void check_layout(const OperatorTraits& traits, const at::Tensor& tensor, const char* verb,
-                  const std::string& where = "");
+// Throws CaptureFailure for a tensor without fixed memory: of an argument, or a result where there
+// is none.
+void check_layout(const OperatorTraits& traits, const at::Tensor& tensor,
+                  const c10::Argument* argument = nullptr);
 // Throws CaptureFailure for a tensor of another backend: its kernels run in streams of their own,
 // and its memory is none that a capture hands out.
 void check_device(const OperatorTraits& traits, const at::Tensor& tensor);
@@ -237,7 +238,7 @@ class Recorder {
   static c10::Stream current_stream(c10::DeviceIndex device);
   // `made_of`: the kernel of another library that the operator called, if it is made of others.
   std::unique_ptr<Node> make_node(const OperatorTraits& traits, const c10::OperatorHandle& op,
-                                  c10::DispatchKeySet keys, std::vector<c10::IValue> args,
+                                  c10::DispatchKeySet keys, const std::vector<c10::IValue>& given,
                                   c10::ArrayRef<c10::IValue> results,
                                   std::vector<Allocation> allocations,
                                   const std::optional<std::string>& made_of);
@@ -282,7 +283,7 @@ class Recorder {
   std::unique_ptr<InterceptorScope> interceptor_scope_;
   std::vector<std::unique_ptr<Node>> nodes_;
   Inputs inputs_;
-  SharedCopies copies_;
+  std::unordered_map<const c10::StorageImpl*, SharedCopies> copies_;  // over what was before
   std::unordered_map<const void*, OperatorTraits> traits_;
   std::unordered_set<std::string> updatable_;
   std::unordered_set<std::string> hooked_;
@@ -321,7 +322,8 @@ class Recorder {
   size_t seen_ = 0;
   size_t depth_ = 0;  // of operators under way
   std::function<void(const CaptureFailure&)> note_;
-  bool ran_ = false;  // the operator that record() could not record
+  bool ran_ = false;              // the operator that record() could not record
+  bool runs_other_code_ = false;  // which may write what no schema says
   bool accepts_gradients_ = false;
   bool all_updatable_ = false;
   bool active_ = false;

@@ -20,7 +20,7 @@ char* element(const at::Tensor& tensor, int64_t number) {
 
 }  // namespace
 
-SavedContent::SavedContent(const std::vector<at::Tensor>& tensors, Part part) {
+SavedContent::SavedContent(c10::ArrayRef<at::Tensor> tensors, Part part) {
   for (const at::Tensor& tensor : tensors) add(tensor, part);
 }
 

@@ -4,8 +4,6 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
 
-#include <vector>
-
 namespace bringup::torch_ext::graphs {
 
 // The elements of strided tensors of the host, not what lies between them. It keeps no memory:
@@ -17,7 +15,7 @@ class SavedContent {
     kSample,  // of a large tensor pieces from its first to its last element
   };
 
-  SavedContent(const std::vector<at::Tensor>& tensors, Part part);
+  SavedContent(c10::ArrayRef<at::Tensor> tensors, Part part);
 
   // Whether the tensors hold it now.
   bool is_there() const;

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 from tests.unit.graphs.support import captured
@@ -86,6 +87,8 @@ def _beside(first: Callable[[], object], other: Callable[[], object]) -> tuple[s
 
 
 _opened, _reached = threading.Event(), threading.Event()
+_array = np.zeros(2)
+_tensor = torch.from_numpy(_array)
 
 
 @torch.library.custom_op("graphs_at_once_test::held", mutates_args=())
@@ -253,3 +256,34 @@ def test_graphs_of_one_device_have_memory_of_their_own() -> None:
     for graph, _ in made:
         graph.replay()
     assert [y.unique().tolist() for _, y in made] == [[25.0], [45.0]]
+
+
+def _write_array() -> Tensor:
+    assert _tensor.numel() == 2
+    np.add(_array, 1, out=_array)
+    return _tensor
+
+
+@pytest.mark.parametrize(
+    ("own", "refusal"),
+    [
+        (lambda x: x + 1, ""),
+        (lambda x: _write_array() + x, "'_tensor' (float64[2]) was written inside the capture by"),
+        (lambda x: held(x), "'weights' (float32[4]) was written inside the capture by code"),
+    ],
+)
+def test_what_another_thread_writes_stays(own: Callable[[Tensor], Tensor], refusal: str) -> None:
+    """It is in reach, too. Beside an operator that may have written anything it is refused."""
+    weights, x = torch.zeros(4), torch.ones(2)
+    _opened.set()
+
+    def both() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(weights.add_, 1).result(timeout=240)
+        own(x)
+
+    said = _refused(both)
+    assert refusal in said
+    assert bool(said) == bool(refusal)
+    assert weights.tolist() == [1] * 4
+    assert _tensor.tolist() == [0, 0]

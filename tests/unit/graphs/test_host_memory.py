@@ -5,6 +5,7 @@ of others read themselves.
 from __future__ import annotations
 
 import copy
+import ctypes
 import io
 import pickle
 from collections.abc import Callable
@@ -93,6 +94,7 @@ def test_memory_that_comes_in_inside_the_block_is_read_and_not_written(
         np.zeros(4, np.float32)[::2],
         np.zeros(2, np.float32)[::1],
         bytearray(8),
+        (ctypes.c_float * 2)(),
     ],
 )
 def test_memory_that_was_there_before_is_written_by_every_replay(array: Any) -> None:
