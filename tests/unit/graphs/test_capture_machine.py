@@ -1,5 +1,5 @@
-"""Captures of every level beside eager, through updates, the switch to functions and kernels, and
-compilers, drivers and launches that fail: a state machine.
+"""Captures of every level beside eager, through updates, the switch to functions and kernels, other
+branches and trips, and compilers, drivers and launches that fail: a state machine.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any, ClassVar
 from unittest import mock
 
@@ -16,7 +17,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from tests.sweeps.support import sized
+from tests.unit.graphs.test_control_flow import cond, while_loop
 from tests.unit.graphs.test_device_kernels import loaded_kernels
+from tests.unit.graphs.test_faulty_replay import raised_by
 from torch import Tensor
 
 from bringup import graphs
@@ -24,19 +27,57 @@ from bringup.devices import sim
 from bringup.errors import CompileError
 from bringup.graphs import _fuse_build, _fuse_device, _handlers
 
-Step = Callable[[Tensor, Tensor, float], Tensor]
+
+@dataclass
+class Given:
+    """What steps read besides the value that they are given."""
+
+    other: Tensor
+    alpha: float
+    on: Tensor  # of the host, a slot
+    trips: Tensor
+
+
+Step = Callable[[Tensor, Given], Tensor]
+
+
+def _add(v: Tensor, given: Given) -> Tensor:
+    with graphs.scope("step"):  # a loop's counter is another add
+        return torch.add(v, given.other, alpha=given.alpha)
+
+
+def _branch(v: Tensor, given: Given) -> Tensor:
+    (v,) = cond(given.on, lambda v: (_add(v, given),), lambda v: (torch.relu(v) * 0.5,), (v,))
+    return v
+
+
+def _loop(v: Tensor, given: Given) -> Tensor:
+    def body(i: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        (v,) = cond(
+            v.sum() > i, lambda v: (v * 0.5 - 1,), lambda v: (_add(torch.relu(v), given),), (v,)
+        )
+        return i + 1, v
+
+    return while_loop(lambda i, _: i < given.trips, body, torch.zeros_like(given.trips), v)[1]
+
+
 STEPS: dict[str, Step] = {
-    "add": lambda v, other, alpha: torch.add(v, other, alpha=alpha),
-    "relu": lambda v, other, alpha: torch.relu(v) * 0.5,
-    "exp": lambda v, other, alpha: v.clamp(-2, 2).exp(),
-    "in place": lambda v, other, alpha: (v * 2).mul_(v).sub_(0.5),
-    "broadcast": lambda v, other, alpha: v - v[:, :1],
-    "softmax": lambda v, other, alpha: torch.softmax(v, -1),
+    "add": _add,
+    "relu": lambda v, given: torch.relu(v) * 0.5,
+    "exp": lambda v, given: v.clamp(-2, 2).exp(),
+    "in place": lambda v, given: (v * 2).mul_(v).sub_(0.5),
+    "broadcast": lambda v, given: v - v[:, :1],
+    "softmax": lambda v, given: torch.softmax(v, -1),
+    "branch": _branch,
+    "loop": _loop,
 }
 PROGRAMS = (
     ("relu", "add", "in place", "broadcast"),
     ("in place", "exp", "add", "relu", "add", "softmax"),
     ("add", "in place", "relu", "softmax", "broadcast", "in place"),
+    ("add", "branch", "relu", "in place"),
+    ("relu", "add", "loop", "in place", "relu"),
+    ("loop", "add", "branch", "exp", "add"),
 )
 SPLITS = ((), ("aten::add",), ("aten::relu", "aten::_softmax"), ("aten::mul_", "aten::sub"))
 """Operators that run eagerly, where the program has them."""
@@ -74,7 +115,7 @@ class Captures(RuleBasedStateMachine):
         self, data: st.DataObject, program: tuple[str, ...], kept: int, split: tuple[str, ...]
     ) -> None:
         self.fails = data.draw(st.sampled_from(self.failures))
-        self.compiler, self.program, self.alpha = threading.Event(), program, 1.0
+        self.compiler, self.program = threading.Event(), program
         self.until_teardown = ExitStack()
         for owner, name in (
             (_fuse_build, "compile_bodies"),
@@ -84,7 +125,9 @@ class Captures(RuleBasedStateMachine):
             self.until_teardown.enter_context(patch)
         self.until_teardown.enter_context(_handlers.handlers_of_block())
         graphs.register_graph_handler("add")(Handler)
-        self.x, self.other = self.random(), self.random()
+        self.x = self.random()
+        trips = torch.tensor(data.draw(st.integers(0, 2)), device=self.device)
+        self.given = Given(self.random(), 1.0, torch.tensor(data.draw(st.booleans())), trips)
         self.graphs = [graphs.CapturedGraph(optimize=level) for level in range(3)]
         self.results: list[dict[int, Tensor]] = []
         for graph in self.graphs:
@@ -100,7 +143,7 @@ class Captures(RuleBasedStateMachine):
         values: list[Tensor] = []
         for step in self.program:
             last = values[-1] if values else self.x
-            values.append(STEPS[step](last, self.other, self.alpha))
+            values.append(STEPS[step](last, self.given))
         return values
 
     def compiled_later(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
@@ -114,15 +157,27 @@ class Captures(RuleBasedStateMachine):
 
     @rule(alpha=st.sampled_from((1.0, 2.0, -0.25, 1e30)))
     def update_a_number(self, alpha: float) -> None:
-        self.alpha = alpha
+        self.given.alpha = alpha
         for graph in self.graphs:
-            graph.update({"add.*.alpha": alpha})
+            graph.update({"**.step.add.*.alpha": alpha})
 
     @rule()
     def update_a_tensor(self) -> None:
-        self.other = self.random()
+        self.given.other = self.random()
         for graph in self.graphs:
-            graph.update({"add.*.other": self.other})
+            graph.update({"**.step.add.*.other": self.given.other})
+
+    @precondition(lambda self: "branch" in self.program)
+    @rule(on=st.booleans())
+    def take_a_branch(self, on: bool) -> None:
+        self.given.on = torch.tensor(on)
+        for graph in self.graphs:
+            graph.update({"**.cond.*.pred": on})
+
+    @precondition(lambda self: "loop" in self.program)
+    @rule(trips=st.integers(0, 3))
+    def make_trips(self, trips: int) -> None:
+        self.given.trips.fill_(trips)
 
     @precondition(lambda self: not self.compiler.is_set())
     @rule(races=st.booleans())
@@ -137,7 +192,9 @@ class Captures(RuleBasedStateMachine):
                 self.check(0.5)
             assert self.graphs[2].wait_for_functions(60)
         levels = {node.level for node in self.graphs[2].levels()}
-        assert 2 not in levels if self.fails else max(levels) > 0
+        # A graph with control flow has no second graph of the device that could be refused.
+        refused = self.fails and not (refuses and {"branch", "loop"} & {*self.program})
+        assert 2 not in levels if refused else max(levels) > 0
 
     @precondition(lambda self: len(self.results[0]) > 1)
     @rule()
@@ -181,6 +238,16 @@ class DeviceCaptures(Captures):
         with sim.faults(fail=what) as seen, pytest.raises(RuntimeError, match=what[6:]):
             self.replay_and_wait(level)
         assert seen.functions[what].injected == 1
+        self.check(0.5)
+
+    @rule(level=st.integers(0, 2), number=st.integers(0, 12), alpha=st.sampled_from((1.0, 3.0)))
+    def a_call_fails(self, level: int, number: int, alpha: float) -> None:
+        self.check(0.5)
+        self.update_a_number(alpha)
+        with sim.faults(fail="any", fail_after=number) as seen:
+            failed = raised_by(lambda: self.replay_and_wait(level))
+        failed += raised_by(torch.npu.synchronize)
+        assert bool(failed) == (seen.count > 0)
         self.check(0.5)
 
     def replay_and_wait(self, level: int) -> None:
