@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 import torch
 from tests.forked_python import output_of
+from tests.sweeps.support import sized
 from tests.unit.graphs.support import captured
+from tests.unit.graphs.test_control_flow import cond, while_loop
 from torch import Tensor
 
 from bringup import _native, devices, graphs, jit, ops
@@ -321,6 +323,54 @@ def test_100_000_steps_of_update_and_replay_with_delays_are_exact(
         expected = expected * 10 + n
         if step % 8 == 7:  # before doubles lose digits
             assert total.cpu().item() == expected
+            total.zero_()
+            expected = 0
+        if numbers.random() < 0.001:
+            time.sleep(numbers.random() * 0.002)
+
+
+@pytest.mark.parametrize(("device", "follower"), [("cpu", "cpu"), ("npu", "cpu"), ("npu", "npu")])
+def test_steps_over_branches_and_loops_are_exact(
+    device: str, follower: str, digit: dict[str, ops.KernelOperator]
+) -> None:
+    """The same, where predicates, of the host or the device, say which digits come how often."""
+    operator, total = digit[device], torch.zeros(1, dtype=torch.float64, device=device)
+    on, trips = torch.tensor(True, device=follower), torch.tensor(1, device=device)
+
+    def run() -> None:
+        (y,) = cond(on, lambda x: (operator(x, 0, 1),), lambda x: (operator(x, 0, 2),), (total,))
+        _, y = while_loop(
+            lambda i, _: (i < trips).to(follower),
+            lambda i, y: (i + 1, operator(y, 0, 1)),
+            torch.zeros_like(trips),
+            y,
+        )
+        total.copy_(y)
+
+    graph, _ = captured(run)
+    digits = {"cond.true": 0, "cond.false": 0, "while_loop.body": 0}
+    numbers = random.Random(21)
+    expected, taken, count = 0, True, 1
+    for step in range(sized(2_000, 100_000)):
+        if numbers.random() < 0.9:
+            where = numbers.choice(list(digits))
+            digits[where] = numbers.randrange(5)
+            graph.update({f"{where}.digit_{device}.n": digits[where]})
+        if numbers.random() < 0.5:
+            taken = numbers.random() < 0.5
+            if follower == "cpu":
+                graph.update({"cond.0.pred": taken})
+            else:
+                on.fill_(taken)
+        if numbers.random() < 0.5:
+            count = numbers.randrange(3)
+            trips.fill_(count)
+        graph.replay()
+        expected = expected * 10 + (digits["cond.true"] if taken else 2 * digits["cond.false"])
+        for _ in range(count):
+            expected = expected * 10 + digits["while_loop.body"]
+        if step % 4 == 3:
+            assert total.cpu().item() == expected, step
             total.zero_()
             expected = 0
         if numbers.random() < 0.001:
