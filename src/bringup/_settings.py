@@ -209,7 +209,7 @@ def runs_in_ci() -> bool:
 
 
 def inherited(*names: str) -> dict[str, str]:
-    """Return those of these system variables that are set, for a program that is started."""
+    """Return those of these variables of the system, or of other projects, that are set."""
     return {name: os.environ[name] for name in names if name in os.environ}
 
 

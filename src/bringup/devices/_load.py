@@ -17,7 +17,7 @@ from typing import Any, Literal, cast
 
 from bringup import _autoload, _native, settings
 from bringup._after_import import after_import
-from bringup._settings import FLOAT64_POLICIES
+from bringup._settings import FLOAT64_POLICIES, inherited
 from bringup.devices import _dispatch_trace, _fallback
 from bringup.devices._driver_discovery import driver_library
 from bringup.devices._probe import Probed, require_probed, require_same
@@ -123,8 +123,21 @@ def load_driver(
     native.set_float64_policy(getattr(native.Float64Policy, policy))
     _install(native, info)
     _loaded, _source = info, source
+    _warn_of_allocator_options(info.device_name)
     _dispatch_trace.trace_process(trace_to)
     return info
+
+
+def _warn_of_allocator_options(device_name: str) -> None:
+    asked = inherited(f"PYTORCH_{device_name.upper()}_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+    for variable, options in asked.items():
+        if options.strip():
+            warnings.warn(
+                f"{variable}={options} changes nothing on device {device_name!r}: its allocator"
+                " has no options, and drivers have no memory that a segment could grow into",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
 
 def _open(

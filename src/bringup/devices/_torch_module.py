@@ -140,6 +140,12 @@ class Event(torch.Event, metaclass=_EventType):  # type: ignore[misc]
         return made()
 
 
+_ABSENT = {
+    "use_mem_pool": "a MemPool is the memory of captures, given as their `pool`; tensors outside of"
+    " them have the caching allocator's"
+}
+
+
 class DeviceModule(ModuleType):
     """The module `torch.<name>` of a loaded driver.
 
@@ -168,7 +174,10 @@ class DeviceModule(ModuleType):
         try:
             value = _device_attributes.resolve(name)
         except KeyError:
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}") from None
+            why = f": {_ABSENT[name]}" if name in _ABSENT else ""
+            raise AttributeError(
+                f"module {self.__name__!r} has no attribute {name!r}{why}"
+            ) from None
         setattr(self, name, value)
         return value
 

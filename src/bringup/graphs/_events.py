@@ -76,6 +76,13 @@ class ExternalEvent:
         """Return whether a record came that no wait has taken."""
         return self.ahead > 0
 
+    def elapsed_time(self, end: object) -> float:
+        """Raise `RuntimeError`, as torch does for events without timing: this is an order alone."""
+        raise RuntimeError(
+            "an external event has no time: record torch.Event(enable_timing=True) before and"
+            " behind the replay"
+        )
+
     def reset(self, stream: Any = None) -> None:
         """Forget records that no wait has taken and waits that are over, and end those under way
         with an error: after a replay failed on a device, so that records and replays go together

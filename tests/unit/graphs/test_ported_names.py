@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -159,6 +161,37 @@ def test_external_events_are_asked_for_as_cudas_are() -> None:
     assert isinstance(torch.npu.current_stream().record_event(), torch.npu.Event)
     with pytest.raises(TypeError, match="an order alone, got enable_timing"):
         torch.npu.Event(external=True, enable_timing=True)
+    with pytest.raises(RuntimeError, match="an external event has no time"):
+        event.elapsed_time(torch.npu.Event(external=True))
+
+
+def test_a_pool_of_captures_is_refused_for_other_tensors() -> None:
+    assert not hasattr(torch.npu, "use_mem_pool"), "programs ask so whether it is there"
+    with pytest.raises(AttributeError, match="'use_mem_pool': a MemPool is the memory of captures"):
+        torch.npu.use_mem_pool(torch.npu.MemPool())
+
+
+@pytest.mark.parametrize("variable", ["PYTORCH_NPU_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
+def test_options_of_other_allocators_are_told_once(
+    variable: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(variable, "expandable_segments:True")
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import warnings, torch\n"
+        "from bringup import devices\n"
+        "with warnings.catch_warnings(record=True) as told:\n"
+        "    warnings.simplefilter('always')\n"
+        "    devices.load_driver('sim')\n"
+        "    devices.load_driver('sim')\n"
+        "assert torch.ones(3, device='npu').sum().item() == 3\n"
+        "print(*(one.message for one in told), sep='\\n')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, check=True, timeout=240
+    )
+    (line,) = done.stdout.splitlines()
+    assert line.startswith(f"{variable}=expandable_segments:True changes nothing on device 'npu'")
 
 
 def test_generators_of_a_graph_share_states_and_are_cloned() -> None:
