@@ -77,7 +77,17 @@ class ExternalEvent:
         return self.ahead > 0
 
     def elapsed_time(self, end: object) -> float:
-        """Raise `RuntimeError`, as torch does for events without timing: this is an order alone."""
+        """Refuse to say how far apart two events are, as `torch.Event` does without timing.
+
+        Args:
+            end: the later event.
+
+        Returns:
+            Nothing.
+
+        Raises:
+            RuntimeError: always: this is an order alone.
+        """
         raise RuntimeError(
             "an external event has no time: record torch.Event(enable_timing=True) before and"
             " behind the replay"
