@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.sweeps.support import sized
+from tests.sweeps.support import FULL, sized
 from torch import Tensor
 from torch.testing._internal import common_methods_invocations as torch_samples
 from torch.utils import _pytree
@@ -23,6 +23,8 @@ from bringup.errors import CaptureError
 PARTS = 4
 SAMPLES = sized(1, 8)
 """How many of an operator's samples are captured."""
+LEVEL = 2 if FULL else 1
+"""Of replays: functions are compiled in `make sweep`."""
 
 READS_VALUES = re.compile(r" reads the value of a tensor | whose shape depends on data")
 VALUES_ARE_READ = {
@@ -116,11 +118,12 @@ def _check(name: str, call: Call, counts: Counter[str]) -> str:
         counts["samples that eager refuses"] += 1
         return ""
     call.put_inputs_back()
-    graph = graphs.CapturedGraph()
+    graph = graphs.CapturedGraph(optimize=LEVEL)
     torch.manual_seed(0)
     try:
         with graphs.capture(graph):
             results = call()
+        assert graph.wait_for_functions()
     except CaptureError as error:
         return _untrue_reason(name, str(error), counts)
     fresh = [index for index, result in enumerate(results) if not call.is_input(result)]
@@ -138,6 +141,7 @@ def _check(name: str, call: Call, counts: Counter[str]) -> str:
         counts["replays that fail as eager does"] += 1
         return ""
     counts["replays"] += 1
+    counts["nodes in compiled functions"] += sum(node.level == 2 for node in graph.levels())
     return difference(results, expected) or difference(call.tensors, after)
 
 
