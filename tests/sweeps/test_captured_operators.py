@@ -184,5 +184,7 @@ def _same(ours: Tensor, theirs: Tensor) -> bool:
 def _bits(tensor: Tensor) -> Tensor:
     if tensor.layout != torch.strided:
         tensor = tensor.to_dense()
-    dense = tensor.resolve_conj().resolve_neg().contiguous().reshape(-1)
+    dense = (
+        tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format).reshape(-1)
+    )
     return dense.view(torch.uint8) if dense.numel() else dense
