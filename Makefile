@@ -196,12 +196,12 @@ SECONDS ?= 90
 check: lint
 	$(BIN)/python tools/affected_tests.py $(if $(SINCE),--since $(SINCE)) --seconds $(SECONDS) -n $(JOBS)
 
-# Every sweep in full; `make pytest` runs a fixed slice of each.
+# Every sweep in full; `make pytest` runs a fixed slice of each. All tests that ask how large they are.
+SWEPT = $(shell grep -rl --include='test_*.py' 'tests.sweeps.support import' \
+	tests/unit tests/distributed tests/opencl tests/docs)
 sweep: build asan-opencl
 	BRINGUP_TEST_SWEEP=full $(BIN)/python -m pytest -q -n $(JOBS) tests/sweeps \
-	tests/unit/kernels/test_machines.py tests/unit/graphs/test_fused_exactness.py \
-	tests/distributed/test_steps.py tests/opencl/test_conformance.py \
-	tests/opencl/test_lists.py
+	tests/opencl/test_lists.py $(SWEPT)
 
 # The parts one after the other, whatever -j says, and then what each of them took.
 TEST_PARTS := build lint native-test-optimized asan tsan pytest
