@@ -375,3 +375,27 @@ def test_steps_over_branches_and_loops_are_exact(
             expected = 0
         if numbers.random() < 0.001:
             time.sleep(numbers.random() * 0.002)
+
+
+@pytest.mark.parametrize("device", ["cpu", "npu"])
+def test_steps_over_pieces_are_exact(device: str, digit: dict[str, ops.KernelOperator]) -> None:
+    """The same, where operators between the digits are called eagerly."""
+    operator, total = digit[device], torch.zeros(1, dtype=torch.float64, device=device)
+    graph = graphs.CapturedGraph()
+    with graphs.capture(graph, split_at=["aten::relu"]):
+        y = torch.relu(operator(total.relu(), 1, 1))
+        total.copy_(operator(y, 2, 1).relu())
+    slots = [name for name in graph.slots if name.endswith(".n")]
+    values, expected, numbers = [1, 2], 0, random.Random(22)
+    assert len(slots) == 2
+    for step in range(sized(2_000, 100_000)):
+        if numbers.random() < 0.9:
+            place = numbers.randrange(2)
+            values[place] = numbers.randrange(10)
+            graph.update({slots[place]: values[place]})
+        graph.replay()
+        expected = expected * 100 + values[0] * 10 + values[1]
+        if step % 4 == 3:
+            assert total.cpu().item() == expected, step
+            total.zero_()
+            expected = 0
