@@ -385,6 +385,7 @@ def test_steps_over_pieces_are_exact(device: str, digit: dict[str, ops.KernelOpe
     with graphs.capture(graph, split_at=["aten::relu"]):
         y = torch.relu(operator(total.relu(), 1, 1))
         total.copy_(operator(y, 2, 1).relu())
+    assert sum(row.reason.startswith("split_at") for row in graph.levels()) == 3
     slots = [name for name in graph.slots if name.endswith(".n")]
     values, expected, numbers = [1, 2], 0, random.Random(22)
     assert len(slots) == 2
