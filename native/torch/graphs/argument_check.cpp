@@ -65,9 +65,16 @@ bool is_arithmetic(const c10::OperatorHandle& op) {
   return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
 }
 
-bool is_moderate(const IValue& value) {
+// Numbers of one kind, in range of every floating type; no integer zero, by which one may divide.
+bool are_moderate(const IValue& value, const IValue& former) {
   constexpr double kMost = 65504;  // the largest float16
-  return value.isDouble() && std::abs(value.toDouble()) <= kMost;
+  const auto is_moderate = [](const IValue& number) {
+    if (!number.isInt() && !number.isDouble()) return false;
+    const double size =
+        std::abs(number.isInt() ? static_cast<double>(number.toInt()) : number.toDouble());
+    return size <= kMost && (size != 0 || number.isDouble());
+  };
+  return value.isInt() == former.isInt() && is_moderate(value) && is_moderate(former);
 }
 
 void check_results(const std::string& op, const OperatorNode::Call& call,
@@ -189,9 +196,8 @@ void OperatorNode::check_arguments(const Arguments& arguments, const Arguments& 
   for (size_t i = 0; i < arguments.size(); ++i) {
     const IValue& value = arguments[i];
     if (value.isTensor() || value.isTensorList() || same(value, former[i])) continue;
-    if (of_torch
-            ? floating && is_moderate(value) && is_moderate(former[i]) && is_arithmetic(call_.op)
-            : is_alike(value, former[i]) && is_unread(i, former)) {
+    if (of_torch ? floating && are_moderate(value, former[i]) && is_arithmetic(call_.op)
+                 : is_alike(value, former[i]) && is_unread(i, former)) {
       continue;
     }
     any = true;
