@@ -128,15 +128,19 @@ c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
 }
 
-at::Tensor alias_of(const at::Tensor& tensor, bool resizable) {
+// `lasting`: it keeps the device's memory, and cannot be resized.
+at::Tensor alias_of(const at::Tensor& tensor, bool lasting) {
   c10::StorageImpl* storage = storage_of(tensor);
   // data() raises where the content is gone: of a captured graph's result, when another graph has
   // the memory.
   void* host = host_address(tensor.device().index(), const_cast<void*>(storage->data()));
+  const auto drop = [](void* kept) { delete static_cast<c10::Storage*>(kept); };
+  at::DataPtr data =
+      lasting ? at::DataPtr(host, new c10::Storage(tensor.storage()), drop, c10::Device(c10::kCPU))
+              : at::DataPtr(host, host, &keep, c10::Device(c10::kCPU));
   c10::Storage alias = c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), storage->nbytes(),
-      at::DataPtr(host, host, &keep, c10::Device(c10::kCPU)),
-      resizable ? c10::GetCPUAllocator() : nullptr, resizable);
+      c10::StorageImpl::use_byte_size_t(), storage->nbytes(), std::move(data),
+      lasting ? nullptr : c10::GetCPUAllocator(), !lasting);
   return tensor_over(std::move(alias), kCpuKeys, tensor);
 }
 
@@ -196,7 +200,7 @@ at::Tensor host_alias(const at::Tensor& device_tensor) {
               device_tensor.device());
   TORCH_CHECK(driver_facts().host_visible, "the memory of device '", driver_facts().device_name,
               "' is not visible to the host: copy the tensor instead");
-  return alias_of(device_tensor, false);
+  return alias_of(device_tensor, true);
 }
 
 HostCall::HostCall(c10::DeviceIndex device, Mode mode)
@@ -269,7 +273,7 @@ at::Tensor HostCall::new_alias(const at::Tensor& tensor) const {
       return tensor_over(pairs_[i].host.storage(), kCpuKeys, tensor);
     }
   }
-  return alias_of(tensor, true);
+  return alias_of(tensor, false);
 }
 
 // Memory of the CPU comes from the pinned cache, so that a result goes up without a wait: its event

@@ -109,12 +109,10 @@ void copy_laid_out(const at::Tensor& target, const at::Tensor& source) {
   alike ? span_of(target).copy_(span_of(source)) : target.copy_(source);
 }
 
-EagerNode::EagerNode(std::string op, std::string scope, OperatorNode::Call call, ThreadModes modes,
-                     std::shared_ptr<Pool> pool)
+EagerNode::EagerNode(std::string op, std::string scope, OperatorNode::Call call, ThreadModes modes)
     : EagerCall(std::move(op), std::move(scope), call.schema),
       call_(std::move(call)),
-      modes_(modes),
-      pool_(std::move(pool)) {
+      modes_(modes) {
   for (size_t i = 0; i < call_.args.size(); ++i) {
     if (!call_.args[i].isGenerator()) continue;
     generators_.emplace_back(i, call_.args[i].toGenerator().getIntrusivePtr());
@@ -125,30 +123,7 @@ EagerNode::EagerNode(std::string op, std::string scope, OperatorNode::Call call,
   for (const OperatorNode::Output& output : call_.outputs) waits_ |= output.tensor.is_cpu();
 }
 
-// The graph's memory lasts as long as any tensor that the operator gets: it may keep one.
-void EagerNode::keep_memory() {
-  std::unordered_map<const c10::StorageImpl*, c10::Storage> kept;
-  for (c10::IValue& arg : call_.args) {
-    arg = map_tensors(arg, [&](const at::Tensor& tensor) {
-      const c10::Storage& storage = tensor.storage();
-      if (!pool_->writes(storage.data(), storage.nbytes())) return tensor;
-      c10::Storage& own = kept[storage.unsafeGetStorageImpl()];
-      if (!own) {
-        const auto drop = [](void* pool) { delete static_cast<std::shared_ptr<Pool>*>(pool); };
-        at::DataPtr data(storage.mutable_data(), new std::shared_ptr<Pool>(pool_), drop,
-                         storage.device());
-        own = c10::Storage(c10::make_intrusive<c10::StorageImpl>(
-            c10::StorageImpl::use_byte_size_t(), storage.nbytes(), std::move(data), nullptr,
-            false));
-      }
-      return shallow_copy(tensor, own);
-    });
-  }
-  pool_.reset();
-}
-
 void EagerNode::run_between_graphs() {
-  if (pool_ != nullptr) keep_memory();
   const auto inside = RunLocks::inside();
   std::vector<c10::IValue> stack = call_.args;
   take_own_lists(stack);
@@ -290,7 +265,7 @@ void Recorder::record_eager(const OperatorTraits& known, const c10::OperatorHand
                           std::nullopt, true,          std::nullopt};
   if (outputs) call.outputs = *std::move(outputs);
   call.args = fixed_arguments(traits, args, call.outputs, false);
-  auto node = std::make_unique<EagerNode>(traits.name, scope_, std::move(call), modes, pool_);
+  auto node = std::make_unique<EagerNode>(traits.name, scope_, std::move(call), modes);
   if (at_) node->set_device(*at_);
   node->set_line(lines_.here());
   mark_written(traits, args, results);

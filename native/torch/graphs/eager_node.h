@@ -62,9 +62,7 @@ class EagerCall : public Node {
 // was captured.
 class EagerNode final : public EagerCall {
  public:
-  // `pool`: the graph's, which the operator's arguments are in.
-  EagerNode(std::string op, std::string scope, OperatorNode::Call call, ThreadModes modes,
-            std::shared_ptr<Pool> pool);
+  EagerNode(std::string op, std::string scope, OperatorNode::Call call, ThreadModes modes);
 
   void run_between_graphs() override;
   void visit_accesses(const AccessVisitor& visit) const override;
@@ -75,12 +73,10 @@ class EagerNode final : public EagerCall {
   const char* why_no_higher() const override { return "split_at: it runs eagerly"; }
 
  private:
-  void keep_memory();
   void take(const std::vector<c10::IValue>& results) const;
 
   OperatorNode::Call call_;
   const ThreadModes modes_;
-  std::shared_ptr<Pool> pool_;  // until the first run
   // Of generators among the arguments, which the graph does not keep.
   std::vector<std::pair<size_t, c10::weak_intrusive_ptr<c10::GeneratorImpl>>> generators_;
 };

@@ -371,7 +371,8 @@ size_t Pool::bytes() const { return total(spans_); }
 
 const c10::Storage& alias_storage(Block& block) {
   if (!block.alias) {
-    at::DataPtr data(block.data, nullptr, &c10::detail::deleteNothing, block.device);
+    const auto drop = [](void* pool) { delete static_cast<std::shared_ptr<Pool>*>(pool); };
+    at::DataPtr data(block.data, new std::shared_ptr<Pool>(block.holder), drop, block.device);
     block.alias = c10::Storage(c10::make_intrusive<c10::StorageImpl>(
         c10::StorageImpl::use_byte_size_t(), block.bytes, std::move(data), nullptr, false));
   }

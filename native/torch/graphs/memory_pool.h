@@ -42,7 +42,7 @@ struct Block {
   bool written = false;           // a node fills it on every replay
   size_t writer = 0;              // which one did last, when written
   std::vector<at::Tensor> parts;  // what nodes wrote, over `alias`; all of it when empty
-  c10::Storage alias;             // the same memory without ownership, made when first asked for
+  c10::Storage alias;             // the same memory, see alias_storage
   SharedCopies copies;            // over `alias`
   // The storage, once the recorder has seen it.
   std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> storage;
@@ -186,8 +186,9 @@ class Pool : public std::enable_shared_from_this<Pool> {
   bool sealed_ = false;
 };
 
-// A storage over the block's memory that does not keep it: what nodes hold, so that a tensor which
-// dies during the capture frees its block for later ones.
+// A storage over the block's memory that does not keep the block: what nodes hold, so that a tensor
+// which dies during the capture frees its block for later ones. It keeps the pool, since an
+// operator's code in Python may keep what it is given beyond the graph.
 const c10::Storage& alias_storage(Block& block);
 
 // `tensor`, which lies in the block, was written by node `writer`.

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "torch/common/kernel_call.h"
+#include "torch/common/torch_private.h"
 #include "torch/common/written_arguments.h"
 #include "torch/devices/driver.h"
 #include "torch/graphs/argument_lists.h"
@@ -22,6 +23,15 @@ const char* const kNotOptimized = "the graph was captured with optimize=0";
 bool is_laid_out_as(const at::Tensor& left, const at::Tensor& right) {
   return left.strides() == right.strides() && left.storage_offset() == right.storage_offset() &&
          left.is_conj() == right.is_conj() && left.is_neg() == right.is_neg();
+}
+
+// Code in Python, or other boxed code, may keep what it allocates beyond the graph.
+bool may_keep(const OperatorNode::Call& call) {
+  using enum c10::DispatchKey;
+  return !operator_entry(call.op).lookup(call.keys).isValidUnboxed() &&
+         (call.op.hasKernelForAnyDispatchKey(call.keys) ||
+          call.op.hasKernelForDispatchKey(CompositeExplicitAutograd) ||
+          call.op.hasKernelForDispatchKey(CompositeImplicitAutograd));
 }
 
 }  // namespace
@@ -264,7 +274,9 @@ bool OperatorNode::run_functional(Replay& replay) const {
   stack.assign(call_.args.begin(), call_.args.end());
   take_own_lists(replay.stack);
   // Without a list every request goes to the allocator below.
-  if (method_ == Method::kAllocations) replay.interceptor.begin_operator(call_.allocations);
+  if (method_ == Method::kAllocations && !may_keep(call_)) {
+    replay.interceptor.begin_operator(call_.allocations);
+  }
   redispatch(call_.op, replay);
   const bool exact = replay.interceptor.exact();
   replay.interceptor.end_operator();
