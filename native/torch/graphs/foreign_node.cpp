@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <utility>
 
+#include "engine/util/forever.h"
 #include "torch/devices/driver.h"
 #include "torch/graphs/errors.h"
 #include "torch/graphs/values.h"
@@ -36,10 +37,7 @@ const c10::TypePtr& work_type() {
   return type;
 }
 
-CaptureStreams& capture_streams() {
-  static auto* streams = new CaptureStreams;
-  return *streams;
-}
+CaptureStreams& capture_streams() { return forever<CaptureStreams>(); }
 
 }  // namespace
 

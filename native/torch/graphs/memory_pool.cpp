@@ -7,6 +7,7 @@
 #include <map>
 #include <unordered_map>
 
+#include "engine/util/forever.h"
 #include "torch/graphs/errors.h"
 #include "torch/graphs/values.h"
 
@@ -32,10 +33,7 @@ struct PoolRegistry {
   }
 };
 
-PoolRegistry& pool_registry() {
-  static auto* registry = new PoolRegistry;
-  return *registry;
-}
+PoolRegistry& pool_registry() { return forever<PoolRegistry>(); }
 
 // What allocators align to, so that a part of their memory is as good as all of it.
 size_t alignment_of(c10::Device device) { return device.is_cpu() ? 64 : 512; }

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "engine/util/forever.h"
 #include "torch/devices/driver.h"
 #include "torch/devices/state.h"
 #include "torch/graphs/errors.h"
@@ -56,10 +57,7 @@ struct Captures {
   std::unordered_map<const void*, RandomRecorder*> moving;  // by Watched::key()
 };
 
-Captures& captures() {
-  static auto* const all = new Captures;  // captures may end after static objects
-  return *all;
-}
+Captures& captures() { return forever<Captures>(); }
 
 bool is_host(const at::Generator& generator) { return generator.device().is_cpu(); }
 

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <utility>
 
+#include "engine/util/forever.h"
 #include "torch/graphs/values.h"
 
 namespace bringup::torch_ext::graphs {
@@ -15,10 +16,7 @@ struct Owners {
   std::unordered_map<const c10::StorageImpl*, const Restorer*> of;
 };
 
-Owners& owners() {
-  static auto* const all = new Owners;  // captures may end after static objects
-  return *all;
-}
+Owners& owners() { return forever<Owners>(); }
 
 }  // namespace
 
