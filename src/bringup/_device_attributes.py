@@ -35,13 +35,6 @@ def register_module_attribute(name: str, factory: Callable[[], object]) -> None:
 
     Raises:
         ValueError: `name` is no identifier, or another factory has it.
-
-    Examples:
-        >>> from bringup import devices
-        >>> _ = devices.load_driver("sim")
-        >>> devices.register_module_attribute("example_clock", lambda: [1000])
-        >>> torch.npu.example_clock
-        [1000]
     """
     if not name.isidentifier():
         raise ValueError(

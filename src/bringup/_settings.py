@@ -28,14 +28,6 @@ class Setting(Generic[T]):
         default_text: the default in words, or as the variable would say it.
         parse: makes the value of a text; raises `ValueError` for one that is none.
         default: makes the default, for words that `parse` does not take.
-
-    Examples:
-        >>> import os
-        >>> from bringup import settings
-        >>> os.environ["BRINGUP_JIT_TIMEOUT"] = "7"
-        >>> isinstance(settings.jit_timeout, settings.Setting), settings.jit_timeout()
-        (True, 7.0)
-        >>> del os.environ["BRINGUP_JIT_TIMEOUT"]
     """
 
     variable: str

@@ -43,20 +43,6 @@ class PluginFile:
     Attributes:
         path: the file, or the package's `__init__.py`.
         digest: of its content (of all Python files of a package): its identity.
-
-    Examples:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> from bringup import plugins
-        >>> folder = Path(tempfile.mkdtemp())
-        >>> _ = (folder / "scale.py").write_text("factor = 2")
-        >>> plugin: plugins.PluginFile
-        >>> (plugin,), errors = plugins.plugin_files({folder: "an example"})
-        >>> plugin.path.name, plugin.is_library, errors
-        ('scale.py', False, [])
-        >>> plugins.load_file(plugin).factor
-        2
-        >>> plugins.unload_file(plugin)
     """
 
     path: Path
@@ -198,11 +184,6 @@ def entry_points(group: str) -> list[EntryPoint]:
 
     Reading those of every installed package takes milliseconds, so they are kept until a folder of
     `sys.path` changes, as it does when a package is installed or removed.
-
-    Examples:
-        >>> from bringup import plugins
-        >>> plugins.entry_points("no.such.group")
-        []
     """
     state = _installation()
     if state is None:
@@ -245,12 +226,6 @@ def entry_object(entry: EntryPoint) -> object:
 
     Raises `PluginError`, with the original exception as its cause, when importing it fails; modules
     of its package that this import brought are then forgotten again.
-
-    Examples:
-        >>> from importlib.metadata import EntryPoint
-        >>> from bringup import plugins
-        >>> plugins.entry_object(EntryPoint("scale", "math:sqrt", "bringup.passes"))
-        <built-in function sqrt>
     """
     before = set(sys.modules)
     try:
@@ -264,13 +239,6 @@ def load_entry_point(entry: EntryPoint) -> None:
     """Import an entry point (a module, or a callable, which is then called).
 
     Raises `PluginError`, with the original exception as its cause, when that fails.
-
-    Examples:
-        >>> from importlib.metadata import EntryPoint
-        >>> from bringup import plugins
-        >>> plugins.load_entry_point(EntryPoint("scale", "math:no_such_name", "bringup.passes"))
-        Traceback (most recent call last):
-        bringup.errors.PluginError: ...
     """
     before = set(sys.modules)
     loaded = entry_object(entry)
@@ -284,15 +252,7 @@ def load_entry_point(entry: EntryPoint) -> None:
 
 
 def with_traceback(error: PluginError) -> PluginError:
-    """Return the same error, its text ending with the traceback of its cause.
-
-    Examples:
-        >>> from bringup import plugins
-        >>> from bringup.errors import PluginError
-        >>> print(plugins.with_traceback(PluginError("plugin scale.py: no factor")))
-        plugin scale.py: no factor
-        bringup.errors.PluginError: plugin scale.py: no factor
-    """
+    """Return the same error, its text ending with the traceback of its cause."""
     trace = "".join(traceback.format_exception(error.__cause__ or error)).rstrip()
     return PluginError(f"{error}\n{trace}")
 
@@ -333,20 +293,6 @@ class PluginLoader:
             None where libraries are no plugins.
         built_in: gives the plugins of this package that are wanted now, by name what an entry
             point would say (`module:callable`). They are loaded first.
-
-    Examples:
-        >>> from contextlib import nullcontext
-        >>> from pathlib import Path
-        >>> from bringup import plugins
-        >>> loader = plugins.PluginLoader(
-        ...     "mine.plugins",
-        ...     path=lambda: {Path("/no/such/folder"): "MINE_PATH"},
-        ...     transaction=lambda: nullcontext([]),
-        ...     forget=print,
-        ... )
-        >>> report: plugins.PluginReport = loader.load()
-        >>> print(report.loaded, *report.errors)
-        {} plugin path /no/such/folder (from MINE_PATH): no such file or folder
     """
 
     def __init__(

@@ -363,16 +363,7 @@ ALL: tuple[Setting[object], ...] = tuple(
 
 
 def named_driver() -> str | None:
-    """Return the driver that `BRINGUP_DRIVER` names; None where it is left to its default.
-
-    Examples:
-        >>> import os
-        >>> from bringup import settings
-        >>> os.environ["BRINGUP_DRIVER"], before = "sim", os.environ.get("BRINGUP_DRIVER", "")
-        >>> settings.named_driver()
-        'sim'
-        >>> os.environ["BRINGUP_DRIVER"] = before
-    """
+    """Return the driver that `BRINGUP_DRIVER` names; None where it is left to its default."""
     return driver() if os.environ.get(driver.variable, "").strip() else None
 
 
@@ -385,32 +376,12 @@ def pass_path() -> dict[Path, str]:
 
 
 def ops_path() -> dict[Path, str]:
-    """Return where to look for operator plugins, each place with the variable that names it.
-
-    Examples:
-        >>> import os
-        >>> from bringup import settings
-        >>> os.environ["BRINGUP_OPS_PATH"] = "/one:/two"
-        >>> settings.ops_path()
-        {PosixPath('/one'): 'BRINGUP_OPS_PATH', PosixPath('/two'): 'BRINGUP_OPS_PATH'}
-        >>> del os.environ["BRINGUP_OPS_PATH"]
-    """
+    """Return where to look for operator plugins, each place with the variable that names it."""
     return dict.fromkeys(_ops_path(), _ops_path.variable)
 
 
 def prepend_pass_path(folder: Path) -> None:
-    """Put `folder` first on `BRINGUP_PASS_PATH`, for this process and those that it starts.
-
-    Examples:
-        >>> import os
-        >>> from pathlib import Path
-        >>> from bringup import settings
-        >>> before = os.environ.pop("BRINGUP_PASS_PATH", "")
-        >>> settings.prepend_pass_path(Path("/passes"))
-        >>> os.environ["BRINGUP_PASS_PATH"]
-        '/passes'
-        >>> os.environ["BRINGUP_PASS_PATH"] = before
-    """
+    """Put `folder` first on `BRINGUP_PASS_PATH`, for this process and those that it starts."""
     others = [path for path in _pass_path() if path != folder]
     os.environ[_pass_path.variable] = os.pathsep.join(map(str, (folder, *others)))
 
@@ -423,13 +394,6 @@ class DriverTrace:
         file: the trace; "%p" in it stands for the process's number.
         payload: whether the bytes of copies are kept beside it.
         limit: bytes that it may take on disk, or None.
-
-    Examples:
-        >>> from pathlib import Path
-        >>> from bringup import settings
-        >>> asked = settings.DriverTrace(Path("/tmp/driver.trace"), payload=False, limit=None)
-        >>> sorted(settings.driver_trace_environment(asked))
-        ['BRINGUP_DRIVER_TRACE', 'BRINGUP_DRIVER_TRACE_LIMIT', 'BRINGUP_DRIVER_TRACE_PAYLOAD']
     """
 
     file: Path
@@ -438,33 +402,13 @@ class DriverTrace:
 
 
 def driver_trace() -> DriverTrace | None:
-    """Return what `BRINGUP_DRIVER_TRACE`, `..._PAYLOAD` and `..._LIMIT` ask for; None: no trace.
-
-    Examples:
-        >>> import os
-        >>> from bringup import settings
-        >>> before = os.environ.get("BRINGUP_DRIVER_TRACE", "")
-        >>> os.environ["BRINGUP_DRIVER_TRACE"] = "/tmp/calls.trace"
-        >>> settings.driver_trace().file
-        PosixPath('/tmp/calls.trace')
-        >>> os.environ["BRINGUP_DRIVER_TRACE"] = before
-    """
+    """Return what `BRINGUP_DRIVER_TRACE`, `..._PAYLOAD` and `..._LIMIT` ask for; None: no trace."""
     file = _trace_file()
     return None if file is None else DriverTrace(file.absolute(), _trace_payload(), _trace_limit())
 
 
 def driver_trace_environment(asked: DriverTrace) -> dict[str, str]:
-    """Return the variables by which a process that is started traces its driver as `asked`.
-
-    Examples:
-        >>> import os
-        >>> from pathlib import Path
-        >>> from bringup import settings
-        >>> asked = settings.DriverTrace(Path("/tmp/driver.trace"), payload=True, limit=None)
-        >>> with_trace = os.environ | settings.driver_trace_environment(asked)
-        >>> with_trace["BRINGUP_DRIVER_TRACE"]
-        '/tmp/driver.trace'
-    """
+    """Return the variables by which a process that is started traces its driver as `asked`."""
     return {
         _trace_file.variable: str(asked.file),
         _trace_payload.variable: str(int(asked.payload)),

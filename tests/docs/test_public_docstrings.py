@@ -78,8 +78,11 @@ def _public_callables() -> Iterator[tuple[str, Callable[..., Any], str]]:
 
 
 def _is_named_only(item: Any) -> bool:
-    """Whether nobody calls it: errors are raised, choices are named."""
-    return inspect.isclass(item) and issubclass(item, (BaseException, enum.Enum))
+    """Whether nobody calls it: errors are raised, choices are named, records only have fields."""
+    if not inspect.isclass(item):
+        return False
+    is_record = dataclasses.is_dataclass(item) and not any(_members(item))
+    return is_record or issubclass(item, (BaseException, enum.Enum))
 
 
 def _has_word(text: str, word: str) -> bool:
@@ -156,10 +159,22 @@ def _gaps(function: Callable[..., Any], doc: str) -> list[str]:
     ]
 
 
+def _undocumented(item: Any) -> Iterator[str]:
+    """What has no docstring: the item, or a public function or property that its class defines."""
+    if not item.__doc__ and not issubclass(type(item), enum.EnumMeta):
+        yield "docstring"
+    for name, member in vars(item).items() if inspect.isclass(item) else ():
+        function = getattr(member, "fget", None) or getattr(member, "__func__", member)
+        is_ours = inspect.isfunction(function) and function.__module__.startswith("bringup")
+        if is_ours and not name.startswith("_") and not inspect.getdoc(getattr(item, name)):
+            yield f"docstring of {name}"
+
+
 def unsaid() -> dict[str, list[str]]:
     """What each public name lacks, by name."""
     found = {name: _gaps(function, doc) for name, function, doc in _public_callables()}
     for name, item in _public_objects():
+        found.setdefault(name, []).extend(_undocumented(item))
         if not (_is_named_only(item) or name in examples() or any(docstring_examples(item))):
             found.setdefault(name, []).append("example")
         if inspect.isclass(item):
@@ -205,6 +220,23 @@ def test_a_docstring_that_says_nothing_has_every_gap() -> None:
         "raises ValueError",
     ]
     assert _gaps(function, said) == []
+
+
+def test_a_class_and_a_member_without_a_docstring_lack_it() -> None:
+    class Bare:
+        def run(self) -> None: ...
+
+        @property
+        def size(self) -> int:
+            return 0
+
+        def told(self) -> None:
+            """Do it."""
+
+    for function in (Bare.run, vars(Bare)["size"].fget, Bare.told):
+        function.__module__ = "bringup"
+    found = list(_undocumented(Bare))
+    assert found == ["docstring", "docstring of run", "docstring of size"]
 
 
 def test_a_record_that_does_not_name_a_field_lacks_it() -> None:

@@ -114,17 +114,14 @@ class CParameter:
 
     @property
     def text(self) -> str:
-        """As written."""
         return self.value.text
 
     @property
     def program(self) -> tuple[Instruction, ...]:
-        """That of the value."""
         return self.value.program
 
     @property
     def is_workspace(self) -> bool:
-        """Return whether it is scratch memory."""
         return self.program[-1].opcode is Opcode.WORKSPACE
 
     @property
@@ -156,11 +153,9 @@ class CParameter:
 
     @property
     def size(self) -> int:
-        """Return the bytes of the type it is passed as."""
         return BYTES.get(self.c_type, 8)
 
     def native(self) -> NativeParameter:
-        """Return what the native library takes."""
         return NativeParameter(
             value=self.value.native(),
             kind=self.kind,
@@ -182,7 +177,6 @@ class LaunchSize:
     free_blocks: bool = False  # whether the device divides the threads into blocks
 
     def native(self) -> NativeLaunchSize:
-        """Return what the native library takes."""
         return NativeLaunchSize(
             grid=[expression.native() for expression in self.grid],
             block=[expression.native() for expression in self.block],
@@ -202,7 +196,6 @@ class Binding:
     def native(
         self,
     ) -> tuple[Convention, list[NativeParameter], list[str], NativeLaunchSize | None]:
-        """Return what the native library takes."""
         names = self.parameters[0].value.names if self.parameters else ()
         if self.size is not None:
             names = self.size.shared.names

@@ -88,7 +88,6 @@ class Expression:
         return stack[0]
 
     def native(self) -> NativeExpression:
-        """Return the same for the native libraries, which check that its program is one."""
         return NativeExpression(self.text, list(self.program), list(self.texts))
 
     def _leaf(self, step: Instruction, values: Sequence[Any]) -> Any:
@@ -176,12 +175,10 @@ def _item(opcode: Opcode, given: Sequence[Any], number: int) -> Any:
 
 
 def bits_of(number: float) -> int:
-    """Return the bits of a double as a whole number."""
     (bits,) = struct.unpack("<q", struct.pack("<d", number))
     return int(bits)
 
 
 def double_of(bits: int) -> float:
-    """Return the double of these bits."""
     (number,) = struct.unpack("<d", struct.pack("<q", bits))
     return float(number)

@@ -90,7 +90,6 @@ class ExpressionReader:
         self._none_is_zero = none_is_zero
 
     def error(self, reason: str) -> ValueError:
-        """Return what is wrong with the text."""
         return SchemaError(f"{self._where}: '{self.text}': {reason}")
 
     def tree(self, text: str) -> ast.expr:
@@ -118,7 +117,6 @@ class ExpressionReader:
             raise self.error(f"is nested deeper than {_MAX_DEPTH} levels")
 
     def is_condition(self, node: ast.expr) -> bool:
-        """Return whether it is true or false."""
         is_not = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
         return is_not or isinstance(node, (ast.Compare, ast.BoolOp))
 
@@ -133,7 +131,6 @@ class ExpressionReader:
         return index
 
     def index(self, node: ast.expr) -> int:
-        """Return the index of the named argument."""
         names = [argument.name for argument in self.arguments]
         if not isinstance(node, ast.Name):
             raise self.error(f"'{ast.unparse(node)}' is not an argument; {self.grammar}")
@@ -143,7 +140,6 @@ class ExpressionReader:
         return names.index(node.id)
 
     def integer(self, node: ast.expr) -> int:
-        """Return the value of a literal."""
         negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
         literal = node.operand if isinstance(node, ast.UnaryOp) and negative else node
         if isinstance(literal, ast.Constant) and type(literal.value) is int:
@@ -153,7 +149,6 @@ class ExpressionReader:
         raise self.error(f"'{ast.unparse(node)}' is not an integer of 64 bits")
 
     def visit(self, node: ast.expr) -> list[Instruction]:
-        """Return the program of a tree that is a whole number."""
         if isinstance(node, ast.BinOp):
             if type(node.op) not in _BINARY:
                 raise self.error("whole numbers are combined with + - * // and %")
@@ -278,5 +273,4 @@ class ExpressionReader:
         return dimension
 
     def unknown(self, node: ast.expr) -> ValueError:
-        """Return what is wrong with a part that is nothing known."""
         return self.error(f"'{ast.unparse(node)}' is not known; {self.grammar}")

@@ -49,16 +49,6 @@ class Argument:
         type: its schema type.
         optional: whether it may be None.
         written: whether the kernel is to write it; None where nothing says so.
-
-    Examples:
-        >>> from bringup import jit
-        >>> text = "void shift(float* x, long by) { x[0] += by; }"
-        >>> template = jit.Template(
-        ...     text=text, name="shift.c", entry="shift", abi="function", params="ptr(out), by"
-        ... )
-        >>> bound = template.bind([jit.Argument("by", "int"), jit.Argument("out", "Tensor")])
-        >>> [argument.name for argument in bound.signature]
-        ['by', 'out']
     """
 
     name: str

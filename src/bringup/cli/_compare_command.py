@@ -84,7 +84,6 @@ def compare(
 
 
 def as_json(target: str, found: Comparison) -> dict[str, object]:
-    """Return the comparison for `--json`."""
     seen = found.watched
     told = ("a", "b", "level", "isolated", "backward", "agrees", "failure", "notes")
     counted = ("operators", "compared", "not_compared", "random", "unaligned")

@@ -127,7 +127,6 @@ def _show(found: Conformance, baseline: Path | None, whose: str, console: Consol
 
 
 def as_json(found: Conformance) -> dict[str, object]:
-    """Return the run for `--json`."""
     from bringup.conformance.conformance_page import scores
 
     return {

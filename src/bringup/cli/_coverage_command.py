@@ -74,7 +74,6 @@ def coverage(
 
 
 def as_json(target: str, found: Coverage) -> dict[str, object]:
-    """Return the coverage for `--json`."""
     from bringup.conformance.coverage_page import share_values
 
     needs = [{**vars(need), "on_host": sorted(need.on_host)} for need in found.needs]

@@ -40,7 +40,6 @@ class Group(TyperGroup):
     """A group that lists its commands under their panels, in the order of `Panel`."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write each command with its short help."""
         panels: dict[str, list[tuple[str, str]]] = {one.value: [] for one in Panel}
         shown = [name for name in self.list_commands(ctx) if not self.commands[name].hidden]
         for name in shown:

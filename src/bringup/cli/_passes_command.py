@@ -68,7 +68,6 @@ def list_(path: Places = None, json_file: JsonFile = None) -> None:
 
 
 def _show_list(console: Console, rows: Sequence[dict[str, object]]) -> None:
-    """Print the registered passes."""
     columns = [*fixed("on"), *names("pass"), *fixed("stage"), *numbers("priority")]
     columns += [*fixed("kind", "version", spare=True), *names("defined by", least=24)]
     table = report.Table("Registered passes, as they run", columns)

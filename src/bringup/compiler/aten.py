@@ -325,16 +325,7 @@ def _dtype_named(name: str) -> torch.dtype:
 
 @contextlib.contextmanager
 def ordinary_torch() -> Iterator[None]:
-    """Run torch operators for real in this block, inside of a compile as outside of it.
-
-    Examples:
-        >>> from bringup.compiler import aten
-        >>> from torch._subclasses.fake_tensor import FakeTensorMode
-        >>> with FakeTensorMode():
-        ...     with aten.ordinary_torch():
-        ...         print(torch.ones(2).sum())
-        tensor(2.)
-    """
+    """Run torch operators for real in this block, inside of a compile as outside of it."""
     with unset_fake_temporarily(), torch._C._DisablePythonDispatcher():
         yield
 

@@ -121,7 +121,6 @@ class _Compilation:
         self._weights = []
 
     def inference(self, aten: Any, inputs: Sequence[Any]) -> BoxedFunction:
-        """Return a graph that no gradient is asked of."""
         self.written |= written_arguments(aten, self._arguments)
         if self._unfrozen and self._options.mode != "default":
             warn_of_gradients(self._options.mode, "frozen")

@@ -47,11 +47,6 @@ class Culprit:
         graph: the graph it is in.
         nodes: what was matched; of a graph pass, what it says it replaced.
         switch: what switches it off.
-
-    Examples:
-        >>> from bringup import compiler
-        >>> print(compiler.Culprit("pass", "differs by 0.5", "Fuse", 1, 3, graph="forward"))
-        pass Fuse, match 1 (rewrite 3 of all) on forward: differs by 0.5
     """
 
     part: str
@@ -284,7 +279,6 @@ class _ModelRuns:
                 self._expected = [self._expected[0], flipped, self._expected[0]]
 
     def attempt(self, parts: Sequence[str], most: int | None, without: Iterable[str]) -> Attempt:
-        """See `Runs`."""
         events: list[PassEvent] = []
         listening = passes.subscribe(events.append)
         failed = ""
@@ -405,7 +399,6 @@ def difference(
 
 
 def reason_of(error: BaseException) -> str:
-    """Return an exception in one line."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 

@@ -37,7 +37,6 @@ class CaptureMemory:
 
     @contextmanager
     def turn(self) -> Iterator[None]:
-        """Keep runs of the pool's graphs out while one is captured into it."""
         turn = self._native.PoolTurn(self.pool._native)
         try:
             yield

@@ -168,7 +168,6 @@ class _CapturedCalls:
         ALIVE[next(_NUMBERS)] = self
 
     def report(self) -> CaptureReport:
-        """Return what they take now."""
         with self._lock:
             entries = list(self._captures.values())
         kept = [entry for entry in entries if entry is not None]
@@ -186,7 +185,6 @@ class _CapturedCalls:
         )
 
     def call(self, arguments: list[Any]) -> tuple[Any, ...] | None:
-        """Return what the call gives; None for a kind that was given up."""
         updates = self.updates
         entry = self._entry(arguments, updates)
         if entry is None or updates is None:
@@ -231,12 +229,10 @@ class _CapturedCalls:
         return True, entry
 
     def kept(self) -> list[tuple[_CapturedCalls, object, _Captured]]:
-        """Return what is captured now."""
         with self._lock:
             return [(self, key, entry) for key, entry in self._captures.items() if entry]
 
     def drop(self, key: object) -> None:
-        """Make room; a call that is in it ends as it would."""
         with self._lock:
             entry = self._captures.pop(key, None)
             self._dropped += entry is not None
@@ -492,7 +488,6 @@ class _Alias:
     view: tuple[Sequence[int], Sequence[int], int] | None
 
     def of(self, arguments: Sequence[Any]) -> Any:
-        """Return it for a call's arguments."""
         argument = arguments[self.place]
         if self.view is None:
             return argument

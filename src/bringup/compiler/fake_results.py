@@ -299,7 +299,6 @@ def expression(value: object) -> object:
 
 
 def call(overload: Any, arguments: Sequence[object]) -> object:
-    """Call an operator with all its arguments in schema order."""
     positional, keywords = [], {}
     for slot, argument in zip(signature_of(overload), arguments, strict=True):
         if slot.kwarg_only:

@@ -40,7 +40,6 @@ class Weight:
 
 
 def weights_of(module: Any, example_inputs: Sequence[Any]) -> list[Weight]:
-    """Return the weights among what AOT autograd gives its graph: own ones first."""
     own = [
         *module.named_parameters(remove_duplicate=False),
         *module.named_buffers(remove_duplicate=False),
@@ -111,7 +110,6 @@ class Built:
 
 
 def constants_of(aten: Any) -> list[Any]:
-    """Return the tensors that the graph itself holds."""
     values = [
         getattr(aten, str(node.target), None) for node in aten.graph.find_nodes(op="get_attr")
     ]

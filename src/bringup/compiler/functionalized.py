@@ -41,17 +41,14 @@ class Wrapped:
 
     @cached_property
     def has_bases(self) -> bool:
-        """Return whether the operands are bases, of which the operator is given views."""
         return "_all_bases" in self.node.kwargs
 
     @cached_property
     def written_names(self) -> list[str]:
-        """Return the written parameters of the operator."""
         return list(get_mutable_args(self.op)[0])
 
     @property
     def operands(self) -> list[Any]:
-        """Return what is written: nodes, None, or lists of nodes."""
         if self.has_bases:
             return list(self.node.kwargs["_all_bases"])
         return [self.node.kwargs[name] for name in self.written_names]
@@ -75,7 +72,6 @@ class Wrapped:
         return found
 
     def results(self, position: int) -> list[fx.Node]:
-        """Return the nodes that take result number `position`."""
         return [user for user in self.node.users if user.args[1] == position]
 
 
@@ -198,7 +194,6 @@ def _empty(graph: fx.Graph, given: dict[str, Any], name: str) -> fx.Node:
 
 
 def _copied(graph: fx.Graph, operand: Any) -> Any:
-    """Return a copy with the same strides."""
     if isinstance(operand, (list, tuple)):
         return [_copied(graph, item) for item in operand]
     if operand is None:

@@ -42,7 +42,6 @@ def rewrite(
 
 
 def copied(module: Any) -> Any:
-    """Return a graph module with a copy of the graph of `module`."""
     graph = fx.Graph()
     graph.output(graph.graph_copy(module.graph, {}))
     graph.output_node().meta.update(module.graph.output_node().meta)

@@ -178,7 +178,6 @@ def _aliases(node: Any) -> set[Any]:
 
 
 def _is_view(node: Any) -> bool:
-    """Return whether what a node gives may share memory with what it is given."""
     if node.op != "call_function":
         return bool(node.op != "output")
     if not isinstance(node.target, torch._ops.OpOverload):

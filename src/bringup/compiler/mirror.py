@@ -104,7 +104,6 @@ class _Writer:
         arguments: tuple[object, ...],
         keywords: Mapping[str, object],
     ) -> None:
-        """Give a node other arguments."""
         fx_node = node.handle
         if isinstance(fx_node.target, torch._ops.OpOverload) and node._operator.parameters:
             given = tuple([self._argument(item) for item in arguments])
@@ -136,7 +135,6 @@ class _Writer:
         return item
 
     def write_meta(self, node: ir.Node, fx_node: Any) -> None:
-        """Describe the values of a node."""
         outputs = node._outputs
         if node._operator.output_count == 1:
             if outputs[0]._meta is not None:
@@ -183,7 +181,6 @@ class _Reader:
         self._mode = mode
 
     def describe(self, fx_node: Any) -> tuple[ir.Operator, tuple[SchemaParameter, ...] | None]:
-        """Return what a node calls, and its schema if it has one."""
         if not isinstance(fx_node.target, torch._ops.OpOverload):
             return _structure(fx_node), None
         kind = operator_of(fx_node.target)
@@ -214,7 +211,6 @@ class _Reader:
         in_schema_order(fx_node.target, fx_node.args, fx_node.kwargs)
 
     def meta(self, fx_node: Any) -> object:
-        """Return the description of the value of a node."""
         return self._of_one_mode(_meta_of(fx_node))
 
     def _of_one_mode(self, meta: object) -> object:

@@ -72,13 +72,6 @@ class CompileOptions:
             `BRINGUP_PASS_VERIFY` says.
         dump_passes: folder for the graphs before and after every pass; None: as
             `BRINGUP_PASS_DUMP` says.
-
-    Examples:
-        >>> options = {"mode": "serve", "freeze": True}
-        >>> model = torch.compile(torch.nn.ReLU(), backend="bringup", options=options)
-        >>> with torch.inference_mode():
-        ...     model(torch.tensor([-1.0, 1.0]))
-        tensor([0., 1.])
     """
 
     mode: str = "default"

@@ -272,7 +272,6 @@ def _rebuilt(
 
 
 def _computing(graph: ir.Graph) -> list[ir.Node]:
-    """Return the nodes that make tensors."""
     return [
         node
         for node in graph.nodes

@@ -46,7 +46,6 @@ class SchemaParameter:
 
 @cache
 def signature_of(overload: Any) -> tuple[SchemaParameter, ...]:
-    """Return the parameters of an overload in schema order."""
     return tuple(_slot(argument) for argument in overload._schema.arguments)
 
 

@@ -112,7 +112,6 @@ class FrozenModels:
         self._keep(_kept(built, roots))
 
     def report(self) -> FrozenReport:
-        """Return what is kept now."""
         kept = [item for item in list(self._all) if item.live is not None]
         return FrozenReport(self._name, len(kept), sum(item.memory_bytes for item in kept))
 

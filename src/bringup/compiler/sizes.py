@@ -43,7 +43,6 @@ class Sizes:
         self._expressions: dict[str, Any] = {}
 
     def dim_of(self, size: Any) -> ir.Dim:
-        """Return a size, which is an int or a `torch.SymInt`."""
         if not isinstance(size, torch.SymInt):
             return int(size)
         node = size.node
@@ -57,7 +56,6 @@ class Sizes:
         return known
 
     def named(self, text: str) -> ir.Dim:
-        """Return the size that has this text."""
         known = self._named.get(text)
         return ir.SymbolicDim.named(text) if known is None else known
 

@@ -199,7 +199,6 @@ def _values_of(node: fx.Node) -> tuple[Any, Any]:
 
 
 def _given(node: fx.Node, index: int) -> Any:
-    """Return what the call has for an argument of its schema."""
     argument = node.target._schema.arguments[index]
     if argument.name in node.kwargs:
         return node.kwargs[argument.name]

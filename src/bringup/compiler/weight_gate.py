@@ -107,7 +107,6 @@ class _Watched(torch.fx.Interpreter):  # type: ignore[misc]  # torch is Any to m
         self.cosines = [0.0] * len(nodes)
 
     def run_node(self, node: Any) -> Any:
-        """Return one operator."""
         result = super().run_node(node)
         if node in self._layers:
             (x, panels, *rest), keywords = self.fetch_args_kwargs_from_env(node)

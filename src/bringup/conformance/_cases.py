@@ -42,12 +42,6 @@ class CaseResult:
             driver's function, of levels 3 and 4, and of what did not end, the whole case.
         seconds_on_host: of those that ran on the host, or with its help.
         error: the largest of results that agree, relative to the largest value; by dtype.
-
-    Examples:
-        >>> from bringup import conformance
-        >>> case = conformance.CaseResult("op/add/float32", "pass", native=True)
-        >>> case.kind, case.subject
-        ('op', 'add')
     """
 
     id: str
@@ -202,7 +196,6 @@ class _CountCalls(TorchDispatchMode):  # type: ignore[misc]  # torch has no type
         return self.calls - self.calls_on_host
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operator and counts it."""
         if not computes(func):
             return func(*args, **(kwargs or {}))
         before = devices.fallback_report().calls

@@ -30,15 +30,6 @@ class ResultDifference:
     Attributes:
         name: "output 0", "gradient of layers.0.weight", "buffer norm.running_mean".
         deviation: how far it is from the other side's.
-
-    Examples:
-        >>> from bringup import conformance
-        >>> deviation = conformance.Deviation(error=0.02, allowed=1e-5, kind="value")
-        >>> result = conformance.ResultDifference("output 0", deviation)
-        >>> found = conformance.Comparison("npu", "cpu", "op", True, False, limit=0.01)
-        >>> found.results.append(result)
-        >>> [one.name for one in found.far]
-        ['output 0']
     """
 
     name: str

@@ -241,7 +241,6 @@ class _Watcher(TorchDispatchMode):  # type: ignore[misc]  # torch has no types h
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Run the operator and counts it."""
         named = kwargs or {}
         if not computes(func):
             return func(*args, **named)
@@ -262,7 +261,6 @@ class _OnDevice(_Watcher):
     """Watches a run on the device, and computes on the host what that refuses."""
 
     def call(self, need: Need, func: OpOverload, args: Any, named: Any) -> Any:
-        """See `_Watcher`."""
         result, failed = outcome(lambda: func(*args, **named))
         if failed is not None:
             result = _rescued(func, args, named, failed)
@@ -278,7 +276,6 @@ class _OnHost(_Watcher):
         self._device = device
 
     def call(self, need: Need, func: OpOverload, args: Any, named: Any) -> Any:
-        """See `_Watcher`."""
         if not need.calls:
             _, failed = outcome(lambda: run(func, *Mover(self._device)((args, named))))
             if failed is not None:

@@ -45,12 +45,6 @@ class Deviation:
         dtype: of the result.
         shape: of the result.
         words: what is to be said of it beyond the numbers.
-
-    Examples:
-        >>> from bringup import conformance
-        >>> found = conformance.Deviation(error=0.02, allowed=1e-5, kind="value", index=(0, 3))
-        >>> found.exceeds, conformance.Deviation().exceeds
-        (True, False)
     """
 
     error: float = 0.0

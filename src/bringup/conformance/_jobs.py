@@ -43,7 +43,6 @@ class Setup:
         return Worker(str(self.library()), self.samples, self.seconds, self.load, environment)
 
     def library(self) -> Path:
-        """Return the driver of this machine, as `worker` does."""
         library = devices.driver_library(self.driver)
         if identity(library, self.load) != self.identity:
             raise DriverError(

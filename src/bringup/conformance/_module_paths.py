@@ -21,11 +21,6 @@ class Place:
         phase: "forward" or "backward".
         operator: with its overload, "aten::add.Tensor".
         call: how often the operator was called before in this module and phase.
-
-    Examples:
-        >>> from bringup import conformance
-        >>> print(conformance.Place(module="0.1", phase="forward", operator="aten::gelu", call=2))
-        aten::gelu in the forward of 0.1, call 3
     """
 
     module: str
@@ -34,7 +29,6 @@ class Place:
     call: int
 
     def __str__(self) -> str:
-        """In words."""
         again = f", call {self.call + 1}" if self.call else ""
         return f"{self.operator} in the {self.phase} of {self.module or 'the model'}{again}"
 
@@ -55,14 +49,12 @@ class ModulePaths:
         self._thread = threading.get_ident()
 
     def __enter__(self) -> ModulePaths:
-        """Follow them from here on."""
         for module in self._names:
             self._handles.append(module.register_forward_pre_hook(self._begin, prepend=True))
             self._handles.append(module.register_forward_hook(self._end, always_call=True))
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave the modules as they were."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()

@@ -40,13 +40,6 @@ class OperatorDifference:
         result: which of its results: those that it returns, then those that it writes.
         deviation: how far, and where.
         arguments: dtypes and shapes of what it was given.
-
-    Examples:
-        >>> from bringup import conformance
-        >>> place = conformance.Place(module="0.1", phase="forward", operator="aten::gelu", call=0)
-        >>> deviation = conformance.Deviation(0.02, 1e-5, "value", (0, 3), got="1.02", expected="1")
-        >>> print(conformance.OperatorDifference(place, 4, 0, deviation, "float32[4, 32]"))
-        aten::gelu in the forward of 0.1: 1.02 at [0, 3], expected 1; error 0.02 of ...
     """
 
     place: Place
@@ -56,7 +49,6 @@ class OperatorDifference:
     arguments: str
 
     def __str__(self) -> str:
-        """In words."""
         found = self.deviation
         said = f"{self.place}: "
         if found.kind == "form":
@@ -109,7 +101,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[misc]  # torch has no types h
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Run the operator and keeps what it gave."""
         named = kwargs or {}
         place = self._paths.place(func)
         result = func(*args, **named)

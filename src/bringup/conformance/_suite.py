@@ -30,13 +30,6 @@ class Score:
         native: what passed, or ran, on the device alone.
         total: what passed, or ran, at all.
         whole: of how much.
-
-    Examples:
-        >>> from bringup import conformance
-        >>> cases = [conformance.CaseResult("op/add/float32", "pass", native=True)]
-        >>> cases.append(conformance.CaseResult("op/mul/float32", "failed"))
-        >>> conformance.Conformance(facts={}, results=cases).cases()
-        Score(native=1, total=1, whole=2)
     """
 
     native: float
@@ -187,16 +180,6 @@ def read_baseline(file: Path) -> dict[str, str]:
 
     Raises:
         ModelError: the file cannot be read or is none of these.
-
-    Examples:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> from bringup import conformance
-        >>> file = Path(tempfile.mkdtemp()) / "before.json"
-        >>> row = '{"id": "op/add/float32", "outcome": "pass", "native": true}'
-        >>> _ = file.write_text(f'{{"results": [{row}]}}')
-        >>> conformance.read_baseline(file)
-        {'op/add/float32': 'native'}
     """
     try:
         rows = json.loads(file.read_text())["results"]
@@ -291,7 +274,6 @@ class _Journal:
         return found
 
     def add(self, result: CaseResult) -> None:
-        """Keep a result."""
         with self.path.open("a") as file:
             file.write(json.dumps(dataclasses.asdict(result)) + "\n")
 
@@ -302,13 +284,6 @@ def families(results: Iterable[CaseResult]) -> dict[str, list[CaseResult]]:
 
     Args:
         results: of cases.
-
-    Examples:
-        >>> from bringup import conformance
-        >>> names = "op/add/float32", "op/linalg.inv/float32", "op/mul/float32"
-        >>> found = conformance.families(conformance.CaseResult(name, "pass") for name in names)
-        >>> {family: len(cases) for family, cases in found.items()}
-        {'tensor': 2, 'linalg': 1}
     """
     found: dict[str, list[CaseResult]] = {}
     for one in results:

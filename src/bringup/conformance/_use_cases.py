@@ -211,7 +211,6 @@ def a_step_of_training_is_replayed(device: str) -> None:
 
 
 def join(rank: int, folder: str) -> None:
-    """Make this process a rank of the group whose store is in the folder."""
     import torch.distributed as dist
 
     torch.accelerator.set_device_index(rank % torch.accelerator.device_count())

@@ -69,7 +69,6 @@ class Worker:
         return self._started().facts
 
     def run(self, case: str) -> CaseResult:
-        """Return the result of a case, whatever becomes of the process."""
         if case.startswith(RANKED) and not self._is_rank:
             return self._run_ranks(case)
         running = self._started()
@@ -111,7 +110,6 @@ class Worker:
         )
 
     def close(self) -> None:
-        """End the processes."""
         for rank in self._ranks:
             rank.close()
         if self._running is not None:

@@ -12,7 +12,6 @@ _SHOWN = 12
 
 
 def summary(found: Comparison) -> list[str]:
-    """Return what came out, in lines."""
     seen = found.watched
     unit = "operators" if found.level == "op" else "modules"
     lines = [
@@ -82,7 +81,6 @@ def tables(found: Comparison) -> list[report.Table]:
 
 
 def page(found: Comparison, target: str = "the model", whose: str = "") -> report.Page:
-    """Return the page: the first operator that is wrong, then the rest."""
     lines = [*summary(found), *filter(None, [whose])]
     facts = {"model": target, "tested": found.a, "believed": found.b, "level": found.level}
     section = report.Section("What differs", [lines[0], *lines[2:]], tables=tables(found))

@@ -43,7 +43,6 @@ def scores(found: Conformance) -> dict[str, Score]:
 
 
 def outcomes_table(found: Conformance) -> report.Table:
-    """Return how many cases of each kind ended how."""
     columns = [*texts("cases"), *numbers("native", *_OUTCOMES)]
     table = report.Table(f"Conformance of {found.facts.get('device', 'the driver')}", columns)
     for kind, name in _KINDS.items():

@@ -16,7 +16,6 @@ def share_values(found: Coverage) -> dict[str, dict[str, float]]:
 
 
 def shares_table(found: Coverage) -> report.Table:
-    """Return the same as a table."""
     table = report.Table("Share of all", [*fixed(""), *numbers(*_SHARES)])
     for name, values in share_values(found).items():
         table.add(name, *(f"{value:.0%}" for value in values.values()))
@@ -24,7 +23,6 @@ def shares_table(found: Coverage) -> report.Table:
 
 
 def needs_table(found: Coverage, rows: int) -> report.Table:
-    """Return the first rows of the work list."""
     columns = [*names("operator"), *fixed("phase", "dtype"), *numbers("calls", "MFLOP", "MiB")]
     columns += [*fixed("runs"), *texts("shapes", least=_LEAST_SHAPES)]
     table = report.Table(f"What the model needs of {found.device}: {len(found.needs)}", columns)
@@ -63,7 +61,6 @@ def _shapes(need: Need) -> str:
 
 
 def headline(found: Coverage) -> str:
-    """Return what is native."""
     native = share_values(found)["native"]
     share = f"{native['flops']:.0%} of the FLOPs and {native['operators']:.0%} of the operators"
     return f"{share} native"

@@ -153,7 +153,6 @@ class DispatchTable:
                 yield first.key + rest, first
 
     def __str__(self) -> str:
-        """Return the table for people, keys with the same kernel together."""
         lines = [self.schema or self.operator]
         lines += [f"  {keys:44}{e.kind.value:20}{e.source}" for keys, e in self.groups()]
         return "\n".join(lines)

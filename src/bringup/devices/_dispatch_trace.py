@@ -84,7 +84,6 @@ class DispatchTrace:
         return {"computed": ["chains"], "chains": rows, "calls": calls, "lost": self.lost}
 
     def __str__(self) -> str:
-        """Return a table for people: calls of one operator with one chain together."""
         lines = [f"{'calls':>8}  {'operator':44}kernels"]
         for name, chain, count in self.counts():
             kernels = ", ".join(f"{entry.key} ({entry.kind.value})" for entry in chain)

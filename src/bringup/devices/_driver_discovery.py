@@ -95,13 +95,7 @@ def _libraries_on_path() -> tuple[dict[str, Path], list[str]]:
 
 
 def installed_drivers() -> dict[str, Path | BringupError]:
-    """Return every driver that has a name, with its library or what is wrong with its package.
-
-    Examples:
-        >>> from bringup import devices
-        >>> "sim" in devices.installed_drivers()
-        True
-    """
+    """Return every driver that has a name, with its library or what is wrong with its package."""
     found: dict[str, Path | BringupError] = {}
     for name in _names():
         try:

@@ -76,7 +76,6 @@ class FallbackReport:
         return sum(row.calls for row in self.native)
 
     def __str__(self) -> str:
-        """Return a table for people."""
         if not self.rows:
             return "no operator ran on the host" + self._native_line("; ")
         lines = [f"{'operator':48}{'calls':>10}{'ms':>12}{'share':>8}{'MiB down':>11}{'MiB up':>9}"]
@@ -130,10 +129,6 @@ def set_fallback_policy(
 
     Raises:
         DeviceError: no such action, or no name of an operator; the policy stays as it was.
-
-    Examples:
-        >>> from bringup import devices
-        >>> devices.set_fallback_policy("allow", {"aten::sort": "warn"})
     """
     global _policy
     exceptions = dict(operators or {})

@@ -34,7 +34,6 @@ class Launches:
 
     @property
     def nothing(self) -> Any:
-        """Return a host function that does nothing."""
         return c.cast(self._nothing, c.c_void_p)
 
     def reason_to_leave_out(self, call: Call) -> str | None:

@@ -69,7 +69,6 @@ class Memory:
         self._live[recorded] = Allocation(recorded, replayed, size)
 
     def remove(self, recorded: int) -> None:
-        """Forget memory that is freed."""
         if self._live.pop(recorded, None) is not None:
             self._bases.remove(recorded)
 

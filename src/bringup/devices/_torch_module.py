@@ -99,7 +99,6 @@ class ExternalStream(torch.Stream):  # type: ignore[misc]
     """
 
     def __new__(cls, stream_ptr: int, device: DeviceLike = None) -> ExternalStream:
-        """Return the stream."""
         if stream_ptr == 0:
             raise DeviceError("no stream has the handle 0: the default stream is default_stream()")
         module: Any = torch.get_device_module(torch._C._get_privateuse1_backend_name())
@@ -131,7 +130,6 @@ class Event(torch.Event, metaclass=_EventType):  # type: ignore[misc]
     """
 
     def __new__(cls, device: DeviceLike = None, *, external: bool = False, **options: Any) -> Any:
-        """Return the event."""
         if not external:
             return torch.Event(device, **options)
         if any(options.values()):

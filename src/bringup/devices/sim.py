@@ -37,17 +37,6 @@ class InjectedFaults:
 
     Args:
         read: gives what happened up to now, by function.
-
-    Examples:
-        >>> from bringup import devices
-        >>> from bringup.devices import sim
-        >>> _ = devices.load_driver("sim")
-        >>> injected: sim.InjectedFaults
-        >>> with sim.faults(fail="fill_wide_async", fail_after=1) as injected:
-        ...     x = torch.ones(3, device="npu")  # the first call succeeds
-        >>> count: sim.FaultCount = injected.functions["fill_wide_async"]
-        >>> count.calls, count.injected, injected.count
-        (1, 0, 0)
     """
 
     def __init__(self, read: Callable[[], Mapping[str, FaultCount]]) -> None:

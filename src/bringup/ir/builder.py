@@ -185,7 +185,6 @@ class GraphBuilder:
         return self._graph
 
     def _with_inputs(self) -> Graph:
-        """Return the graph, to be given one more input."""
         if self._edits_graph:
             raise ValueError("a builder over a live graph cannot give it new inputs")
         return self._live()
@@ -387,7 +386,6 @@ class GraphBuilder:
         return TensorHolder(self, node.output)
 
     def _held(self, argument: object) -> object:
-        """Return the argument with this builder's holders exchanged for their values."""
         if isinstance(argument, TensorHolder):
             if argument._builder._graph is not self._graph:
                 raise ValueError(

@@ -207,11 +207,6 @@ def special_numbers(draw: int) -> tuple[float, ...]:
 
     Args:
         draw: the number of the draw.
-
-    Examples:
-        >>> from bringup import ir
-        >>> ir.special_numbers(0), ir.special_numbers(4)
-        ((), (0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, 1e-40, -1e-40, nan))
     """
     further = ((), (math.nan,), (math.nan, math.inf, -math.inf, 1e5, -1e5))
     return (*_SPECIAL, *further[draw - 3]) if draw >= 3 else ()
@@ -222,14 +217,6 @@ class VerifiableDialect(
 ):
     """A dialect that makes data and compares results: rewrites of its graphs can be run against
     what they replace.
-
-    Examples:
-        >>> from bringup import compiler, ir
-        >>> dialect = compiler.AtenDialect()
-        >>> meta = dialect.meta_of(ir.TensorDesc(ir.Shape([2, 3]), "float32"))
-        >>> data = dialect.sample(meta, seed=0, draw=0)
-        >>> isinstance(dialect, ir.VerifiableDialect), data.shape, dialect.distance(data, data)
-        (True, torch.Size([2, 3]), (0.0, 0.0...))
     """
 
     @abstractmethod

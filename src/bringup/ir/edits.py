@@ -43,15 +43,6 @@ class Erase:
         before: the one that stood after it.
         arguments: its last arguments by position.
         keywords: those by name.
-
-    Examples:
-        >>> from bringup import ir
-        >>> graph = ir.Graph()
-        >>> node = graph.insert("aten::neg", (graph.add_input(),))
-        >>> with graph.transaction() as journal:
-        ...     graph.erase(node)
-        >>> [edit.node for edit in journal if isinstance(edit, ir.Erase)]
-        [<erased node neg>]
     """
 
     node: Node
@@ -62,17 +53,7 @@ class Erase:
 
 @dataclass(frozen=True)
 class Move:
-    """A node stands before `before`; it stood before `origin`.
-
-    Examples:
-        >>> from bringup import ir
-        >>> graph = ir.Graph()
-        >>> first, second = [graph.insert("aten::ones", ()) for _ in range(2)]
-        >>> with graph.transaction() as journal:
-        ...     graph.move_before(second, first)
-        >>> [edit.before is first for edit in journal if isinstance(edit, ir.Move)]
-        [True]
-    """
+    """A node stands before `before`; it stood before `origin`."""
 
     node: Node
     origin: Node
@@ -106,15 +87,6 @@ class Control:
         node: the node.
         old_inputs: from which nodes edges led to it.
         inputs: from which nodes they lead to it now.
-
-    Examples:
-        >>> from bringup import ir
-        >>> graph = ir.Graph()
-        >>> first, second = [graph.insert("aten::ones", ()) for _ in range(2)]
-        >>> with graph.transaction() as journal:
-        ...     graph.add_control_edge(first, second)
-        >>> [edit.inputs == (first,) for edit in journal if isinstance(edit, ir.Control)]
-        [True]
     """
 
     node: Node
@@ -179,7 +151,6 @@ def _edit(
     arguments: tuple[Any, ...],
     keywords: Mapping[str, object],
 ) -> Edit:
-    """Return an edit from what the engine says about it."""
     if kind is EditKind.INSERT:
         return Insert(node, before, arguments, keywords)
     if kind is EditKind.ERASE:

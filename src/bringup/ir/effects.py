@@ -20,15 +20,6 @@ class AliasAnalysis:
     Args:
         graph: looked at once; `record` and `replaced` follow its edits, `rebuild` looks again.
         track_views: whether views are known by what they look at, also in a quiet graph.
-
-    Examples:
-        >>> from bringup import compiler, ir
-        >>> builder = ir.GraphBuilder(dialect=compiler.AtenDialect())
-        >>> x = builder.create_input()
-        >>> graph = builder.build_and_reset([builder.aten.relu_(x), x])
-        >>> aliases = ir.AliasAnalysis(graph)
-        >>> aliases.quiet, aliases.writer_of(graph.inputs[0])
-        (False, %relu_ = aten::relu_(self=%input_0))
     """
 
     def __init__(self, graph: _Graph, *, track_views: bool = False) -> None:

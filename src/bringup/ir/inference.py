@@ -31,16 +31,6 @@ def infer_shapes(graph: Graph, inputs: Mapping[Value, object] | None = None) -> 
 
     Raises `PassError` that names the node when an operator refuses its inputs, or when the graph
     has no dialect to ask. Nodes behind an input without a description are left as they are.
-
-    Examples:
-        >>> from bringup import compiler, ir
-        >>> dialect = compiler.AtenDialect()
-        >>> builder = ir.GraphBuilder(dialect=dialect)
-        >>> graph = builder.build_and_reset([builder.aten.t(builder.create_input())])
-        >>> meta = dialect.meta_of(ir.TensorDesc(ir.Shape([2, 3]), "float32"))
-        >>> ir.infer_shapes(graph, {graph.inputs[0]: meta})
-        >>> print(graph.outputs[0].desc)
-        float32[3, 2]
     """
     dialect = graph.dialect
     if dialect is None:

@@ -22,7 +22,6 @@ ONE_OF = "ir::one_of"
 
 
 def plain(argument: object) -> object:
-    """Return the argument with holders exchanged for the values they hold."""
     if isinstance(argument, (tuple, list)):
         return tuple(plain(item) for item in argument)
     return getattr(argument, "_held_value", argument)
@@ -43,7 +42,6 @@ def values_in(argument: object) -> Iterator[Value]:
 
 
 def map_argument(argument: object, replace: Mapping[Any, object]) -> object:
-    """Return the argument with known values and symbolic sizes exchanged by `replace`."""
     if isinstance(argument, (Value, SymbolicDim)):
         return replace.get(argument, argument)
     if isinstance(argument, (tuple, list)):
@@ -239,16 +237,7 @@ def as_called(node: Node) -> tuple[tuple[object, ...], dict[str, object]]:
 
 @dataclass(frozen=True)
 class InAnchor:
-    """Input number `index` of a node, counted over the values that it reads.
-
-    Examples:
-        >>> from bringup import ir
-        >>> builder = ir.GraphBuilder()
-        >>> neg = builder.op("aten::neg", builder.op("aten::relu", builder.create_input()))
-        >>> anchor = neg.value.node.get_all_in_anchors()[0]
-        >>> isinstance(anchor, ir.InAnchor), anchor.index, anchor.peer.node.op_type
-        (True, 0, 'aten::relu')
-    """
+    """Input number `index` of a node, counted over the values that it reads."""
 
     node: Node
     index: int
@@ -266,16 +255,7 @@ class InAnchor:
 
 @dataclass(frozen=True)
 class OutAnchor:
-    """Output number `index` of a node.
-
-    Examples:
-        >>> from bringup import ir
-        >>> builder = ir.GraphBuilder()
-        >>> x = builder.create_input()
-        >>> neg = builder.op("aten::neg", x)
-        >>> ir.OutAnchor(x.value.node, 0).peers == (ir.InAnchor(neg.value.node, 0),)
-        True
-    """
+    """Output number `index` of a node."""
 
     node: Node
     index: int

@@ -13,12 +13,6 @@ class Parameter:
         name: its name.
         type: its type, as the schema writes it.
         keyword_only: whether it is given by name alone.
-
-    Examples:
-        >>> from bringup import ir
-        >>> operator, _ = ir.AtenSchemas().bind("aten::add", (1, 2), {})
-        >>> operator.parameters[2] == ir.Parameter("alpha", "number", keyword_only=True)
-        True
     """
 
     name: str

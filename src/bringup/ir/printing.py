@@ -9,18 +9,7 @@ from bringup.ir.subgraphs import GraphTree
 
 
 def graph_text(graph: GraphTree) -> str:
-    """Return the whole graph, one node a line, its subgraphs below it.
-
-    Examples:
-        >>> from bringup import ir
-        >>> builder = ir.GraphBuilder()
-        >>> builder.set_graph_output(builder.op("aten::neg", builder.create_input()), 0)
-        >>> print(ir.graph_text(builder.build_and_reset()))
-        graph graph:
-          %input_0 = ir::input()
-          %neg = aten::neg(%input_0)
-          ir::output(%neg)
-    """
+    """Return the whole graph, one node a line, its subgraphs below it."""
     lines = [f"graph {graph.name}:"]
     lines.extend(f"  {node_text(node)}" for node in graph.nodes)
     for subgraph in graph.get_all_subgraphs():

@@ -50,7 +50,6 @@ class _OverloadParameter:
     symbolic: bool
 
     def takes(self, argument: object, numbers: bool) -> bool:
-        """Return whether torch would take this argument here."""
         if isinstance(argument, str) and self.name.endswith("dtype"):
             return True
         return _fits(self.type, argument, bool(self.size) and not self.symbolic, numbers)
@@ -78,17 +77,7 @@ class _Overload:
 
 
 class AtenOperators(Dialect):
-    """What ATen's operators are, by any source of schemas.
-
-    Examples:
-        >>> from bringup import ir
-        >>> dialect = ir.AtenSchemas()
-        >>> builder = ir.GraphBuilder(dialect=dialect)
-        >>> x = builder.create_input()
-        >>> scaled = builder.aten.add(x, x, alpha=2)
-        >>> isinstance(dialect, ir.AtenOperators), dialect.commutes(scaled.value.node)
-        (True, False)
-    """
+    """What ATen's operators are, by any source of schemas."""
 
     def commutes(self, node: Node) -> bool:
         """See `Dialect.commutes`. A scaled addition (`alpha`) does not commute."""
@@ -106,12 +95,6 @@ class AtenSchemas(AtenOperators):
 
     A graph that was built with it is bound again by a dialect that knows more, when it meets one.
     Operators of other namespaces are taken as they come.
-
-    Examples:
-        >>> from bringup import ir
-        >>> operator, arguments = ir.AtenSchemas().bind("aten::add", (1, 2), {"alpha": 3})
-        >>> operator.type, arguments
-        ('aten::add.Tensor', (1, 2, 3))
     """
 
     name = "ATen's schemas"

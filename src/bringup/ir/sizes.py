@@ -128,7 +128,6 @@ def _is(given: Dim | None, size: SymbolicDim) -> bool:
 
 
 def _dim_of(value: Value, size: SymbolicDim) -> int | None:
-    """Return the dimension of a tensor that has this size."""
     desc = value.known_desc
     dims = () if desc is None else desc.shape.dims
     return next((index for index, dim in enumerate(dims) if same_size(dim, size)), None)

@@ -183,7 +183,6 @@ class GraphTree:
         self._remember(restore)
 
     def _remember(self, restore: Callable[[], None]) -> None:
-        """Call `restore` if the open transaction is undone."""
         if self._journal is not None:
             self._undo.append(restore)
 

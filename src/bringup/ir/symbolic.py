@@ -261,7 +261,6 @@ Leaf: TypeAlias = Callable[[SymbolicDim], object]
 
 
 def as_dim(size: DimLike) -> Dim:
-    """Return a dimension from how it was declared."""
     return SymbolicDim.named(size) if isinstance(size, str) else size
 
 
@@ -273,14 +272,7 @@ def same_size(left: object, right: object) -> bool:
 
 
 def sizes_in(argument: object) -> Iterator[SymbolicDim]:
-    """Return every symbolic size in an argument of a node, which may be nested.
-
-    Examples:
-        >>> from bringup import ir
-        >>> rows = ir.SymbolicDim.named("rows")
-        >>> list(ir.sizes_in((1, (rows, rows + 1))))
-        [rows, rows + 1]
-    """
+    """Return every symbolic size in an argument of a node, which may be nested."""
     if isinstance(argument, SymbolicDim):
         yield argument
     elif isinstance(argument, (tuple, list)):

@@ -103,11 +103,6 @@ class TensorDesc:
         dtype: of the elements.
         strides: in elements; empty where they are not known.
         device: where it lies.
-
-    Examples:
-        >>> from bringup import ir
-        >>> print(ir.TensorDesc(ir.Shape([2, 3]), "float32"))
-        float32[2, 3]
     """
 
     shape: Shape
@@ -153,14 +148,6 @@ class ConstantData:
         dtype: of the elements, e.g. `"float32"`.
         shape: the sizes.
         data: the elements.
-
-    Examples:
-        >>> from array import array
-        >>> from bringup import ir
-        >>> graph = ir.Graph()
-        >>> data = ir.ConstantData("float32", (2,), array("f", [1, 2]).tobytes())
-        >>> print(graph.add_constant(data).desc)
-        float32[2]
     """
 
     dtype: str

@@ -47,14 +47,6 @@ def begin_round(
 
     Raises `PluginError` when a pass cannot be loaded, and `ImportError` when bridge and package are
     not of one build; nothing is registered then.
-
-    Examples:
-        >>> from bringup.passes import host
-        >>> host.begin_round(b"", b"", b"", b"", b"another key", 0.0)
-        Traceback (most recent call last):
-        ImportError: the bridge was built with the key another key, ...
-        >>> host.end_round()
-        0
     """
     if native.build_key() != build_key.decode():
         raise ImportError(
@@ -93,17 +85,7 @@ atexit.register(end_round)  # the program may end its interpreter without tellin
 
 
 def name_threads() -> int:
-    """Return how many threads an interpreter that is about to end will wait for; warn of them.
-
-    Examples:
-        >>> import threading
-        >>> from bringup.passes import host
-        >>> before, done = host.name_threads(), threading.Event()
-        >>> threading.Thread(target=done.wait).start()
-        >>> host.name_threads() - before
-        1
-        >>> done.set()
-    """
+    """Return how many threads an interpreter that is about to end will wait for; warn of them."""
     waits_for = [
         thread.name
         for thread in threading.enumerate()
@@ -124,15 +106,6 @@ def prepare_environment(environment: bytes, sys_path: bytes) -> None:
     Args:
         environment: `NAME=value`, separated by NUL: the process's own, now.
         sys_path: folders, separated by `:`; those of an earlier call leave `sys.path`.
-
-    Examples:
-        >>> import os, sys
-        >>> from bringup.passes import host
-        >>> variables = b"\\0".join(b"=".join(item) for item in os.environb.items())
-        >>> host.prepare_environment(variables, b"/passes")
-        >>> sys.path[0]
-        '/passes'
-        >>> host.prepare_environment(variables, b"")
     """
     _remove_paths()
     current = dict(entry.partition(b"=")[::2] for entry in environment.split(b"\0") if entry)
@@ -156,12 +129,6 @@ def describe_error(error: BaseException, trace: TracebackType | None = None) -> 
     Args:
         error: what was raised.
         trace: where; that of the error by default.
-
-    Examples:
-        >>> from bringup.passes import host
-        >>> print(host.describe_error(ValueError("no scale")))
-        ValueError: no scale
-        ValueError: no scale
     """
     lines = traceback.format_exception(type(error), error, trace or error.__traceback__)
     return f"{type(error).__name__}: {error}\n{''.join(lines)}".rstrip()

@@ -37,24 +37,6 @@ class NearMiss:
         reason: what kind of thing was wrong.
         expected, got: what the pattern wants there and what stands there; may be empty.
         matched: how many of the pattern's `size` nodes had been found by then.
-
-    Examples:
-        >>> from bringup import compiler, ir, passes
-        >>> @passes.register_fusion_pass(name="Double", stage=passes.PassStage.AFTER_INFER_SHAPE)
-        ... class Double(passes.PatternFusionPass):
-        ...     @passes.pattern
-        ...     def product(self, inputs):
-        ...         return inputs[0].builder.aten.mul(inputs[0], 2)
-        ...
-        ...     def replacement(self, inputs):
-        ...         return inputs[0].builder.aten.add(inputs[0], inputs[0])
-        >>> builder = ir.GraphBuilder()
-        >>> graph = builder.build_and_reset(builder.aten.mul(builder.create_input(), 3))
-        >>> miss: passes.NearMiss
-        >>> (miss,) = compiler.apply_passes(graph, passes=["Double"])["Double"].near_misses
-        >>> print(miss)
-        product: 1 of 1 nodes matched, at 'mul': an argument differs (expected 2, got 3)
-        >>> passes.unregister_pass("Double")
     """
 
     pattern: str

@@ -39,11 +39,6 @@ def bars(
         rows: label, length and what is written beside it.
         title: what is written above.
         peers: the labels whose bars are grey.
-
-    Examples:
-        >>> from bringup import report
-        >>> report.bars([("eager", 2.0, "2 ms"), ("serve", 1.0, "1 ms")]).count("<rect")
-        2
     """
     longest = max((value for _, value, _ in rows), default=0.0) or 1.0
     parts = [
@@ -58,12 +53,6 @@ def intervals(rows: Sequence[tuple[str, Ratio, str]]) -> str:
 
     Args:
         rows: label, ratio, whose interval is finite, and what is written beside it.
-
-    Examples:
-        >>> from bringup import report
-        >>> ratio = report.paired_ratio([2.0] * 9, [1.0] * 9)
-        >>> report.intervals([("serve", ratio, "2x")]).count("<circle")
-        1
     """
     longest = max([1.0, *(ratio.high for _, ratio, _ in rows)]) * 1.05
     return drawn("intervals", rows, longest, _COLOUR)
@@ -75,11 +64,6 @@ def curve(values: Sequence[float], title: str) -> str:
     Args:
         values: at least one.
         title: what they are.
-
-    Examples:
-        >>> from bringup import report
-        >>> report.curve([1.0, 0.5], "loss by step").count("<line")
-        1
     """
     return drawn("curve", values, title, _COLOUR)
 
@@ -97,13 +81,6 @@ def loglog(
         lines: dashed; at least one place in all, and none at or below 0.
         points: each name in a colour of its own.
         x, y: what the axes are.
-
-    Examples:
-        >>> from bringup import report
-        >>> roof = {"peak": [(0.1, 1.0), (1.0, 10.0), (9.0, 10.0)]}
-        >>> picture = report.loglog(roof, {"axpy": [(0.2, 1.5)]}, x="FLOP/B", y="GFLOP/s")
-        >>> picture.count("<circle")  # the legend has one, too
-        2
     """
     named = [*lines.items(), *points.items()]
     (left, right), (low, high) = (

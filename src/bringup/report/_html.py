@@ -44,15 +44,6 @@ class Page:
         headline: what is said first: a line in large letters, and others below it.
         facts: what was looked at, by name.
         sections: the rest.
-
-    Examples:
-        >>> from bringup import report
-        >>> bar = report.Bar("mul", parts=[0.5, 0.25], value="75 us")
-        >>> section = report.Section("Times", key=["kernel", "launch"], bars=[bar])
-        >>> page = report.Page("Two kernels", headline=["mul is slow"], sections=[section])
-        >>> html = report.to_html(page)
-        >>> html.lower().startswith("<!doctype html>"), "75 us" in html
-        (True, True)
     """
 
     title: str
@@ -83,15 +74,6 @@ def write_html(path: Path, page: Page, command: Sequence[str] = ()) -> None:
 
     Raises:
         OSError: the file cannot be written.
-
-    Examples:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> from bringup import report
-        >>> file = Path(tempfile.mkdtemp()) / "page.html"
-        >>> report.write_html(file, report.Page("Two kernels"), command=["bringup", "bench"])
-        >>> "bringup bench" in file.read_text()
-        True
     """
     facts = {
         **page.facts,

@@ -67,11 +67,6 @@ def paired_ratio(numerators: Sequence[float], denominators: Sequence[float]) -> 
 
     Raises:
         ValueError: the series differ in length.
-
-    Examples:
-        >>> from bringup import report
-        >>> report.paired_ratio([2.0] * 9, [1.0] * 9).median
-        2.0
     """
     ratios = sorted(a / b for a, b in zip(numerators, denominators, strict=True))
     if not ratios:

@@ -48,12 +48,6 @@ class Table:
         columns: its columns, from the left.
         rows: the texts of the cells, row by row.
         notes: printed below, a line each.
-
-    Examples:
-        >>> from rich.console import Console
-        >>> from bringup import report
-        >>> columns = [report.Column("name"), report.Column("ms", number=True)]
-        >>> report.render(report.Table("Times", columns, [("eager", "1.5")]), Console(quiet=True))
     """
 
     title: str

@@ -44,7 +44,6 @@ class Run:
 
 
 def size_text(size: float) -> str:
-    """Return a number of bytes with its unit."""
     for unit in ("B", "KiB", "MiB"):
         if size < 1000:
             return f"{size:.3g} {unit}"
@@ -69,7 +68,6 @@ def _times(ratio: Ratio | None) -> str:
 
 
 def table(run: Run) -> report.Table:
-    """Return the table of sizes."""
     names = list(dict.fromkeys(name for row in run.rows for name in row.against))
     has_before, has_flops = any(row.before for row in run.rows), bool(run.product)
     columns = [*fixed("shape"), *numbers("us", "of peak", *["before"] * has_before)]

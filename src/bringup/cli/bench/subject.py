@@ -201,7 +201,6 @@ def _number_or_function(text: str) -> float | Call:
 
 
 def shape_text(shape: Sequence[int]) -> str:
-    """Return sizes as `--shapes` takes them."""
     return "x".join(map(str, shape)) or "1"
 
 

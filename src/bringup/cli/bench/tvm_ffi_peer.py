@@ -60,7 +60,6 @@ EXPORT(call) {
 
 
 def is_installed() -> bool:
-    """Return whether tvm-ffi is there."""
     return importlib.util.find_spec("tvm_ffi") is not None
 
 

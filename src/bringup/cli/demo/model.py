@@ -35,7 +35,6 @@ def model_dir() -> Path:
 
 
 def load_tokenizer(folder: Path) -> Any:
-    """Return the tokenizer of the model (a `tokenizers.Tokenizer`)."""
     from tokenizers import Tokenizer
 
     return Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -40,7 +40,6 @@ class ModelRunner:
 
     @property
     def name(self) -> str:
-        """For people: the mode on the device."""
         return f"{self.mode.value} on {self.device}"
 
     def call_on(self, sentence: Sentence) -> Callable[[], object]:

@@ -201,7 +201,6 @@ class _Run:
         return Limits(min(max(seconds, _LEAST_SECONDS), most), _FEWEST_ROUNDS, 0.05)
 
     def finish(self) -> None:
-        """Make the table and the notes of what was measured."""
         for device in self.devices:
             rows = measure.rows_of(
                 device.candidates, self.sentences, device.rounds, device.embeddings, self.reference

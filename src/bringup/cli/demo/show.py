@@ -91,7 +91,6 @@ def _shortened(text: str) -> str:
 
 
 def pair_table(pairs: Sequence[Pair]) -> report.Table:
-    """Return the nearest sentence pairs, to be judged by eye."""
     table = report.Table(
         "The nearest sentences (by the captured model): do they mean the same?",
         [*numbers("cosine"), *texts("one", "other")],
@@ -162,7 +161,6 @@ def _value_text(row: Row) -> str:
 
 
 def as_json(result: DemoResult) -> dict[str, object]:
-    """Return the result as values that `report.write_json` takes."""
     return {
         **vars(result),
         "verdict": verdict(result.rows),

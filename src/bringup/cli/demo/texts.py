@@ -40,12 +40,10 @@ class Sentence:
 
     @property
     def tokens(self) -> int:
-        """Return number of tokens, [CLS] and [SEP] included."""
         return len(self.ids)
 
     @property
     def length_class(self) -> LengthClass:
-        """Short, middle or long."""
         if self.tokens <= _SHORT:
             return LengthClass.SHORT
         return LengthClass.MIDDLE if self.tokens <= _MIDDLE else LengthClass.LONG

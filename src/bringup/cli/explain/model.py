@@ -162,7 +162,6 @@ class _OnnxFile(Model):
         return self._outputs(self._proto)
 
     def rewritten(self, names: Sequence[str] | None, options: Mapping[str, object]) -> Rewritten:
-        """Return a fresh run of these passes over the model."""
         found = Rewritten()
         model = self._onnx.from_proto(self._proto, self._folder)
         try:

@@ -171,7 +171,6 @@ def _folded(reasons: Sequence[_Reason]) -> Iterator[str]:
 
 
 def reports_as_json(reports: Sequence[PassReport]) -> list[dict[str, object]]:
-    """Return the reports as values that `report.to_json` takes."""
     return [
         {
             "graph": graph.graph,

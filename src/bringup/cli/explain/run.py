@@ -73,7 +73,6 @@ class RewritesOf:
         self._expected = model.expected()
 
     def attempt(self, parts: Sequence[str], most: int | None, without: Iterable[str]) -> Attempt:
-        """See `bisection.Runs`."""
         switch = dict.fromkeys(without, False)
         with passes.limit_rewrites(most) as limit:
             done = self._model.rewritten(

@@ -72,7 +72,6 @@ def _nodes(text: str) -> Iterator[GraphNode]:
 
 
 def explanation_as_json(found: Explanation) -> dict[str, object]:
-    """Return the explanation as values that `report.to_json` takes."""
     return {
         "model": found.model,
         "error": found.error,
@@ -94,5 +93,4 @@ def show_bisection(console: Console, found: Bisection) -> None:
 
 
 def bisection_as_json(model: str, found: Bisection) -> dict[str, object]:
-    """Return the bisection as values that `report.to_json` takes."""
     return {"model": model, **asdict(found)}

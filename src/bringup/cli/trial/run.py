@@ -132,7 +132,6 @@ class _Trying:
             self._try("inductor", self._inductor, tuple(self._works))
 
     def lines(self) -> list[Line]:
-        """Return what is known by now."""
         modes = (*self._compared, *(mode for mode in self._failures if mode not in self._compared))
         return [self._line(mode) for mode in modes]
 

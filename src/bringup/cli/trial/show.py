@@ -101,7 +101,6 @@ def _time_table(trial: Trial) -> report.Table:
 
 
 def show(console: Console, trial: Trial) -> None:
-    """Print passes, times, reasons, graph breaks, and the verdict last."""
     if trial.reports:
         report.render(_pass_table(trial), console)
     report.render(_time_table(trial), console)

@@ -72,7 +72,6 @@ class Rounds(Generic[Name]):
         return bool(self._samples(*groups))
 
     def milliseconds(self, group: str) -> float:
-        """Return the median time of what was timed."""
         return statistics.median(time for (time,) in self._samples(group)) / 1e6
 
     def _samples(self, *groups: str) -> list[list[float]]:

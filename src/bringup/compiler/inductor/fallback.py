@@ -48,7 +48,6 @@ class EagerNodes(CustomGraphModulePass):  # type: ignore[misc]
         return (_content(), language, properties.arch, sorted(map(str, properties.dtypes)))
 
     def __call__(self, gm: Any) -> None:
-        """Mark nodes of one graph."""
         from bringup.compiler.inductor.launch import dtypes_of
 
         _keep_what_is_overwritten(gm.graph)

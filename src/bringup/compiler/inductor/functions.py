@@ -71,12 +71,10 @@ _MATH_MORE = "pow atan2 copysign nextafter hypot"
 
 
 def computed(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype that numbers of `dtype` are computed with."""
     return DTYPE_TO_COMPUTATION_DTYPE.get(dtype, dtype)
 
 
 def computed_type(dtype: torch.dtype) -> str:
-    """Return the C type that numbers of `dtype` are computed with."""
     return COPIED.get(dtype) or TYPES[computed(dtype)]
 
 

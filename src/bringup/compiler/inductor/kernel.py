@@ -64,7 +64,6 @@ class Parameter(NamedTuple):
 
     @property
     def key(self) -> tuple[str, str]:
-        """Return what is the same where two kernels get the same."""
         return self.c_type, self.value
 
 
@@ -119,7 +118,6 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
         self._read: dict[str, tuple[str, Any, torch.dtype]] = {}
 
     def dtype_to_str(self, dtype: torch.dtype) -> str:
-        """Return the C type of a dtype."""
         return TYPES[dtype]
 
     def finalize_indexing(self, indices: Iterable[Any]) -> None:
@@ -331,7 +329,6 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
                 node.cache_clear()
 
     def numel_of(self, tree: Any) -> str:
-        """Return how many elements a tree has: a number, or the name of a parameter."""
         if isinstance(tree.numel, sympy.Integer):
             return str(print_index(tree.numel))
         return f"{tree.prefix}numel"
@@ -445,7 +442,6 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
         return not self._added_to and not self._is_grouped
 
     def codegen_kernel(self, name: str | None = None) -> str:
-        """Return the lines of the function."""
         self.codegen_body()
         nest = self._nest()
         if self._is_grouped:

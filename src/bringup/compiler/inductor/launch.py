@@ -20,7 +20,6 @@ ENTRY = "bringup_nest"
 
 
 def target_of(device: torch.device) -> str:
-    """Return the name of the target that builds for a device."""
     properties = torch.get_device_module(device.type).get_device_properties(device)
     return jit.target_of_arch(properties.arch)
 
@@ -58,7 +57,6 @@ def language_of(device: torch.device) -> jit.LoopLanguage:
 
 
 def dtypes_of(device: torch.device) -> frozenset[torch.dtype]:
-    """Return the dtypes that code for a device computes with."""
     from bringup.compiler.inductor.functions import TYPES
 
     found = torch.get_device_module(device.type).get_device_properties(device).dtypes

@@ -43,18 +43,15 @@ class Nests:
 
     @property
     def parameters(self) -> list[Parameter]:
-        """Return what the function takes: what several nests read once."""
         is_alone = len(self._nests) == 1
         return self._nests[0].parameters if is_alone else list(self._passed.values())
 
     @property
     def device(self) -> torch.device:
-        """Return what the function is compiled for."""
         return self._nests[0].kernel.device
 
     @property
     def sizes(self) -> list[Any]:
-        """Return what of the parameters the wrapper computes first."""
         return [size for nest in self._nests for size in nest.kernel.args.sizevars]
 
     def takes(self, kernel: LoopKernel, node: Any) -> bool:
@@ -91,7 +88,6 @@ class Nests:
         return " + ".join(work)
 
     def text(self) -> str:
-        """Return the text of the function, and of one for each nest where there are several."""
         language = self._nests[0].kernel.language
         fault = [_FAULT] * bool(self.faults)
         if len(self._nests) == 1:

@@ -39,7 +39,6 @@ class _Pairs:
         self._node: Any = None
 
     def rewrite(self, node: Any) -> None:
-        """Replace one node if there is a rule for it."""
         rule = _RULES.get(node.target)
         self._node = node
         with self._graph.inserting_before(node):
@@ -61,7 +60,6 @@ class _Pairs:
         return made
 
     def pair(self, node: Any) -> Any:
-        """Return the parts of a complex node in a last dimension of 2."""
         if node not in self._made:
             # Whether a tensor is a lazy conjugate is not known before the call, and one that lies
             # in another order gets other strides once it is resolved.
@@ -92,7 +90,6 @@ class _Pairs:
         return self.call(torch.ops.prims.convert_element_type.default, node, dtype)
 
     def joined(self, *parts: Any) -> Any:
-        """Return a pair of its two parts."""
         return self.call(
             aten.cat.default, [self.call(aten.unsqueeze.default, one, -1) for one in parts], -1
         )

@@ -37,7 +37,6 @@ class LoopScheduling(SIMDScheduling):  # type: ignore[misc]
         self._nests = Nests()
 
     def get_backend_features(self, device: Any) -> Any:
-        """Return none: scans and sorts are the device's own operators."""
         return OrderedSet()
 
     @classmethod
@@ -66,7 +65,6 @@ class LoopScheduling(SIMDScheduling):  # type: ignore[misc]
     def create_kernel_choices(
         self, kernel_features: Any, kernel_args: Any, kernel_kwargs: Any
     ) -> list[LoopKernel]:
-        """Return a kernel in the language of the graph's device."""
         device = V.graph.get_current_device_or_throw()
         facts = {"language": language_of(device), "dtypes": dtypes_of(device), "device": device}
         made: type[LoopKernel] = type("LoopKernel", (LoopKernel,), facts)
@@ -177,13 +175,11 @@ class Wrapper(_OnOneDevice, PythonWrapperCodegen):  # type: ignore[misc]
     def create(
         is_subgraph: bool, subgraph_name: Any, parent_wrapper: Any, partition_signatures: Any = None
     ) -> Any:
-        """Return what writes a graph, or a graph within one."""
         if is_subgraph:
             return SubgraphWrapper(subgraph_name, parent_wrapper, partition_signatures)
         return Wrapper()
 
     def write_header(self) -> None:
-        """Write what the text begins with."""
         super().write_header()
         self.header.splice(_HEADER)
 

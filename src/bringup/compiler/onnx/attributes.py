@@ -36,11 +36,6 @@ class AttributeReference:
     Attributes:
         name: what the function calls its attribute.
         kind: its type, as `onnx.AttributeProto` numbers them.
-
-    Examples:
-        >>> from bringup.compiler import onnx
-        >>> onnx.AttributeReference("axis", kind=2)  # onnx.AttributeProto.INT
-        AttributeReference(name='axis', kind=2)
     """
 
     name: str
@@ -54,24 +49,6 @@ class Body:
         graph: its inputs are those of the ONNX graph, then what it reads of the graphs around it,
             which the calling node has as its argument `captures`.
         formal: how many inputs are the ONNX graph's own.
-
-    Examples:
-        >>> from bringup.compiler import onnx
-        >>> from onnx import parser
-        >>> model = onnx.from_proto(
-        ...     parser.parse_model('''
-        ... <ir_version: 10, opset_import: ["" : 17]>
-        ... tiny (bool flag, float[4] x) => (float[4] y) {
-        ...     y = If (flag) <
-        ...         then_branch = g () => (float[4] a) { a = Relu(x) },
-        ...         else_branch = h () => (float[4] b) { b = Neg(x) }
-        ...     >
-        ... }
-        ... ''')
-        ... )
-        >>> body: onnx.Body = model.graph.find("onnx::If")[0].attributes["then_branch"]
-        >>> body, body.formal
-        (<body tiny/y.then_branch>, 0)
     """
 
     def __init__(self, graph: ir.Graph, formal: int) -> None:
@@ -87,13 +64,6 @@ class ProtoValue:
 
     Args:
         proto: an `onnx.TensorProto`, `onnx.SparseTensorProto` or `onnx.TypeProto`.
-
-    Examples:
-        >>> from bringup.compiler import onnx
-        >>> from onnx import numpy_helper
-        >>> protos = [numpy_helper.from_array(torch.ones(2).numpy()) for _ in range(2)]
-        >>> onnx.ProtoValue(protos[0]), onnx.ProtoValue(protos[0]) == onnx.ProtoValue(protos[1])
-        (<tensor float32[2]>, True)
     """
 
     def __init__(self, proto: Any) -> None:
@@ -172,7 +142,6 @@ def _plain(kind: int, given: Any, body: Callable[[Any], Body]) -> object:
 
 
 def bodies_of(node: ir.Node) -> list[Body]:
-    """Return the graphs that a node calls."""
     found: list[Body] = []
     agenda: list[object] = [*node.arguments]
     while agenda:

@@ -149,7 +149,6 @@ class _Call:
         self.outputs = [f"output_{i}" for i in range(count)]
 
     def proto(self) -> Any:
-        """Return the node."""
         node = self._node
         captured = [self.names[value] for value in captures_of(node)]
         taken = {*self.names.values(), *self.outputs}

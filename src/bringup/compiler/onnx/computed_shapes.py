@@ -172,7 +172,6 @@ class _Reader:
         return known if len(known) == len(items) else None
 
     def constant(self, node: ir.Node) -> Vector | None:
-        """Whole numbers."""
         if node.payload is None:
             return None
         payload = as_constant(node.payload)
@@ -194,7 +193,6 @@ class _Reader:
         return None if sizes is None or not is_plain else (1, sizes[start:end])
 
     def gather(self, node: ir.Node) -> Vector | None:
-        """Some elements."""
         data, indices = map(self.read, node.inputs)
         places = self.numbers(node.inputs[1])
         if data is None or indices is None or places is None or data[0] != 1:
@@ -205,7 +203,6 @@ class _Reader:
         return indices[0], tuple(data[1][place] for place in places)
 
     def concat(self, node: ir.Node) -> Vector | None:
-        """Several shapes, one behind the other."""
         parts = [self.read(value) for value in node.inputs]
         if _argument(node, "axis") not in (0, -1):
             return None
@@ -227,7 +224,6 @@ class _Reader:
         return (0, data[1]) if data is not None and data[0] == len(data[1]) == 1 else None
 
     def slice(self, node: ir.Node) -> Vector | None:
-        """Return the elements of a part."""
         data = self.read(node.inputs[0])
         ends = [self.numbers(_argument(node, name)) for name in ("starts", "ends")]
         rest = [_argument(node, name) for name in ("axes", "steps")]
@@ -241,7 +237,6 @@ class _Reader:
         return 1, data[1][starts[0] : stops[0]]  # type: ignore[index]
 
     def same(self, node: ir.Node) -> Vector | None:
-        """Return what is not changed."""
         return self.read(node.inputs[0])
 
     def cast(self, node: ir.Node) -> Vector | None:

@@ -24,12 +24,6 @@ class ConstantTensor:
 
     Attributes:
         desc: shape and dtype.
-
-    Examples:
-        >>> from bringup.compiler import onnx
-        >>> constant = onnx.ConstantTensor.of_array([[1.0, 2.0]])
-        >>> print(constant.desc, constant.numpy())
-        float64[1, 2] [[1. 2.]]
     """
 
     def __init__(self, proto: Any, folder: Path | None = None, source: Any = None) -> None:

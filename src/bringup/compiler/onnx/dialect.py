@@ -338,19 +338,6 @@ def require_opset(graph: ir.Graph, domain: str, version: int) -> None:
         graph: of the model, or one that its nodes call.
         domain: `""` or `"ai.onnx"` for ONNX's own operators.
         version: of the domain.
-
-    Examples:
-        >>> from bringup.compiler import onnx
-        >>> from onnx import parser
-        >>> model = onnx.from_proto(
-        ...     parser.parse_model('''
-        ... <ir_version: 10, opset_import: ["" : 17]>
-        ... tiny (float[4] x) => (float[4] y) { y = Relu(x) }
-        ... ''')
-        ... )
-        >>> onnx.require_opset(model.graph, "com.example", 1)
-        >>> [(one.domain, one.version) for one in model.to_proto().opset_import]
-        [('', 17), ('com.example', 1)]
     """
     root = graph
     while (parent := root.get_parent_graph()) is not None:

@@ -16,11 +16,9 @@ class Taken:
         self._names = set(names)
 
     def add(self, name: str) -> None:
-        """Reserve a name."""
         self._names.add(name)
 
     def fresh(self, wanted: str) -> str:
-        """Return an unused name: this one, or one like it."""
         name, number = wanted or "value", 1
         while name in self._names:
             name = f"{wanted or 'value'}_{number}"
@@ -49,13 +47,11 @@ class Names:
         self._given: dict[ir.Value, str] = {}
 
     def give(self, value: ir.Value, name: str) -> str:
-        """Call a value by this name."""
         self._given[value] = name
         self.taken.add(name)
         return name
 
     def has(self, value: ir.Value) -> bool:
-        """Return whether a value has its name already."""
         return value in self._given
 
     def of(self, value: ir.Value) -> str:

@@ -244,14 +244,12 @@ def foreign(op_type: str) -> ir.Operator:
 
 
 def is_foreign(operator: ir.Operator) -> bool:
-    """Return whether no schema describes it."""
     return operator.parameters[-len(_FOREIGN) :] == _FOREIGN
 
 
 def foreign_arguments(
     arguments: Sequence[object], keywords: Mapping[str, object]
 ) -> tuple[object, ...]:
-    """Its arguments in order."""
     named = dict(keywords)
     captures = named.pop(CAPTURES, ())
     inputs = _as_list(list(arguments)) or [()]
@@ -302,13 +300,11 @@ def other_version(
 
 
 def no_such_operator(domain: str, name: str) -> SchemaError:
-    """Return the error for a name that no version of a domain has."""
     names = [known for owner, known in _versions() if owner == domain]
     return SchemaError(f"there is no operator {type_of(domain, name)}{did_you_mean(name, names)}")
 
 
 def is_known_domain(domain: str) -> bool:
-    """Return whether onnx has the schemas of a domain."""
     return domain in ("", "ai.onnx.ml")
 
 

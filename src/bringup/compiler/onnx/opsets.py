@@ -66,5 +66,4 @@ class ModelOperators:
         return self._functions.get(op_type)
 
     def function_protos(self) -> list[Any]:
-        """Return the model's own functions."""
         return list(self._functions.values())

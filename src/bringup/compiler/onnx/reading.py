@@ -71,7 +71,6 @@ class _Scope:
 
 
 def read_graph(proto: Any, dialect: OnnxDialect, folder: Path | None) -> ir.Graph:
-    """Return the graph of a model."""
     reader = _Reader(dialect, folder)
     graph = reader.graph(proto, proto.name or "main", None, ())
     graph.set_attr(IMPORTS, dict(dialect.opsets))
@@ -79,7 +78,6 @@ def read_graph(proto: Any, dialect: OnnxDialect, folder: Path | None) -> ir.Grap
 
 
 def read_function(proto: Any, dialect: OnnxDialect) -> ir.Graph:
-    """Return the graph of a function of a model."""
     name = operators.type_of(proto.domain, proto.name, proto.overload)
     scope = _scope_of(proto, name, dialect, None)
     for item in proto.input:

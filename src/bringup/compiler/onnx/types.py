@@ -37,7 +37,6 @@ class OtherType:
     proto: bytes
 
     def decoded(self) -> Any:
-        """Return the `onnx.TypeProto`."""
         found = onnx.TypeProto()
         found.ParseFromString(self.proto)
         return found
@@ -98,7 +97,6 @@ def unknown_size() -> str:
 
 
 def type_proto(look: object) -> Any:
-    """Return the `onnx.TypeProto` of a description; an empty one for None."""
     if isinstance(look, OtherType):
         return look.decoded()
     proto = onnx.TypeProto()
@@ -116,7 +114,6 @@ def type_proto(look: object) -> Any:
 
 
 def value_info(name: str, look: object) -> Any:
-    """Return the `onnx.ValueInfoProto` of a value, without a type for None."""
     info = onnx.ValueInfoProto(name=name)
     if look is not None:
         info.type.CopyFrom(type_proto(look))

@@ -41,7 +41,6 @@ def taken_names(graph: ir.Graph) -> set[str]:
 
 
 def write_graph(graph: ir.Graph) -> Any:
-    """Return the `onnx.GraphProto` of a model's graph."""
     writer = _Writer(graph, len(graph.inputs), (), Taken(taken_names(graph)), {})
     return writer.graph_proto()
 
@@ -57,7 +56,6 @@ def body_writer(captured: Sequence[str], taken: set[str]) -> Callable[[Body], An
 
 
 def write_function(graph: ir.Graph) -> Any:
-    """Return the `onnx.FunctionProto` of a function's graph, without its imports."""
     writer = _Writer(graph, len(graph.inputs), (), Taken(taken_names(graph)), {})
     return writer.function_proto()
 
@@ -102,7 +100,6 @@ class _Writer:
     # Protos
 
     def graph_proto(self) -> Any:
-        """Return the graph as an `onnx.GraphProto`."""
         proto = onnx.GraphProto()
         origin = _origin(self._graph)
         if origin is not None:
@@ -126,7 +123,6 @@ class _Writer:
         return proto
 
     def function_proto(self) -> Any:
-        """Return the graph as an `onnx.FunctionProto`."""
         origin = _origin(self._graph)
         assert origin is not None, "functions come from files"
         proto = onnx.FunctionProto()

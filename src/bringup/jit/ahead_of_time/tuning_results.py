@@ -44,13 +44,11 @@ class Machine:
 
     @classmethod
     def here(cls, toolchain: Toolchain, threads: int, device: str = "") -> Machine:
-        """This machine, for what this toolchain builds."""
         isa = bytes_digest("\n".join((toolchain.machine, *toolchain.isa)).encode())
         return cls(processor_model(), isa[:16], threads, device)
 
     @property
     def file_name(self) -> str:
-        """Return the name of its file."""
         return f"{bytes_digest(repr(self).encode())[:16]}.json"
 
 
@@ -90,7 +88,6 @@ class TuningFile:
         self._unsaved: dict[str, Tuning] = {}
 
     def get(self, key: str) -> Tuning | None:
-        """Return the result under `key`, of any process."""
         if key in self._unsaved:
             return self._unsaved[key]
         try:

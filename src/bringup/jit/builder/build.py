@@ -57,7 +57,6 @@ def read_dependencies(staged: Path) -> list[str]:
 
 
 def search_path(request: Request) -> SearchPath:
-    """Return where the compiler of the request looks for headers."""
     compiler, source = request.toolchain, request.source
     system = request.platform.searched(compiler, source.language, request.flags)
     return SearchPath.of(source.directory, compiler.include_directories, request.flags, system)

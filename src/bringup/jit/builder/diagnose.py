@@ -67,7 +67,6 @@ class Failure:
 
 
 def disk_is_full(failure: Failure) -> bool:
-    """Return whether there was no space to write to."""
     return _DISK_FULL in failure.log
 
 

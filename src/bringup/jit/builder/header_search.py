@@ -49,12 +49,10 @@ class SearchPath:
 
     @cached_property
     def own(self) -> tuple[str, ...]:
-        """Return the folders that are the request's."""
         others = (*self.quoted, *(one for one in self.bracketed if one not in self.system))
         return tuple(filter(None, (self.source, *others)))
 
     def is_system(self, path: str) -> bool:
-        """Return whether a file is the system's, not the request's."""
         depth = {
             kind: max((len(folder) for folder in folders if _name_in(path, folder)), default=0)
             for kind, folders in (("own", self.own), ("system", self.system))

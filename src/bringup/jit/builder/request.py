@@ -39,7 +39,6 @@ class Request:
 
     @property
     def platform(self) -> Target:
-        """Return the target itself."""
         return find_target(self.target)
 
     @property

@@ -197,7 +197,6 @@ class Sizes:
             self._write(descriptor, known[0] + size, known[1] + entries)
 
     def total(self) -> tuple[int, int]:
-        """Return bytes and entries, as counted."""
         sizes, entries = 0, 0
         for path in self._layout.files(_SIZES):
             with contextlib.suppress(OSError):

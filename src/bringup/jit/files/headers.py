@@ -54,7 +54,6 @@ class Searched(NamedTuple):
     places: tuple[Place, ...] = ()
 
     def holds(self) -> bool:
-        """Return whether it would find the same."""
         return not any(not place.untouched() and place.has_news() for place in self.places)
 
     def is_younger_than(self, moment_ns: int) -> bool:
@@ -72,7 +71,6 @@ class Searched(NamedTuple):
         ]
 
     def joined(self, other: Searched) -> Searched:
-        """Return the files of both."""
         return Searched((*self.places, *other.places))
 
     @classmethod
@@ -116,12 +114,10 @@ class PortableHeader(NamedTuple):
 
     @property
     def is_place(self) -> bool:
-        """Return whether it says only that a file was there, or was not."""
         return self.digest in (_IS_THERE, _IS_NOT_THERE)
 
     @property
     def says_present(self) -> bool:
-        """Return whether it says that a file was there."""
         return self.digest == _IS_THERE
 
     def holds(self, roots: Sequence[tuple[str, str]], *, system: bool) -> bool:
@@ -150,7 +146,6 @@ def read_header(path: str) -> Header:
 
 
 def unchanged(header: Header) -> bool:
-    """Return whether the header is what it was."""
     try:
         return stamp(header.path) == header.seen or file_digest(header.path) == header.digest
     except (OSError, ValueError, TypeError):

@@ -128,7 +128,6 @@ class StoreLayout:
 
     @property
     def store(self) -> Path:
-        """Return the folder of the entries and everything else."""
         return self.root / _VERSION
 
     def distrust(self) -> str:
@@ -138,15 +137,12 @@ class StoreLayout:
         )
 
     def entry(self, key: str) -> Path:
-        """Return the folder of the entry with this build key."""
         return self.store / key[:2] / key
 
     def binary(self, key: str) -> str:
-        """Return the path of the binary of the entry with this build key."""
         return f"{self.prefix}{key[:2]}/{key}/{BINARY}"
 
     def path(self, name: str) -> Path:
-        """Return a working folder, whether it is there or not."""
         return self.store / name
 
     def folder(self, name: str) -> Path:
@@ -172,7 +168,6 @@ class StoreLayout:
                 yield from (Path(entry.path) for entry in self._listed(Path(shelf.path)))
 
     def files(self, name: str) -> list[Path]:
-        """Return what is in a working folder."""
         return [Path(entry.path) for entry in self._listed(self.store / name)]
 
     @staticmethod

@@ -65,7 +65,6 @@ def freeze() -> None:
 
 
 def is_frozen() -> bool:
-    """Return whether nothing may be compiled now."""
     return _state.frozen > 0
 
 

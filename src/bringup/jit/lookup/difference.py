@@ -45,12 +45,6 @@ def differences(ours: Record, theirs: Record) -> tuple[Difference, ...]:
 
     Returns:
         A difference for each field whose values differ, by the field's name.
-
-    Examples:
-        >>> from bringup import jit
-        >>> ours, theirs = {"flags": ["-O2", "-g"]}, {"flags": ["-O3", "-g"]}
-        >>> print(*jit.differences(ours, theirs))
-        flags: -O2 instead of -O3
     """
     found = []
     for field in sorted({*ours, *theirs}):

@@ -97,7 +97,6 @@ def has_listeners(kind: type[Event]) -> bool:
 
 
 def emit(event: Event) -> None:
-    """Tell every listener."""
     for listener, kinds in _listeners:
         if type(event) not in kinds:
             continue

@@ -39,7 +39,6 @@ class Question(NamedTuple):
 
     @property
     def key(self) -> str:
-        """Return the request key."""
         return self.request.key(self.digest)
 
 

@@ -40,11 +40,6 @@ class Declared:
         spelled: the same as the compiler knows it: "enum color".
         stars: how many addresses lead to it.
         constant: whether what an address leads to is const.
-
-    Examples:
-        >>> from bringup import jit
-        >>> jit.Declared("float* x", "", "float32", "float", stars=1).element
-        'f32'
     """
 
     text: str

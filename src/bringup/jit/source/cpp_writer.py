@@ -40,7 +40,6 @@ class CppWriter(Writer):
         return Source(text=text, name=f"{name}.cpp", kind="device")
 
     def pointwise(self, element: Element, *, values: bool) -> Written:
-        """Return an entry that walks through rows; with `values` one that calls it."""
         tensors = [i for i, operand in enumerate(element.operands) if operand.form == "tensor"]
         text = _pointwise_body(element, tensors)
         if not values:

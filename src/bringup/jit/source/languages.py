@@ -31,14 +31,12 @@ def add_languages(languages: Mapping[str, str]) -> None:
 
 
 def language_of(suffix: str) -> str:
-    """Return what a suffix means, or ""."""
     if suffix and suffix not in _languages:
         import_packages()
     return _languages.get(suffix, "")
 
 
 def suffixes() -> list[str]:
-    """Return the suffixes that are known."""
     return list(_languages)
 
 

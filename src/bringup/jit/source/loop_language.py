@@ -45,11 +45,6 @@ class LoopLanguage:
         elements: that are worth a block; with `shared` those of `threads`.
         most_blocks: of a launch; with `shared` more than any tensor has elements for.
         atomics: the C types that can be added to by several workers at once.
-
-    Examples:
-        >>> from bringup import jit
-        >>> jit.targets()["sim"].writer.loops.suffix
-        '.c'
     """
 
     suffix: str

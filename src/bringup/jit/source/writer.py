@@ -46,11 +46,6 @@ class Operand:
             computed in.
         single: of a tensor, whether it has no dimensions and others have: its one element is that
             of all.
-
-    Examples:
-        >>> from bringup import jit
-        >>> jit.Operand("tensor", "float").given
-        True
     """
 
     form: Form
@@ -74,13 +69,6 @@ class Element:
         computed: the C type computed in, as kernel.h names it.
         results: the C types of the results' elements.
         float64: whether the device has numbers of 64 bits.
-
-    Examples:
-        >>> from bringup import jit
-        >>> add = jit.Source(name="add.cpp", text="template <class T> T add(T a, T b);")
-        >>> tensor = jit.Operand("tensor", "float")
-        >>> jit.Element(add, "add", (tensor, tensor), "float", ("float",)).float64
-        True
     """
 
     source: Source
@@ -158,12 +146,6 @@ class Written:
         several: the entry for several calls at once, one behind another, and how many there are at
             most. With plain values these are calls of `dense`, which each
             have their own blocks, and null and 0 for those that are missing.
-
-    Examples:
-        >>> from bringup import jit
-        >>> whole = jit.Source(name="run.cpp", text="...")
-        >>> jit.Written(whole).binding is None
-        True
     """
 
     source: Source
@@ -186,11 +168,6 @@ class Writer(abc.ABC):
         repeated: the functions of expressions that give the same bits in whatever kernel they are,
             besides those that round, choose or copy a sign: captured graphs make one kernel of
             operators that have no other ones.
-
-    Examples:
-        >>> from bringup import jit
-        >>> isinstance(jit.targets()["sim"].writer, jit.Writer)
-        True
     """
 
     RANK: ClassVar[int] = RANK

@@ -74,17 +74,6 @@ def use_bundle(path: str | os.PathLike[str]) -> tuple[str, ...]:
 
     Args:
         path: the bundle, as `Cache.export_bundle` and `bringup prebuild` write it.
-
-    Examples:
-        >>> import tempfile
-        >>> from bringup import jit
-        >>> text = "int one(void) { return 1; }"
-        >>> source = jit.Source(name="one.c", text=text, entry="one", abi="function")
-        >>> binary = jit.compile(source)
-        >>> path = tempfile.mkdtemp() + "/kernels.bundle"
-        >>> _ = jit.cache().export_bundle(path, [binary.key])
-        >>> jit.use_bundle(path) == (binary.key,)
-        True
     """
     try:
         return tuple(entry.key for entry in cache().import_bundle(Path(path)))

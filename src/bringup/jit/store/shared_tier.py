@@ -181,6 +181,5 @@ def tier_at(url: str, seconds: float) -> Tier:
 
 
 def tier() -> Tier | None:
-    """Return the shared tier of `BRINGUP_CACHE_REMOTE`, or None."""
     url = settings.cache_remote()
     return tier_at(url, settings.cache_remote_timeout()) if url else None

@@ -44,12 +44,6 @@ class AscendTarget(Target):
     Args:
         name: of the target, and the compiler's in `jit.compile(target=...)`.
         architecture: as bisheng calls it.
-
-    Examples:
-        >>> from bringup import jit
-        >>> target = jit.AscendTarget().variant("dav-3510")  # jit.compile(target="ascend:dav-3510")
-        >>> target.name
-        'ascend:dav-3510'
     """
 
     languages: Mapping[str, str] = MappingProxyType({".cpp": "c++"})

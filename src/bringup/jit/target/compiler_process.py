@@ -36,11 +36,6 @@ class Finished(NamedTuple):
         output: what was printed.
         command: the command that ran.
         stop: why it was stopped, and the setting that moves that limit; None where it was not.
-
-    Examples:
-        >>> from bringup import jit
-        >>> jit.Finished(0, "", ("cc", "kernel.c")).status
-        0
     """
 
     status: int

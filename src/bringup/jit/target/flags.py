@@ -118,7 +118,6 @@ def include_directories(flags: Iterable[str], kind: str = "") -> list[str]:
 
 
 def library_directories(flags: Iterable[str]) -> list[str]:
-    """Return the directories that `-L` names, in order."""
     return [found[2] for flag in flags if (found := _LIBRARY_FOLDER.match(flag))]
 
 

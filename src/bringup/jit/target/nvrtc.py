@@ -81,7 +81,6 @@ class Nvrtc:
         ).fingerprinted()
 
     def flags(self, debug: Debug) -> tuple[str, ...]:
-        """NVRTC's own options."""
         inside = ("-lineinfo",) if debug.line_info else ()
         return ("-std=c++17", f"--gpu-architecture={self._architectures[0]}", *inside)
 

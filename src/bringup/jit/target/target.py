@@ -285,13 +285,7 @@ def register_target(target: Target, *, replace: bool = False) -> None:
 
 
 def targets() -> Mapping[str, Target]:
-    """Return the targets by name, without their variants; those of installed packages too.
-
-    Examples:
-        >>> from bringup import jit
-        >>> "cpu" in jit.targets()
-        True
-    """
+    """Return the targets by name, without their variants; those of installed packages too."""
     import_packages()
     return MappingProxyType(_registry.named)
 
@@ -325,11 +319,6 @@ def loops_of(target: str) -> LoopLanguage | None:
 def target_of_arch(arch: str) -> str:
     """Return the name of the target that builds for devices with this `arch`: "sim" of "sim-1",
     and "opencl:gfx90a" of "opencl-gfx90a" where each model needs code of its own.
-
-    Examples:
-        >>> from bringup import jit
-        >>> jit.target_of_arch("sim-1")
-        'sim'
     """
     family, dash, model = arch.partition("-")
     found = _registry.named.get(family) or targets().get(family)

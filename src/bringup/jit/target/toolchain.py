@@ -298,7 +298,6 @@ def recall(kept: bytes | None) -> Toolchain | None:
 
 @cache
 def bringup_includes() -> tuple[str, ...]:
-    """Return where bringup's headers are."""
     return (str(_native.include_dir()),)
 
 

@@ -101,11 +101,6 @@ class TritonTarget(Target):
     Args:
         name: of the target in `jit.compile(target=...)`.
         architecture: of the GPU: `sm_90`, `gfx942`.
-
-    Examples:
-        >>> from bringup import jit
-        >>> jit.TritonTarget().variant("gfx942").name  # jit.compile(target="triton:gfx942")
-        'triton:gfx942'
     """
 
     languages: Mapping[str, str] = MappingProxyType({".triton": "triton"})

@@ -77,7 +77,6 @@ def _parameters(entry: str, items: Sequence[CParameter], blocks: str) -> str:
 
 
 def _checks(items: Sequence[CParameter]) -> str:
-    """Return C++ that refuses a struct with other types than the items, or other names."""
     kinds = [_KINDS[item.c_type] for item in items]
     lines = ""
     for i, item in enumerate(items):

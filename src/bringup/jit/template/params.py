@@ -17,17 +17,6 @@ from bringup.jit.template.template import BoundTemplate, Template
 class Field:
     """One run-time value: the item of `params=`, and what it is for the call (an address is None
     where the tensor has no memory).
-
-    Examples:
-        >>> from bringup import jit
-        >>> text = "void wait_for(long n) { while (n--); }"
-        >>> template = jit.Template(
-        ...     text=text, name="wait_for.c", entry="wait_for", abi="function", params="2*n"
-        ... )
-        >>> field: jit.Field
-        >>> (field,) = jit.params(template, n=3).fields
-        >>> field
-        Field(item='2*n', value=6)
     """
 
     item: str

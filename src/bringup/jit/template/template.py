@@ -315,22 +315,6 @@ class BoundTemplate:
         items: what the kernel gets at run time; empty for `abi="args"`.
         parameters: the same where the entry is a function.
         launch_size: of `abi="values"`: over how many blocks of how many threads it runs.
-
-    Examples:
-        >>> from bringup import jit
-        >>> text = "void copy(T* y, const T* x, long n) { while (n--) y[n] = x[n]; }"
-        >>> template = jit.Template(
-        ...     text=text,
-        ...     name="copy.c",
-        ...     entry="copy",
-        ...     abi="function",
-        ...     dtypes={"T": "x"},
-        ...     params="ptr(out), ptr(x), numel(x)",
-        ... )
-        >>> bound = template.bind([jit.Argument("x", "Tensor"), jit.Argument("out", "Tensor")])
-        >>> params = jit.Params.of_call(bound, [torch.ones(3), torch.empty(3)])
-        >>> params.dtypes, [field.item for field in params.fields]
-        ({'T': 'float'}, ['ptr(out)', 'ptr(x)', 'numel(x)'])
     """
 
     def __init__(self, template: Template, signature: tuple[Argument, ...]) -> None:

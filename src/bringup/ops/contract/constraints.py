@@ -29,12 +29,6 @@ class InputConstraint:
         names: the arguments that it is about.
         sizes: numbers or expressions: of a shape, or the one number of dimensions.
         dtypes: which are allowed.
-
-    Examples:
-        >>> from bringup import ops
-        >>> columns: ops.InputConstraint = ops.shape("by", "x.shape[1]")
-        >>> columns.names, columns.sizes
-        (('by',), ('x.shape[1]',))
     """
 
     kind: CheckKind
@@ -143,7 +137,6 @@ class BoundConstraint:
     dtypes: tuple[torch.dtype, ...]
 
     def native(self) -> Any:
-        """Return what the native library takes."""
         return torch_library().ops.Check(
             kind=self.kind,
             arguments=list(self.indices),

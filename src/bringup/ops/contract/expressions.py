@@ -25,7 +25,6 @@ class Dimension:
     stop: int = 0
 
     def evaluate(self, values: Sequence[Any], arguments: Sequence[SchemaArgument]) -> list[Any]:
-        """Return the sizes that this item stands for."""
         if self.sliced < 0:
             return [self.size.evaluate(values)]
         source = values[self.sliced]
@@ -33,7 +32,6 @@ class Dimension:
         return list(sizes[self.start : self.stop])
 
     def native(self) -> Any:
-        """Return what the native library takes."""
         return torch_library().ops.Dimension(
             size=self.size.native(), sliced=self.sliced, start=self.start, stop=self.stop
         )

@@ -294,11 +294,9 @@ class BoundOutput:
 
     @property
     def differentiable(self) -> bool:
-        """Return whether the output can have a gradient."""
         return self.dtype_of >= 0 or bool(self.promoted) or bool(self.dtype.is_floating_point)
 
     def native(self) -> Any:
-        """Return what the native library takes."""
         return torch_library().ops.OutputRule(
             like=self.like,
             list=self.list,

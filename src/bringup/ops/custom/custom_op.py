@@ -139,7 +139,6 @@ class CustomOperator(RegistrationMethods, metaclass=_Constructor):
         self._autograd_names = frozenset(f"{library.ns}/{self._bare}/{k}" for k in AUTOGRAD_KEYS)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the operator."""
         if _is_compiling():
             return self._through_dispatcher(args, kwargs)
         if (

@@ -35,7 +35,6 @@ class _Defined(RegistrationMethods):
         self._brings_autograd = False
 
     def prepare(self, key: str) -> None:
-        """Make room for a kernel at `key`, also where the backward is missing or defined."""
         if key in {"Autograd", "CompositeImplicitAutograd"}:
             self._brings_autograd = True
             self._drop_autograd()

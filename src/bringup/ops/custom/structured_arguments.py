@@ -55,7 +55,6 @@ class Structure:
         return [given[name] for name in self._names]
 
     def rebuild(self, leaves: Sequence[Any]) -> list[Any]:
-        """Return the function's arguments from the operator's."""
         values: list[Any] = []
         start = 0
         for parameter in self._parameters:

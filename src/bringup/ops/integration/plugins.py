@@ -55,23 +55,5 @@ def load_op_plugins(*places: str | os.PathLike[str]) -> PluginReport:
 
 
 def unload_op_plugins() -> None:
-    """Undefine all operators that came from plugins, and forget the modules of plugin files.
-
-    Examples:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> from bringup import ops
-        >>> file = Path(tempfile.mkdtemp()) / "half.py"
-        >>> _ = file.write_text('''
-        ... import torch
-        ... from bringup import ops
-        ...
-        ... @ops.custom_op("example_plugin::half")
-        ... def half(x: torch.Tensor) -> torch.Tensor:
-        ...     return x / 2
-        ... ''')
-        >>> ops.load_op_plugins(file).loaded[str(file)]
-        ('example_plugin::half',)
-        >>> ops.unload_op_plugins()
-    """
+    """Undefine all operators that came from plugins, and forget the modules of plugin files."""
     _loader.unload()

@@ -42,16 +42,6 @@ class Replacement:
     Attributes:
         counts: how many modules run each function, by the name of the class, as it was given.
         names: the paths of these modules in the model, in its order.
-
-    Examples:
-        >>> from bringup import ops
-        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.GELU())
-        >>> done: ops.Replacement = ops.replace_modules(model, {torch.nn.GELU: lambda layer, x: x})
-        >>> done, done.names
-        (<Replacement of GELU x 1>, ('1',))
-        >>> done.undo()
-        >>> done.active
-        False
     """
 
     counts: Mapping[str, int]

@@ -168,7 +168,6 @@ class Launcher:
         return lambda values: tuple(program.evaluate(values) for program in programs)
 
     def fake(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the operator on fake and meta tensors."""
         values = self.schema.bind(args, kwargs)
         return packed(self._allocate(values))
 
@@ -181,7 +180,6 @@ class Launcher:
             raise ContractError(f"{self.name}: {error}") from None
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the operator."""
         values = self.schema.bind(args, kwargs)
         results = self._allocate(values)
         passed = [self._passed(i, value) for i, value in enumerate(values)] + results

@@ -30,13 +30,7 @@ def i32(value: int) -> ctypes.c_int32:
 
 
 def i64(value: int) -> ctypes.c_int64:
-    """Return `value` as an `int64_t`.
-
-    Examples:
-        >>> from bringup import ops
-        >>> ops.i64(2)
-        c_long(2)
-    """
+    """Return `value` as an `int64_t`."""
     return ctypes.c_int64(_checked("i64", value, -(2**63), 2**63 - 1))
 
 

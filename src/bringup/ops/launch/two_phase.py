@@ -125,7 +125,6 @@ class _Descriptors:
             self._libraries.get("aclDestroyTensor")(ctypes.c_void_p(descriptor))
 
     def of(self, tensor: torch.Tensor) -> ctypes.c_void_p:
-        """Return the descriptor of a tensor: sizes, strides, offset and the storage behind them."""
         create = self._libraries.find("aclCreateTensor")
         if create is None or self._libraries.find("aclDestroyTensor") is None:
             raise KernelError(

@@ -61,7 +61,6 @@ class Overload:
 
     @property
     def qualified_name(self) -> str:
-        """As reports and policies call it: "aten::add.Tensor", "aten::gelu"."""
         return f"{self.name}.{self.overload}" if self.overload else self.name
 
     @property
@@ -80,19 +79,16 @@ class Overload:
         return tuple(i for i, p in enumerate(self.parameters) if p.role != "out")
 
     def call(self, values: list[Any]) -> Any:
-        """Call the operator with the values of all arguments in schema order."""
         args = [v for p, v in zip(self.parameters, values, strict=True) if not p.keyword_only]
         named = {p.name: v for p, v in zip(self.parameters, values, strict=True) if p.keyword_only}
         return self.function(*args, **named)
 
     def has_kernel(self, key: str) -> bool:
-        """Return whether it has a kernel of its own for a dispatch key."""
         found: bool = torch._C._dispatch_has_kernel_for_dispatch_key(self.qualified_name, key)
         return found
 
     @property
     def takes_generator(self) -> bool:
-        """Return whether it has an argument for a generator."""
         return any(p.role == "generator" for p in self.parameters)
 
     @property

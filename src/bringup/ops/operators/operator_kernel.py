@@ -230,7 +230,6 @@ def kernel(
 
 
 def _caller() -> FrameType:
-    """Return who declares a kernel: the first frame outside of these modules."""
     frame = sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith(_HERE):
         frame = frame.f_back

@@ -201,7 +201,6 @@ class Planner:
         return _dtype_of(value)
 
     def _has_number(self, inputs: Sequence[Any]) -> bool:
-        """Return whether a number stands in the place of a tensor."""
         return any(
             self._overload.parameters[i].role == "tensor"
             and value is not None
@@ -222,7 +221,6 @@ class Planner:
         )
 
     def _given_dtype(self, values: Sequence[Any]) -> torch.dtype | None:
-        """Return the dtype of the first given result."""
         paired = zip(values, self._overload.parameters, strict=True)
         return next((value.dtype for value, p in paired if p.role == "out"), None)
 

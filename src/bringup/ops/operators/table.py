@@ -35,11 +35,6 @@ class Operator:
         grid: its blocks.
         block: the threads of a block.
         host: of a raw kernel, whether it is a host entry.
-
-    Examples:
-        >>> from bringup import devices
-        >>> devices.Operator("aten::neg", ("floating",), "-self").kind
-        'pointwise'
     """
 
     name: str

@@ -258,7 +258,6 @@ class _Call:
         self._is_tuple = False
 
     def flatten(self, values: Sequence[Any]) -> list[Any]:
-        """Return all arguments, lists of tensors taken apart: what autograd sees."""
         flat: list[Any] = []
         for index, value in enumerate(values):
             if index in self._sizes:
@@ -317,7 +316,6 @@ class _Call:
         )
 
     def result(self, flat: Sequence[Any]) -> Any:
-        """Return what the operator returned, recorded."""
         if self._facts.returns_written:
             return self._written[0] if len(self._written) == 1 else self._written
         packed = self.pack(flat)

@@ -48,7 +48,6 @@ def rehearsed(name: str) -> str:
 
 
 def note(operator: Undefinable) -> None:
-    """Say that this thread has defined `operator`."""
     for collector in _collectors.open:
         collector.append(operator)
 

@@ -56,7 +56,6 @@ def debugging(enabled: bool = True) -> Iterator[None]:
 
 
 def python_kernel(facts: Facts, slot: FunctionCell) -> Callable[..., Any]:
-    """Return the kernel that runs the function in `slot`."""
     one_tensor = facts.returns == ("Tensor",)
     arity = len(facts.names)
 

@@ -16,8 +16,6 @@ GeneratedRule = Literal["pointwise", "loop"]
 
 
 def batching_kernel(overload: Any, facts: Facts, slot: FunctionCell) -> Callable[..., Any]:
-    """Return the kernel of the rule in `slot`, registered with the key set."""
-
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         from torch._functorch.autograd_function import custom_function_call_vmap_helper
         from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter

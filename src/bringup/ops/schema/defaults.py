@@ -30,7 +30,6 @@ _READ: dict[str, Callable[[Any], Any]] = {
 
 
 def default_of(argument: Any) -> Any:
-    """Return the default of an argument of a `torch.FunctionSchema`; None where there is none."""
     if not argument.has_default_value():
         return None
     value = argument.default_value

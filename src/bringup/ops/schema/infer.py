@@ -77,23 +77,19 @@ class Group:
 
     @property
     def size(self) -> int:
-        """Return how many schema arguments this is."""
         return sum(member.size for _, member in self.members)
 
     def flatten(self, value: Any) -> list[Any]:
-        """Return the schema's values of a Python value."""
         parts = zip(self.members, self.take(value), strict=True)
         return [leaf for (_, member), part in parts for leaf in member.flatten(part)]
 
     def build(self, values: Sequence[Any]) -> Any:
-        """Return the Python value of the schema's values."""
         stream = iter(values)
         return self.rebuild(
             *(member.build([*itertools.islice(stream, member.size)]) for _, member in self.members)
         )
 
     def named(self, name: str) -> list[tuple[str, Leaf]]:
-        """Return the schema's arguments by their names, for a parameter of this name."""
         return [leaf for part, node in self.members for leaf in node.named(f"{name}_{part}")]
 
 
@@ -154,7 +150,6 @@ def infer_schema(
 
 
 def tags_of(tags: torch.Tag | Iterable[torch.Tag] | None) -> tuple[torch.Tag, ...]:
-    """Return one or several tags, each once."""
     return (tags,) if isinstance(tags, torch.Tag) else tuple(dict.fromkeys(tags or ()))
 
 

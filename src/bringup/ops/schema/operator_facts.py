@@ -33,7 +33,6 @@ class Facts:
 
     @property
     def simple(self) -> bool:
-        """Return whether arguments are values: no keyword-only ones, no lists of tensors."""
         return not (
             self.lists
             or self.written
@@ -53,7 +52,6 @@ class Facts:
         return not self.returns and not self.written
 
     def values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """Return all arguments in schema order, defaults filled in."""
         values = [*args, *self.defaults[len(args) :]]
         for name, value in kwargs.items():
             values[self.names.index(name)] = value
@@ -67,7 +65,6 @@ class Facts:
         return count
 
     def check_lengths(self, values: Sequence[Any]) -> None:
-        """Raise `ContractError` for a list of another length than the schema's."""
         for index, length in self.lengths:
             value = values[index]
             if value is not None and len(value) != length:
@@ -100,7 +97,6 @@ def _is_default(value: Any, default: Any) -> bool:
 
 
 def is_defined(name: str) -> bool:
-    """Return whether the dispatcher knows `ns::name` or `ns::name.overload`."""
     return torch._C._get_operation_overload(*_parts(name)) is not None
 
 
@@ -128,7 +124,6 @@ def find_overload(name: str) -> Any:
 
 
 def facts_of(overload: Any) -> Facts:
-    """Read an operator's schema."""
     schema = overload._schema
     arguments = schema.arguments
     kinds = [str(a.type) for a in arguments]

@@ -61,26 +61,21 @@ class Schema:
 
     @property
     def qualified_name(self) -> str:
-        """`namespace::name`, or `namespace::name.overload`."""
         return f"{self.name}.{self.overload}" if self.overload else self.name
 
     @property
     def fresh_outputs(self) -> int:
-        """Return how many returns the operator allocates."""
         return sum(alias < 0 for alias in self.returns)
 
     @property
     def tensors(self) -> tuple[int, ...]:
-        """Return the indices of the arguments that are or hold tensors."""
         return tuple(i for i, a in enumerate(self.arguments) if a.type in {"Tensor", "Tensor[]"})
 
     @property
     def written(self) -> tuple[int, ...]:
-        """Return the indices of the arguments that the operator writes."""
         return tuple(i for i, a in enumerate(self.arguments) if a.mutated)
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-        """Return the values of all arguments in schema order, for a call that fits the schema."""
         values = [argument.default for argument in self.arguments]
         values[: len(args)] = args
         for name, value in kwargs.items():
@@ -91,13 +86,11 @@ class Schema:
         return values
 
     def split(self, values: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the values of all arguments as positional and keyword arguments of a call."""
         pairs = list(zip(self.arguments, values, strict=True))
         positional = tuple(value for argument, value in pairs if not argument.keyword_only)
         return positional, {a.name: value for a, value in pairs if a.keyword_only}
 
     def signature(self) -> str:
-        """Return the signature as Python writes it."""
         parts: list[str] = []
         for argument in self.arguments:
             if argument.keyword_only and "*" not in parts:

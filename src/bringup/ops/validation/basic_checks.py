@@ -42,7 +42,6 @@ class Subject:
     flatten: Callable[[Any, Any], tuple[list[Any], dict[str, Any]]] | None
 
     def flat(self, sample: Sample) -> Sample:
-        """Return the sample as arguments of `overload`."""
         if self.flatten is None:
             return sample
         args, kwargs = self.flatten(sample.args, sample.kwargs)
@@ -63,7 +62,6 @@ def run(call: Callable[..., Any], subject: Subject, sample: Sample) -> list[Any]
 
 
 def compare(got: list[Any], expected: list[Any], what: str, **tolerance: Any) -> None:
-    """Raise `Failed` where two results differ."""
     if len(got) != len(expected):
         raise Failed(f"{what}: {len(got)} results, expected {len(expected)}")
     for index, (ours, theirs) in enumerate(zip(got, expected, strict=True)):
@@ -189,7 +187,6 @@ def _storage(tensor: torch.Tensor) -> int:
 
 
 def strides(subject: Subject, sample: Sample) -> None:
-    """Compare transposed and stepped arguments with contiguous ones."""
     if not any(tensor.dim() and tensor.numel() > 1 for tensor in sample.tensors()):
         raise NotApplicable("no argument has strides that matter")
     _same_as_plain(
@@ -223,8 +220,6 @@ def offsets(subject: Subject, sample: Sample) -> None:
 
 
 def expanded(subject: Subject, sample: Sample) -> None:
-    """Compare arguments with stride 0 with their contiguous copies."""
-
     def expand(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.dim() == 0 or tensor.numel() == 0:
             return tensor
@@ -237,7 +232,6 @@ def expanded(subject: Subject, sample: Sample) -> None:
 
 
 def channels_last(subject: Subject, sample: Sample) -> None:
-    """Compare arguments in channels-last order with contiguous ones."""
     if not any(tensor.dim() == 4 for tensor in sample.tensors()):
         raise NotApplicable("no argument has four dimensions")
 
@@ -265,7 +259,6 @@ def _meta(leaf: Any) -> Any:
 
 
 def _agrees_with_fake(subject: Subject, variant: Sample, name: str) -> list[Any] | None:
-    """Return the real results, whose sizes and dtypes are the fake's; None where both refuse."""
     try:
         expected: list[Any] | Exception = fake_shapes(subject, variant)
     except Exception as error:
@@ -362,7 +355,6 @@ def dynamic_shapes(subject: Subject, sample: Sample) -> None:
 
 
 def vmap(subject: Subject, sample: Sample) -> None:
-    """Compare a batch under torch.vmap with a loop."""
     if subject.facts.written:
         raise NotApplicable("it writes its arguments")
     tensors = sample.tensors()
@@ -386,7 +378,6 @@ def vmap(subject: Subject, sample: Sample) -> None:
 
 
 def cpu_and_npu(subject: Subject, sample: Sample) -> None:
-    """Compare the loaded driver's device with cpu."""
     if devices.loaded() is None:
         raise NotApplicable("no driver is loaded; devices.load_driver('sim') loads the simulator")
     device = torch.device(torch._C._get_privateuse1_backend_name())

@@ -36,13 +36,6 @@ class CheckRow:
         name: of the check.
         outcome: what came of it.
         reason: why it failed or does not apply, or "".
-
-    Examples:
-        >>> from bringup import ops
-        >>> row = ops.CheckRow("fresh results", ops.CheckOutcome.FAIL, "result 0 is x's memory")
-        >>> report = ops.CheckReport("example::f", samples=1, rows=(row,))
-        >>> print(report)
-        fresh results  fail            result 0 is x's memory
     """
 
     name: str

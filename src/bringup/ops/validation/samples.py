@@ -46,7 +46,6 @@ class Sample:
     kwargs: Mapping[str, Any]
 
     def mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Sample:
-        """Return the sample with every tensor changed."""
         args, kwargs = _pytree.tree_map_only(torch.Tensor, change, (self.args, dict(self.kwargs)))
         return Sample(args, kwargs)
 
@@ -56,18 +55,15 @@ class Sample:
         return self.mapped(lambda tensor: tensor if id(tensor) in written else change(tensor))
 
     def tensors(self) -> list[torch.Tensor]:
-        """Return all tensors, those in lists too."""
         leaves = _pytree.tree_leaves((self.args, dict(self.kwargs)))
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
     def written(self, facts: Facts) -> list[torch.Tensor]:
-        """Return the tensors that the operator declares to write."""
         values = facts.values(self.args, self.kwargs)
         leaves = _pytree.tree_leaves([values[index] for index in facts.written])
         return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
     def copied(self) -> Sample:
-        """New tensors with the same values, strides and offset, without autograd history."""
         return self.mapped(_copy)
 
 
@@ -197,7 +193,6 @@ def _filled(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """Also of an expanded or offset tensor: the whole storage is copied."""
     plain = tensor.detach()
     if plain.layout is not torch.strided or plain.device.type == "meta":
         return plain.clone()

@@ -21,13 +21,6 @@ class PassContext:
         on_refusal: called with the name of a node and the reason why it was left alone.
 
     Using it after the pass has returned raises `ExpiredHandleError`.
-
-    Examples:
-        >>> from bringup import passes
-        >>> stage = passes.PassStage.AFTER_INFER_SHAPE
-        >>> context = passes.PassContext("MyPass", stage, options={"level": 2})
-        >>> context.pass_name, context.get_option_value("level")
-        ('MyPass', 2)
     """
 
     def __init__(

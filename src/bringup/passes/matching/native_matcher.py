@@ -89,7 +89,6 @@ class FoundMatch(MatchResult):
             self.look_inside()
 
     def look_inside(self) -> PatternFrame:
-        """Return what the pieces of the pattern stand for."""
         return self._frame
 
     @functools.cached_property
@@ -100,18 +99,15 @@ class FoundMatch(MatchResult):
 
     @property
     def inputs(self) -> tuple[ir.Value | None, ...]:
-        """See `MatchResult.inputs`."""
         self._live()
         return self._inputs
 
     @property
     def outputs(self) -> tuple[ir.Value, ...]:
-        """See `MatchResult.outputs`."""
         self._live()
         return self._outputs
 
     def get_matched_nodes(self) -> tuple[Node, ...]:
-        """See `MatchResult.get_matched_nodes`."""
         self._live()
         return self._nodes
 

@@ -219,7 +219,6 @@ def apart(places: Sequence[Sequence[int]]) -> int:
 
 
 def _commutes(node: ir.Node) -> bool:
-    """Return whether the first two arguments may change places."""
     operator = node.operator
     if not operator.commutes or len(node.arguments) < 2:
         return False

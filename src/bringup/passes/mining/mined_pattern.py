@@ -73,7 +73,6 @@ class MinedPattern:
         self.near_miss = matcher.near_miss
 
     def text(self, name: str) -> str:
-        """Return the pattern as a method of a `PatternFusionPass`; numbers that vary are named."""
         return _Text(self).method(name)
 
 

@@ -25,22 +25,6 @@ class Repeat:
         pattern: a `@passes.pattern` method that finds it.
         near_miss: the place that comes closest and differs; None when there is none.
         places: the names of the nodes of every occurrence that was counted.
-
-    Examples:
-        >>> from bringup import compiler, ir, passes
-        >>> builder = ir.GraphBuilder(dialect=compiler.AtenDialect())
-        >>> x = builder.create_input()
-        >>> for _ in range(2):
-        ...     x = builder.aten.relu(builder.aten.neg(x))
-        >>> repeat: passes.Repeat
-        >>> (repeat,) = passes.mine(builder.build_and_reset(x)).repeats
-        >>> print(repeat.pattern)
-        @passes.pattern
-        def repeat_1(self, inputs):
-            op = inputs[0].builder.op
-            neg = op("aten::neg", inputs[0])
-            relu = op("aten::relu", neg)
-            return relu
     """
 
     op_types: tuple[str, ...]
@@ -78,12 +62,6 @@ class Mined:
         is_complete: whether every part that repeats was considered. Of more than a thousand
             operators some stretches are searched, and of all kinds those that promise most
             followed; counts are of the whole graph nevertheless.
-
-    Examples:
-        >>> from bringup import ir, passes
-        >>> mined: passes.Mined = passes.mine(ir.Graph("empty"))
-        >>> print(mined)
-        empty: 0 operators that passes may replace; nothing repeats
     """
 
     graph: str
@@ -132,16 +110,6 @@ def mine(
         overlapping: whether parts are given too whose nodes belong to parts that save more.
 
     Raises `ValueError` for a number that is out of bounds, `TypeError` for anything but a graph.
-
-    Examples:
-        >>> from bringup import compiler, ir, passes
-        >>> builder = ir.GraphBuilder(dialect=compiler.AtenDialect())
-        >>> x = builder.create_input()
-        >>> for _ in range(3):
-        ...     x = builder.aten.relu(builder.aten.neg(x))
-        >>> mined = passes.mine(builder.build_and_reset(x), max_nodes=2)
-        >>> [(repeat.count, repeat.op_types) for repeat in mined.repeats]
-        [(3, ('aten::neg', 'aten::relu'))]
     """
     if not isinstance(graph, ir.Graph):
         raise TypeError(f"mine takes an ir.Graph, got {type(graph).__name__}")
@@ -198,7 +166,6 @@ class _Found:
 
     @property
     def is_full(self) -> bool:
-        """Return whether as many were found as are wanted."""
         return self._most is not None and len(self._chosen) >= self._most
 
     def consider(self, mined: MinedPattern) -> None:
@@ -218,7 +185,6 @@ class _Found:
         self._covered.update(node for place in counted for node in place)
 
     def repeats(self) -> tuple[Repeat, ...]:
-        """Return what was kept, what saves most first."""
         chosen = sorted(self._chosen, key=lambda item: -len(item[1]) * (len(item[0].example) - 1))
         return tuple(
             _repeat(mined, places, number) for number, (mined, places) in enumerate(chosen, start=1)

@@ -6,7 +6,6 @@ from bringup import ir
 
 
 def as_graph(replacement: object, where: str) -> ir.Graph:
-    """Return what the hook `where` returned, as a graph; `TypeError` for anything else."""
     if isinstance(replacement, ir.Graph):
         return replacement
     holders = replacement if isinstance(replacement, (tuple, list)) else (replacement,)

@@ -19,14 +19,7 @@ KINDS = ("bool", "int", "float", "str", "none", "list", "tensor")
 
 
 class ArgumentPattern:
-    """Stands for an argument of a node of a pattern, without being a value of the pattern.
-
-    Examples:
-        >>> from bringup import passes
-        >>> given = [passes.any_value("size"), passes.constant(2), 2]
-        >>> [isinstance(one, passes.ArgumentPattern) for one in given]
-        [True, True, False]
-    """
+    """Stands for an argument of a node of a pattern, without being a value of the pattern."""
 
     is_open_argument = True
     """Tells the native graph that a call with it cannot be shaped."""
@@ -52,12 +45,6 @@ class AnyValue(ArgumentPattern):
         kinds: of what kind it must be; empty for any.
         among: the host arguments it must be one of; None for any.
         at_least, at_most: bounds of a number.
-
-    Examples:
-        >>> from bringup import passes
-        >>> size = passes.any_value("size", kind="int", at_least=1)
-        >>> size, size.bounded
-        (any_value('size', kind=int, at_least=1), True)
     """
 
     name: str = ""
@@ -93,11 +80,6 @@ class Constant(ArgumentPattern):
         values: the elements in row-major order, or one that all elements must equal; empty for any.
         shape: of a constant with these elements; None when one value stands for all of them.
         atol, rtol: how far an element may be off, absolutely and relative to what is expected.
-
-    Examples:
-        >>> from bringup import passes
-        >>> passes.constant(torch.tensor([1.0, 2.0]), rtol=1e-3, name="scale")
-        constant([1.0, 2.0], rtol=0.001, name='scale')
     """
 
     name: str = ""

@@ -18,27 +18,6 @@ class MatchResult:
 
     Args:
         frame: what each part of the pattern stands for; written by the engine.
-
-    Examples:
-        >>> from bringup import compiler, ir, passes
-        >>> @passes.register_fusion_pass(name="Double", stage=passes.PassStage.AFTER_INFER_SHAPE)
-        ... class Double(passes.PatternFusionPass):
-        ...     @passes.pattern
-        ...     def product(self, inputs):
-        ...         return inputs[0].builder.aten.mul(inputs[0], passes.any_value("factor"))
-        ...
-        ...     def meet_requirements(self, match_result):
-        ...         print(match_result.pattern_name, match_result["factor"])
-        ...         return match_result["factor"] == 2
-        ...
-        ...     def replacement(self, inputs):
-        ...         return inputs[0].builder.aten.add(inputs[0], inputs[0])
-        >>> builder = ir.GraphBuilder()
-        >>> graph = builder.build_and_reset(builder.aten.mul(builder.create_input(), 3))
-        >>> compiler.apply_passes(graph, passes=["Double"]).matches
-        product 3
-        {'Double': 0}
-        >>> passes.unregister_pass("Double")
     """
 
     def __init__(self, frame: PatternFrame) -> None:

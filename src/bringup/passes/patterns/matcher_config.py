@@ -14,11 +14,6 @@ class PatternMatcherConfig:
             of any.
         ir_attr_match: whether host arguments (numbers, lists, strings) must be equal, instead of
             being left open.
-
-    Examples:
-        >>> from bringup import passes
-        >>> passes.PatternMatcherConfigBuilder().enable_ir_attr_match().build()
-        PatternMatcherConfig(const_value_match=False, ir_attr_match=True)
     """
 
     const_value_match: bool = False

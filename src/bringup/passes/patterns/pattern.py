@@ -15,17 +15,7 @@ from bringup.passes.patterns.elements import AnyValue, ArgumentPattern, Constant
 
 @dataclass(frozen=True)
 class NodeIo:
-    """Output number `index` of a node of a pattern.
-
-    Examples:
-        >>> from bringup import ir, passes
-        >>> builder = ir.GraphBuilder("scaled")
-        >>> scaled = builder.aten.mul(builder.create_input(), 2)
-        >>> pattern = passes.Pattern(builder.build_and_reset(builder.aten.relu(scaled)))
-        >>> place = passes.NodeIo(scaled.value.node, 0)
-        >>> len(passes.capture_tensor(pattern, place).captured)
-        1
-    """
+    """Output number `index` of a node of a pattern."""
 
     node: ir.Node
     index: int = 0
@@ -36,13 +26,6 @@ class PatternInputs:
 
     Args:
         builder: makes an input when it is first asked for.
-
-    Examples:
-        >>> from bringup import ir, passes
-        >>> inputs = passes.PatternInputs(ir.GraphBuilder())
-        >>> first, second = inputs[0:2]
-        >>> inputs[1] is second, len(inputs.made())
-        (True, 2)
     """
 
     def __init__(self, builder: ir.GraphBuilder) -> None:
@@ -90,11 +73,6 @@ class Variadic(ArgumentPattern):
         name: what the values are captured as.
         at_least, at_most: bounds of their number; None for no upper one.
         each: the pattern that every value must be the output of; None for any value.
-
-    Examples:
-        >>> from bringup import passes
-        >>> passes.variadic("parts", at_least=2, each=lambda inputs: -inputs[0])
-        variadic('parts', at_least=2, each=parts)
     """
 
     name: str
@@ -126,14 +104,6 @@ class Pattern:
 
     Raises `TypeError` when `graph` is no `ir.Graph`, and `PassError` when it cannot be meant as a
     pattern.
-
-    Examples:
-        >>> from bringup import ir, passes
-        >>> builder = ir.GraphBuilder("scaled")
-        >>> scaled = builder.aten.mul(builder.create_input(), passes.any_value("factor"))
-        >>> pattern = passes.Pattern(builder.build_and_reset(builder.aten.relu(scaled)))
-        >>> pattern.name, [node.op_type for node in pattern.nodes]
-        ('scaled', ['aten::mul', 'aten::relu'])
     """
 
     def __init__(

@@ -102,17 +102,6 @@ def load_pass_plugins(*places: str | os.PathLike[str], library: bool = True) -> 
     is unloaded. `places` are more files, folders and packages; they come first and stay until
     `unload_pass_plugins`. A plugin that raises registers nothing and becomes an error in the
     report; the others load. Shared libraries (`.so`) with passes in C or C++ are plugins too.
-
-    Examples:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> from bringup import passes
-        >>> file = Path(tempfile.mkdtemp()) / "looking.py"
-        >>> _ = file.write_text("raise ValueError('no scale')")
-        >>> report: passes.PluginReport = passes.load_pass_plugins(file, library=False)
-        >>> str(file) in report.loaded, [type(error).__name__ for error in report.errors]
-        (False, ['PluginError'])
-        >>> passes.unload_pass_plugins()
     """
     if registry.take_cleared():
         _loader.load_again()
@@ -125,13 +114,6 @@ def unload_pass_plugins(*, keep_libraries: bool = False) -> None:
 
 
 def shutdown() -> None:
-    """Forget all passes, those of plugins with their modules. Harmless when called again.
-
-    Examples:
-        >>> from bringup import passes
-        >>> passes.shutdown()
-        >>> passes.get_registered_passes()
-        ()
-    """
+    """Forget all passes, those of plugins with their modules. Harmless when called again."""
     unload_pass_plugins()
     registry.clear_registered_passes()

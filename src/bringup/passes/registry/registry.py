@@ -35,19 +35,7 @@ def get_registered_passes() -> tuple[PassDescriptor, ...]:
 
 
 def get_registered_pass_dicts() -> list[dict[str, object]]:
-    """Return the same as plain values, for JSON.
-
-    Examples:
-        >>> from bringup import passes
-        >>> from bringup.passes import bootstrap
-        >>> @passes.register_fusion_pass(name="Look", stage=passes.PassStage.AFTER_INFER_SHAPE)
-        ... class Look(passes.FusionBasePass):
-        ...     def run(self, graph, context):
-        ...         return None
-        >>> "Look" in [found["pass_name"] for found in bootstrap.get_registered_passes()]
-        True
-        >>> passes.unregister_pass("Look")
-    """
+    """Return the same as plain values, for JSON."""
     return [descriptor.as_dict() for descriptor in get_registered_passes()]
 
 
@@ -60,17 +48,6 @@ def get_registered_pass_by_descriptor_key(key: str, version: str | None = None) 
 
     Raises:
         KeyError: there is none; lists the keys that there are.
-
-    Examples:
-        >>> from bringup import passes
-        >>> @passes.register_fusion_pass(name="Look", stage=passes.PassStage.AFTER_INFER_SHAPE)
-        ... class Look(passes.FusionBasePass):
-        ...     def run(self, graph, context):
-        ...         return None
-        >>> key = next(one.descriptor_key for one in passes.get_registered_passes())
-        >>> passes.get_registered_pass_by_descriptor_key(key).pass_name
-        'Look'
-        >>> passes.unregister_pass("Look")
     """
     found = native.find_pass(key, _checked(version))
     if found is None:

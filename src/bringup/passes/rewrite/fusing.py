@@ -20,12 +20,6 @@ class FuseCheckResult:
     Attributes:
         ok: whether they may.
         reason: why not, or "".
-
-    Examples:
-        >>> from bringup import passes
-        >>> found: passes.FuseCheckResult = passes.can_fuse([])
-        >>> bool(found), found.reason
-        (False, 'there are no nodes')
     """
 
     ok: bool
@@ -40,14 +34,6 @@ def can_fuse(nodes: Iterable[ir.Node]) -> FuseCheckResult:
     attribute that was set (`node.set_attr("_user_stream_label", ...)`, a scope, a number of cores)
     differs between two of them, they only compute, and what stands between them depends on none of
     them.
-
-    Examples:
-        >>> from bringup import ir, passes
-        >>> graph = ir.Graph()
-        >>> relu = graph.insert("aten::relu", (graph.add_input(),))
-        >>> neg = graph.insert("aten::neg", (relu.output,))
-        >>> passes.can_fuse([relu, neg])
-        FuseCheckResult(ok=True, reason='')
     """
     listed = list(nodes)
     for item in listed:
@@ -111,16 +97,6 @@ def report_fuse(before: Iterable[ir.Node], after: Iterable[ir.Node], context: Pa
 
     Raises:
         PassError: the context has no pass name.
-
-    Examples:
-        >>> from bringup import ir, passes
-        >>> graph = ir.Graph()
-        >>> old = graph.insert("aten::relu", (graph.add_input(),))
-        >>> new = graph.insert("npu::relu", old.arguments)
-        >>> context = passes.PassContext("MyPass", passes.PassStage.AFTER_INFER_SHAPE)
-        >>> passes.report_fuse([old], [new], context)
-        >>> new.meta["rule"]
-        'MyPass'
     """
     name = context.get_pass_name()
     if not name:
@@ -142,12 +118,6 @@ def check_node_support(node: ir.Node) -> tuple[bool, str]:
     """Return whether the node can be executed on the device of its inputs, and if not, why.
 
     Raises `TypeError` for anything but a node, `PassError` when its graph has no dialect to ask.
-
-    Examples:
-        >>> from bringup import compiler, ir, passes
-        >>> graph = ir.Graph(dialect=compiler.AtenDialect())
-        >>> passes.check_node_support(graph.insert("aten::relu", (graph.add_input(),)))
-        (True, '')
     """
     _check_node(node)
     dialect = node.graph.dialect

@@ -13,12 +13,6 @@ def create_replacement(graph: ir.Graph) -> ir.Graph:
 
     Args:
         graph: what takes the place of a match.
-
-    Examples:
-        >>> from bringup import ir, passes
-        >>> graph = ir.Graph()
-        >>> passes.create_replacement(graph) is graph
-        True
     """
     if not isinstance(graph, ir.Graph):
         raise TypeError(f"a replacement is made from an ir.Graph, got {type(graph).__name__}")

@@ -18,18 +18,6 @@ def infer_shape(replacement: ir.Graph, source: MatchResult | ir.Node | SubgraphB
     Raises `TypeError` for other kinds (and then changes nothing) and `PassError` when the
     replacement is empty, has more inputs than its source, an operator refuses its inputs, or no
     dialect knows shapes: `ir.aten_schemas()` knows schemas only.
-
-    Examples:
-        >>> from bringup import compiler, ir, passes
-        >>> dialect = compiler.AtenDialect()
-        >>> graph = ir.Graph(dialect=dialect)
-        >>> x = graph.add_input(meta=dialect.meta_of(ir.TensorDesc(ir.Shape([2, 3]), "float32")))
-        >>> node = graph.insert("aten::t", (x,))
-        >>> builder = ir.GraphBuilder(dialect=dialect)
-        >>> new = builder.build_and_reset(builder.aten.neg(builder.aten.t(builder.create_input())))
-        >>> passes.infer_shape(new, node)
-        >>> print(new.outputs[0].desc)
-        float32[3, 2]
     """
     if not isinstance(replacement, ir.Graph):
         raise TypeError(f"infer_shape takes an ir.Graph, got {type(replacement).__name__}")

@@ -20,11 +20,6 @@ class Rewrite:
         pass_name: the pass.
         graph: the name of the graph.
         nodes: the names of the nodes that were matched; none for a graph pass.
-
-    Examples:
-        >>> from bringup import passes
-        >>> print(passes.Rewrite("Fuse", "graph", ("mul", "add")))
-        Fuse on graph at mul, add
     """
 
     pass_name: str
@@ -44,14 +39,6 @@ class RewriteLimit:
         most: how many may happen; None for all.
         rewrites: every rewrite that happened. A graph pass counts as one where it changed
             something.
-
-    Examples:
-        >>> from bringup import passes
-        >>> limit = passes.RewriteLimit(most=1)
-        >>> limit.take("Fuse", "graph", ["mul", "add"]), limit.take("Fuse", "graph", ["mul_1"])
-        (True, False)
-        >>> limit.rewrites == [passes.Rewrite("Fuse", "graph", ("mul", "add"))]
-        True
     """
 
     most: int | None
@@ -91,12 +78,6 @@ _OF_ENVIRONMENT: dict[int, RewriteLimit] = {}
 def limit_rewrites(most: int | None) -> Iterator[RewriteLimit]:
     """Let at most `most` rewrites happen in this block, in all threads; None only counts them,
     in what the block gets: `with` returns it.
-
-    Examples:
-        >>> from bringup import passes
-        >>> with passes.limit_rewrites(0) as limit:
-        ...     print(limit)
-        RewriteLimit(most=0, rewrites=[])
     """
     limit = RewriteLimit(most)
     _LIMITS.append(limit)

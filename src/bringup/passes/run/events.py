@@ -42,19 +42,6 @@ class PassEvent:
             failed: message.
         descriptor_key: of the pass: module, class and name.
         graph_id: of the graph, unique in the process; names of graphs are not.
-
-    Examples:
-        >>> from bringup import compiler, ir, passes
-        >>> @passes.register_fusion_pass(name="Look", stage=passes.PassStage.AFTER_INFER_SHAPE)
-        ... class Look(passes.FusionBasePass):
-        ...     def run(self, graph, context):
-        ...         return None
-        >>> events: list[passes.PassEvent] = []
-        >>> with passes.subscribe(events.append):
-        ...     _ = compiler.apply_passes(ir.Graph("empty"), passes=["Look"])
-        >>> [(event.pass_name, event.graph, event.kind.value) for event in events]
-        [('Look', 'empty', 'created'), ('Look', 'empty', 'executed')]
-        >>> passes.unregister_pass("Look")
     """
 
     kind: EventKind
@@ -107,21 +94,7 @@ def emit(event: PassEvent) -> None:
 
 
 def profile_with(range_of: Callable[[str], AbstractContextManager[object]] | None) -> None:
-    """Put every run of a pass into a range that `range_of(name)` makes; None: no ranges.
-
-    Examples:
-        >>> from contextlib import nullcontext
-        >>> from bringup import compiler, ir, passes
-        >>> @passes.register_fusion_pass(name="Look", stage=passes.PassStage.AFTER_INFER_SHAPE)
-        ... class Look(passes.FusionBasePass):
-        ...     def run(self, graph, context):
-        ...         return None
-        >>> passes.profile_with(lambda name: nullcontext(print(name)))
-        >>> _ = compiler.apply_passes(ir.Graph("empty"), passes=["Look"])
-        bringup::pass::Look
-        >>> passes.profile_with(None)
-        >>> passes.unregister_pass("Look")
-    """
+    """Put every run of a pass into a range that `range_of(name)` makes; None: no ranges."""
     _PROFILER[:] = [] if range_of is None else [range_of]
 
 

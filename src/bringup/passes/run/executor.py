@@ -96,7 +96,6 @@ class Run:
         return list(_with_subgraphs(self._graph))
 
     def open(self, graph: ir.Graph, descriptor: PassDescriptor) -> Session:
-        """Open a session of a pass on one of these graphs."""
         commit = self._commit if graph is self._graph else None
         given = graph, descriptor, self._options, self._controls, commit
         self._session = Session(*given, has_listeners=self._has_listeners)

@@ -23,7 +23,6 @@ class HostDialect(ir.Dialect):
 
     @property
     def name(self) -> str:
-        """Return "host", for all programs."""
         return "host"
 
     def bind(
@@ -96,7 +95,6 @@ class HostDialect(ir.Dialect):
         return ir.TensorDesc(ir.Shape(payload.shape), payload.dtype)
 
     def supports(self, node: ir.Node) -> tuple[bool, str]:
-        """As the program says; everything where it says nothing."""
         count = node.operator.output_count
         if not self._operators.has_support or count is None:
             return True, ""

@@ -35,7 +35,6 @@ class HostObject:
 def make_desc(
     sizes: tuple[ir.Dim, ...], dtype: str, strides: tuple[ir.Dim, ...], device: str
 ) -> ir.TensorDesc:
-    """Return what a value looks like."""
     return ir.TensorDesc(ir.Shape(sizes), dtype, strides, device)
 
 
@@ -70,7 +69,6 @@ class HostSession(Session):
         super().commit()
 
     def close(self) -> None:
-        """Let all that the pass was given raise `ExpiredHandleError`; called however it ended."""
         if self.watch is not None:
             self.watch.end()
         self.graph.expire()

@@ -40,7 +40,6 @@ class LibraryHost:
         return (True, "") if self._dialect is None else self._dialect.supports(node)
 
     def constant(self, node: ir.Node, data: tuple[str, tuple[int, ...], bytes]) -> None:
-        """Give a constant that the library made its payload and meta."""
         payload = self.payload(*data)
         node.payload = payload
         if self._dialect is not None:

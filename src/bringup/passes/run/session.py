@@ -91,7 +91,6 @@ class Session:
     # Beginning and end
 
     def begin(self, instance_id: int) -> None:
-        """Open the transaction."""
         descriptor, graph = self._descriptor, self.graph
         self._instance_id = instance_id
         self._context = PassContext(
@@ -137,7 +136,6 @@ class Session:
             ir.replace_output(self.graph, output, copy)
 
     def commit(self) -> None:
-        """Hand the edits on and close the transaction."""
         if self._edits and self._commit is not None:
             self._commit(self._edits)
         transaction, self._transaction = self._transaction, None
@@ -146,7 +144,6 @@ class Session:
         self._around.close()
 
     def rollback(self) -> None:
-        """Close the transaction, if it is open, and undo its edits."""
         transaction, self._transaction = self._transaction, None
         if transaction is not None:
             error = _UndoError()
@@ -208,13 +205,11 @@ class Session:
             self._verifier.check_graph(self.graph, self._snapshot)
 
     def fusions(self) -> int:
-        """Return how many fusions the hooks reported themselves."""
         return self._fusions
 
     # A pass that is driven by its hooks
 
     def patterns(self) -> list[ProgramCore]:
-        """Return the programs of the patterns of a pass."""
         return self._compiled(patterns_of(self.graph, self._instance))
 
     def take_patterns(self, patterns: list[Pattern]) -> list[ProgramCore]:
@@ -249,12 +244,10 @@ class Session:
             self._emit_matched()
 
     def take_node(self, node: ir.Node) -> None:
-        """Offer a node to the hooks of a decompose pass."""
         self._subject, self._pattern, self._nodes = node, node.op_type, (node,)
         self._emit_matched()
 
     def end_search(self) -> None:
-        """Let the last match of a search expire."""
         self.end_match()
 
     def end_match(self) -> None:
@@ -264,17 +257,14 @@ class Session:
         self._match = None
 
     def meets_requirements(self) -> bool:
-        """Return what the hook says."""
         return bool(self._call("meet_requirements"))
 
     def make_replacement(self) -> ir.Graph:
-        """Return the graph that the hook puts in the candidate's place."""
         where = f"{type(self._instance).__qualname__}.replacement"
         self._replacement = as_graph(self._call("replacement"), where)
         return self._replacement
 
     def take_replacement(self, replacement: ir.Graph) -> None:
-        """Take that of a library's hook."""
         self._replacement = replacement
 
     def may_rewrite(self) -> bool:
@@ -394,7 +384,6 @@ class Session:
 
 
 def result_of(facts: dict[str, Any], graph: ir.Graph) -> PassResult:
-    """Return a result from its fields as the engine gives them."""
     facts["graph"] = graph.name
     facts["stage"] = PassStage(facts["stage"]).name
     facts["status"] = PassStatus(facts["status"])

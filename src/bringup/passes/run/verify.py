@@ -122,7 +122,6 @@ class Verifier:
     def _compare_all(
         self, where: str, before: list[tuple[object, ...]], graph: ir.Graph, how: str
     ) -> None:
-        """Compare what `graph` computes now with all results of it before."""
         strictness = self._strictness(graph.nodes)
         for draw, expected in zip(_draws(strictness), before, strict=False):
             words = how or f"draw {draw}"
@@ -258,7 +257,6 @@ class _NotComparableError(Exception):
 def evaluate(
     dialect: ir.Dialect, nodes: Sequence[ir.Node], data: Data, outputs: Sequence[ir.Value]
 ) -> tuple[object, ...]:
-    """Return the data of `outputs` when `nodes` run in order on `data`."""
     for node in nodes:
         if node.op_type in (ir.INPUT, ir.OUTPUT) or (node.outputs and node.output in data):
             continue

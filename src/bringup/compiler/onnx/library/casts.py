@@ -35,7 +35,6 @@ class MergeCasts(NodePass):
     rules: ClassVar = {"Cast": "cast"}
 
     def cast(self, node: ir.Node) -> ir.Value:
-        """Try the three forms."""
         source, number = node.inputs[0], attribute(node, "to")
         require(isinstance(number, int), "before version 6 dtypes are text")
         target = dtype_name(number)

@@ -35,7 +35,6 @@ class MergeClips(NodePass):
     rules: ClassVar = {"Min": "extreme", "Max": "extreme", "Relu": "clip", "Clip": "clip"}
 
     def extreme(self, node: ir.Node) -> ir.Value:
-        """`Min` or `Max` of constants and one value."""
         value, outer = _constants_of(node)
         inner = value.node
         require(inner.op_type in ("onnx::Min", "onnx::Max"), "its operand is no Min or Max")

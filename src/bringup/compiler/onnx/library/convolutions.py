@@ -32,7 +32,6 @@ class PadIntoConv(NodePass):
     rules: ClassVar = {"Conv": "conv", "ConvInteger": "conv"}
 
     def conv(self, node: ir.Node) -> ir.Value:
-        """Return one convolution that pads as both did."""
         pad = known(nodes_behind(node.inputs[0], "onnx::Pad"), "nothing is padded in front of it")
         require(attribute(pad, "mode") in ("constant", None), "it is padded with no constant")
         source = pad.inputs[0]

@@ -55,7 +55,6 @@ def attribute(node: ir.Node, name: str) -> Any:
 
 
 def is_result(value: ir.Value) -> bool:
-    """Return whether the graph returns a value."""
     return any(value is result for result in value.graph.outputs)
 
 
@@ -93,7 +92,6 @@ def same_dim(one: ir.Dim, other: ir.Dim) -> bool:
 
 
 def same_dims(one: Iterable[ir.Dim] | None, other: Iterable[ir.Dim] | None) -> bool:
-    """Return whether two shapes are equal for certain."""
     if one is None or other is None:
         return False
     left, right = tuple(one), tuple(other)

@@ -32,7 +32,6 @@ class BatchNormIntoWeights(NodePass):
     rules: ClassVar = {"BatchNormalization": "normalization"}
 
     def normalization(self, node: ir.Node) -> ir.Value:
-        """Let weights and bias have what it does."""
         inner = node.inputs[0].node
         scaled = known(_SCALED.get(inner.op_type), "it normalizes no Conv, ConvTranspose or Gemm")
         is_alone = len(inner.output.users) == 1 and not is_result(inner.output)

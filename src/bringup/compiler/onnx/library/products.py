@@ -85,7 +85,6 @@ class MatMulAddToGemm(NodePass):
     rules: ClassVar = {"Add": "add"}
 
     def add(self, node: ir.Node) -> ir.Value:
-        """Match a product as either operand, with no other reader."""
         left, right = node.inputs
         reason = "no operand is a MatMul of matrices that nothing else reads"
         product, bias = (left, right) if _is_own_product(left) else (right, left)

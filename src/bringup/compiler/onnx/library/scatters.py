@@ -26,7 +26,6 @@ class DropScatters(NodePass):
     rules: ClassVar = {"ScatterND": "scatter"}
 
     def scatter(self, node: ir.Node) -> ir.Value:
-        """Return what it writes."""
         data, indices, updates = node.inputs
         require(attribute(node, "reduction") in (None, "none"), "it adds to what there is")
         sizes = known(dims(data), "the shape of what is written into is not known")
