@@ -1,6 +1,4 @@
-"""Measure once which tile sizes, or which way to compute something, is the fastest here; do nothing
-where `BRINGUP_JIT_AUTOTUNE` is 0, the default where `CI` is set.
-"""
+"""Measure once which tile sizes, or which way to compute something, is the fastest here."""
 
 from __future__ import annotations
 

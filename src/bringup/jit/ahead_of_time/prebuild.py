@@ -196,9 +196,7 @@ def _result(spec: Spec, future: Future[tuple[Outcome, Packed | None]]) -> Outcom
 
 
 def _take(packed: Packed, request: Request, store: Cache) -> None:
-    """Publish an entry that was built elsewhere as the answer to `request`. Raises `CompileError`
-    where it was built from something else than is here.
-    """
+    """Publish an entry built elsewhere as the answer to `request`. Raises `CompileError`."""
     packed.check()
     record, digest = packed.meta["record"], request.source.digest()
     digests = (*record["headers"], *record["inputs"])

@@ -1,8 +1,7 @@
 """Results of measuring tile sizes, in `<root>/v1/.tuning/<machine>.json`.
 
-Processor, instruction set, threads and device are in the file's name, so no machine overwrites
-another's results; compiler, version and tile sizes outdate a single one. A file that cannot be read
-is put aside.
+Processor, instruction set, threads and device name the file; compiler, version and tile sizes
+outdate a result. A file that cannot be read is put aside.
 """
 
 from __future__ import annotations

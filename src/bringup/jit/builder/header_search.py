@@ -1,6 +1,4 @@
-"""The order in which a compiler searches folders, and from it where a build looked for files: a
-header found before one that it read, or a file that `__has_include` asks for, changes the build.
-"""
+"""Where a compiler searches: a file that comes earlier in the order changes the build."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ class SearchPath:
     def of(
         cls, source: str, always: Sequence[str], flags: Sequence[str], system: Sequence[str]
     ) -> SearchPath:
-        """Return the path of a build: `always` is searched before the folders of `flags`; `system`
-        are the compiler's own in order, first missing ones, whose place is not known.
-        """
+        """Return the path of a build: `always` before the folders of `flags`, then the `system`'s."""
         named = {kind: include_directories(flags, kind) for kind in _KINDS}
         last = [*named["-isystem"], *system]
         # A folder that is the compiler's own keeps its place when -I names it.

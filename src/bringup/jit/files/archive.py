@@ -13,9 +13,7 @@ _NAMES = b"//"  # the member with all names that are longer than a header has ro
 
 
 def thin_members(path: str) -> Iterator[str]:
-    """Yield the files that a thin archive names, those of archives among them too. Raises
-    `OSError`.
-    """
+    """Yield the files that a thin archive names, and theirs. Raises `OSError`."""
     with open(path, "rb") as file:
         if file.read(len(_THIN)) != _THIN:
             return

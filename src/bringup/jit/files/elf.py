@@ -69,9 +69,7 @@ def symbols_of(path: str | os.PathLike[str]) -> Symbols | None:
 
 
 def keep_symbols_apart(path: str | os.PathLike[str]) -> None:
-    """Make the unique symbols (STB_GNU_UNIQUE: inline and their static variables) of a host's
-    library weak, for with them the loader never unloads it. Raises `OSError`.
-    """
+    """Make a library's STB_GNU_UNIQUE symbols weak: with them the loader never unloads it."""
     content = bytearray(Path(path).read_bytes())
     if content[:6] != b"\x7fELF\x02\x01" or machine_of(path) == DEVICE_CODE:
         return

@@ -59,8 +59,7 @@ def _hint(source: Source, symbols: Symbols) -> str:
 
 
 def path_to_load(library: Path) -> str:
-    """Return the path by which a library is opened, once what it needs is there: the loader takes a
-    known path for the library that it has, so another build of the file gets another spelling.
+    """Return a path to open a library by, a new spelling where another build of the file is loaded.
     Raises `CompileError` when the file was changed in place under a library that is loaded.
     """
     symbols = symbols_of(str(library))

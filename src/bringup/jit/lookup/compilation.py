@@ -1,7 +1,4 @@
-"""`compile`: from a source to a binary.
-
-Owns single flight between threads and the frozen state. No lock is held that a hit could need.
-"""
+"""`compile`, single flight between threads, and the frozen state. No hit waits for a lock."""
 
 from __future__ import annotations
 

@@ -116,9 +116,7 @@ def _note(text: str) -> None:
 
 
 class _Work:
-    """Compiles under way, shown from `start` on: a line on a terminal, or lines from time to time.
-    `total` is None when it is not known; `name` is compiled first; `since`: when it began.
-    """
+    """Compiles under way, shown from `start` on; `total` None: not known; `name` comes first."""
 
     def __init__(self, total: int | None, name: str, *, start: float, since: float) -> None:
         self._total, self._finished, self._name = total, 0, name

@@ -1,6 +1,4 @@
-"""Kernels at the wrong time, a miss while frozen or a compile after warm-up: which, what the
-nearest known one has otherwise, and how to build it beforehand.
-"""
+"""Kernels at the wrong time: a miss while frozen, a compile after warm-up, and what mends them."""
 
 from __future__ import annotations
 

@@ -78,9 +78,7 @@ def fit(
     values: bool = False,
     signature: Sequence[Argument] = (),
 ) -> CParameter:
-    """Return the parameter as the function takes it; with `values` it is of the type already.
-    Raises `ValueError` starting with `where` for what would be read as something else.
-    """
+    """Return the parameter as the function takes it. Raises `ValueError` starting with `where`."""
     wrong = ""
     if parameter.by_reference:
         parameter, wrong = _referred(parameter, declared)

@@ -43,9 +43,7 @@ _MACRO = re.compile(
 def declaration_in(
     text: str, function: str, words: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[Declared, ...] | None:
-    """Return a function's parameters; None if not in the text, or there several times. `words`:
-    those of a language that C does not have, and what C says for them ("": nothing).
-    """
+    """Return a function's parameters; None without one, or several. `words`: not C's, to C's."""
     plain, types = code_of(text), {**words, **_new_names(text)}
     seen: list[tuple[Declared, ...] | None] = []
     for found in _FUNCTION.finditer(plain):
@@ -155,9 +153,8 @@ def as_declared(
     where: str,
     signature: Sequence[Argument] = (),
 ) -> tuple[CParameter, ...]:
-    """Return the parameters as the source declares them: whole numbers with the range of their
-    type, addresses with the dtype of their elements. Raises `ValueError` for another number of
-    parameters, a function that is not there, or a parameter that would not hold what it gets.
+    """Return the parameters as the source declares them: whole numbers with their type's range,
+    addresses with their elements' dtype. Raises `ValueError` where they do not fit.
     """
     if declared is None:
         _refuse_unknown(source, where)

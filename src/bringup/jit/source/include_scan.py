@@ -156,9 +156,7 @@ def _directives_of(path: str) -> tuple[_Directive, ...]:
 
 
 def probes_of(paths: Sequence[str], command_line: Iterable[str] = ()) -> Probes:
-    """Return the probes of the files that one build read, `paths` in order; `command_line`: its
-    macros, `NAME=value`. Raises `OSError` when a file is gone.
-    """
+    """Return the probes of files that one build read; `command_line`: macros. Raises `OSError`."""
     given = [_Directive("define", f" {macro.replace('=', ' ', 1)}") for macro in command_line]
     suspects = {path: _directives_of(path) for path in paths if mentions_of(path).suspect}
     if not suspects and not any("has_include" in directive.text for directive in given):

@@ -1,6 +1,4 @@
-"""What in the text of a C or C++ file is code: a quote or `/*` begins something only where no other
-token has it: a text, a raw string, a number with separators, an unclosed quote.
-"""
+"""What in the text of a C or C++ file is code, and what is a comment or a literal."""
 
 from __future__ import annotations
 

@@ -90,9 +90,7 @@ def packed_bundle(keys: Iterable[str]) -> bytes:
 
 
 def take_bundle(content: bytes, what: str) -> None:
-    """Take the kernels of a bundle that another file holds; messages call it `what`. Raises as
-    `Cache.import_bundle`.
-    """
+    """Take the kernels of a bundle that another file holds. Raises as `Cache.import_bundle`."""
     from bringup.jit.store import bundle
 
     cache().take_all(bundle.read_bundle(content, what), what)

@@ -133,9 +133,7 @@ class Failures:
 def _ask_what_is_missing(
     request: Request, command: Sequence[str], staged: Path
 ) -> tuple[list[str], Searched]:
-    """Return headers found and all places of missing ones, by asking for dependencies alone: a
-    compiler that stops at a missing header does not list what it read.
-    """
+    """Return headers found and all places of missing ones: a compiler that stops lists neither."""
     if request.toolchain.family not in ("gcc", "clang"):
         return [], Searched()
     question = [part for part in command if part != "-MD"] + ["-M", "-MG", "-v"]

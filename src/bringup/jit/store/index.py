@@ -1,7 +1,4 @@
-"""From what is asked for to the builds that answered it; a lost index costs a build.
-
-`RequestIndex` answers where the compiler is known, `PortableIndex` without one.
-"""
+"""From what is asked for to the builds that answered it; a lost index costs a build."""
 
 from __future__ import annotations
 

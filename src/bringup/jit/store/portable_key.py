@@ -1,6 +1,4 @@
-"""The portable key, of what was asked for in terms that need no compiler, and the folders of a
-request by name. Compiler and instruction set are checked on the entry that is found.
-"""
+"""The portable key: what was asked for in terms that need no compiler; the entry knows the rest."""
 
 from __future__ import annotations
 

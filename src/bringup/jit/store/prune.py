@@ -1,6 +1,4 @@
-"""Keeps a store within its bounds: the entries used longest ago go first, none that a living
-process has loaded; whatever else is left behind goes by age.
-"""
+"""Keeps a store within its bounds: the entries used longest ago go first, but none in use."""
 
 from __future__ import annotations
 

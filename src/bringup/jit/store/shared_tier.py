@@ -37,9 +37,7 @@ class _NoAnswerError(Exception):
 
 
 class Tier:
-    """One shared tier at a `url` of fsspec (`s3://...`, `gs://...`, `file:///...`), left alone for
-    `pause_seconds` after a request that took longer than `seconds`.
-    """
+    """One shared tier at a `url` of fsspec, left alone for `pause_seconds` after a slow request."""
 
     def __init__(self, url: str, seconds: float, *, pause_seconds: float = 60.0) -> None:
         self._url = url

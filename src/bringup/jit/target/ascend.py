@@ -1,6 +1,4 @@
-"""The target of Huawei's Ascend NPUs: AscendC, built by the CANN toolkit's compiler as it documents
-for a shared library. Tested with a stand-in: there is no such compiler or NPU here.
-"""
+"""Huawei's Ascend NPUs: AscendC by the CANN toolkit's compiler. Tested with a stand-in only."""
 
 from __future__ import annotations
 

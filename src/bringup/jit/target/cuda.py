@@ -1,6 +1,4 @@
-"""The target of NVIDIA GPUs: host entries (`.cu` with `<<<>>>`) by nvcc into a library, device code
-by NVRTC into a cubin, for the architectures of the target's name. Nothing here needs a GPU.
-"""
+"""NVIDIA's GPUs: host entries by nvcc, device code by NVRTC, without a GPU."""
 
 from __future__ import annotations
 

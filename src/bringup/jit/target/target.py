@@ -1,6 +1,4 @@
-"""The interface of targets: a vendor's compiler is one class that finds it, asks it what it is, and
-says how it is called. Key, store, races, limits and errors are the same for all.
-"""
+"""The interface of targets: how a vendor's compiler is found, asked what it is, and called."""
 
 from __future__ import annotations
 
@@ -333,9 +331,7 @@ def target_of_language(language: str) -> Target:
 def called_as_declared(
     source: Source, parameters: Sequence[CParameter], where: str, signature: Sequence[Argument]
 ) -> tuple[CParameter, ...]:
-    """Return a function's parameters as its source declares them. Raises `ValueError` after
-    `where`.
-    """
+    """Return a function's parameters as its source declares them, or raise `ValueError`."""
     try:
         declared = target_of_language(source.language).declaration(source, source.entry)
     except ValueError as error:

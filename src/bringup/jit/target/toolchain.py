@@ -1,6 +1,4 @@
-"""What is known of a compiler: where it is, and all about it that can change a binary. Owns the
-environment that compilers run in, asking them, and finding them on PATH.
-"""
+"""What is known of a compiler: where it is, what can change a binary, what it runs in."""
 
 from __future__ import annotations
 
@@ -166,9 +164,7 @@ def ask(
     said_on_stderr: bool = False,
     variables: Iterable[str] = (),
 ) -> str:
-    """Return what the compiler prints, run with these arguments and `variables` of the environment.
-    Raises `MissingCompilerError` with what it said when it fails; `get` is the hint in it.
-    """
+    """Return what the compiler prints. Raises `MissingCompilerError` with the hint `get`."""
     command = [compiler, *arguments]
     try:
         answer = _answer(command, compiler_environment(variables))

@@ -1,7 +1,4 @@
-"""The target of Triton kernels: device code for NVIDIA's and AMD's GPUs, built by the triton
-package in this process from a text that names a kernel and its specialisation (`TritonKernel`).
-Nothing here needs a GPU.
-"""
+"""Triton kernels for NVIDIA's and AMD's GPUs, built in this process without a GPU."""
 
 from __future__ import annotations
 

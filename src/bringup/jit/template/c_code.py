@@ -1,6 +1,4 @@
-"""Expressions in C, by the functions of include/bringup/glue.h over `args` and `ctx`, with the
-results and words of native/runtime/expression.cpp.
-"""
+"""Expressions in C over `args` and `ctx`, with the results of native/runtime/expression.cpp."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Generated entries: a few lines of C around a source make kernel.h's entry of any other form, so
-whatever starts kernels knows one form. Their pieces are in include/bringup/glue.h.
-"""
+"""Generated entries: C around a source that makes kernel.h's entry of any other form (glue.h)."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""What a kernel operator declares of its arguments and results: one rule each for allocation, fake
-and meta. `expressions`: sizes. `constraints`: `checks=`. `outputs`: `outputs=`.
-"""
+"""What a kernel operator declares of its arguments (`constraints`) and results (`outputs`)."""

@@ -1,6 +1,4 @@
-"""`checks=`: `same_shape` and the like, resolved against a schema, handed to the native library,
-and evaluated for fake and meta tensors with the same result and words.
-"""
+"""`checks=`, resolved against a schema: for the native library, and for fake and meta tensors."""
 
 from __future__ import annotations
 
@@ -210,9 +208,7 @@ class BoundConstraint:
 
 
 def verify(checks: Sequence[BoundConstraint], values: Sequence[Any], schema: Schema) -> Any:
-    """Return the one device of all tensors. Raises `ContractError` (without a name) when there are
-    several, or fake or meta inputs break a check.
-    """
+    """Return the one device of all tensors. Raises `ContractError` without the operator's name."""
     tensors = [(schema.arguments[i].name, t) for i in schema.tensors for t in tensors_in(values[i])]
     device = values[first_tensor(schema.arguments)].device
     if any(t.device != device for _, t in tensors):

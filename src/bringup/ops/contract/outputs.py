@@ -1,6 +1,4 @@
-"""`outputs=`: `empty_like` and `empty`, resolved against a schema, handed to the native library,
-and evaluated for fake and meta tensors with the same result and words.
-"""
+"""`outputs=`, resolved against a schema: for the native library, and for fake and meta tensors."""
 
 from __future__ import annotations
 

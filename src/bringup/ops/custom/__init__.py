@@ -1,3 +1,1 @@
-"""Python functions as operators: `custom_op` and its `structured_arguments`; `library`: `Library`,
-`impl` and the `register_*` functions, by an operator's name.
-"""
+"""Python functions as operators: `custom_op`, `structured_arguments`, and `library`, by name."""

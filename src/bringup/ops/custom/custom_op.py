@@ -1,6 +1,4 @@
-"""`custom_op`: a Python function becomes a torch operator. What is registered for it is in
-`registration.methods`, its gradient in `registration.autograd`.
-"""
+"""`custom_op`: a Python function becomes a torch operator."""
 
 from __future__ import annotations
 

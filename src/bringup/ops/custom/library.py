@@ -248,10 +248,7 @@ def _keep(name: str) -> Library:
 def _registration_of(
     operator: Any, lib: torch.library.Library | None = None
 ) -> RegistrationMethods:
-    """Return the methods of an operator, given by name, as an `OpOverload`, or by its callable.
-
-    They register for as long as `lib` lives; for good, or as long as the operator, without it.
-    """
+    """Return the methods of an operator, which register for as long as `lib`, or else it, lives."""
     if isinstance(operator, RegistrationMethods):
         return operator
     name = operator

@@ -1,3 +1,1 @@
-"""Where others' code meets operators: theirs (`adopt`), Triton kernels (`triton_op`), packages
-(`plugins`), and models that exist already (`attention`, `replace`).
-"""
+"""Where others' code meets operators: operators, Triton kernels, packages, existing models."""

@@ -1,6 +1,4 @@
-"""`register_attention`: an operator becomes an `attn_implementation` of transformers. What the
-model asks for and the operator does not declare is refused, never ignored.
-"""
+"""`register_attention`: an operator becomes an `attn_implementation` of transformers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`replace_modules`: layers of a model run functions of ours in place of their `forward`, until it
-is undone. Parameters, names, hooks and the modules stay as they are.
-"""
+"""`replace_modules`: layers of a model run other functions as their `forward`, until it is undone."""
 
 from __future__ import annotations
 

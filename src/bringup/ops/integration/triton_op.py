@@ -1,6 +1,4 @@
-"""`triton_op`: a Triton kernel becomes a torch operator. Triton is not imported before a kernel of
-it is given; device code for GPUs that are not there is built by jit's target `triton`.
-"""
+"""`triton_op`: a Triton kernel becomes a torch operator; triton is imported with the first one."""
 
 from __future__ import annotations
 

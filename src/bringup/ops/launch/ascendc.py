@@ -1,6 +1,4 @@
-"""`ascendc_load`: AscendC sources, built by the vendor's compiler or for the simulated NPU, with
-the lines that export `aclrtlaunch_<name>`, as the vendor's build system generates them.
-"""
+"""`ascendc_load`: AscendC sources, with the exports that the vendor's build system generates."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What `KernelLauncher` and `TwoPhaseLauncher` share: C arguments, symbols, device and stream, and
-the order between a direct call and what a stream still has to do.
-"""
+"""What both launchers share: C arguments, symbols, device, stream, and order on the stream."""
 
 from __future__ import annotations
 
@@ -139,9 +137,7 @@ class Place:
 
 
 def place_of(where: str, args: Sequence[Any], stream: StreamLike) -> Place:
-    """Return the one device of the arguments and the given or current stream there. Raises
-    `ContractError` for several devices, or a stream of another.
-    """
+    """Return the one device of the arguments, and the stream there. Raises `ContractError`."""
     device = _device_of(where, args)
     info = devices.loaded()
     ours = info is not None and device.type == info.device_name

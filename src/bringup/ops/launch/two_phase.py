@@ -1,6 +1,4 @@
-"""`TwoPhaseLauncher`: functions that first say how much workspace they need, then run, in the form
-of CANN's aclnn functions (aclnn/aclnn_base.h and acl/acl_base.h of the toolkit).
-"""
+"""`TwoPhaseLauncher`: functions that ask for a workspace first, as CANN's (aclnn/aclnn_base.h)."""
 
 from __future__ import annotations
 

@@ -34,9 +34,7 @@ def refusal(
     dtypes: Sequence[torch.dtype],
 ) -> Exception | None:
     """Return how the CPU refuses what torch's Meta kernel takes, or gives other dtypes, or None.
-
-    `supports` are the dtypes that the kernel's author declared, for which the CPU need not have
-    one. A raw operator may refuse the numbers of the stand-ins: that does not count.
+    `supports`: the author's dtypes, which the CPU may lack. Raw operators may refuse stand-ins.
     """
     seeded = torch.Tag.nondeterministic_seeded in overload.function.tags
     if seeded or not overload.name.startswith("aten::"):
@@ -66,9 +64,7 @@ def refusal(
 
 
 def check_declared(overload: Overload, kind: Kind) -> None:
-    """Raise `SchemaError` for what no kernel of this kind can compute: views or no tensors, a
-    "reduction" that does not reduce, "pointwise" results of other shapes.
-    """
+    """Raise `SchemaError` for what no kernel of this kind can compute, such as views."""
     schema = overload.function._schema
     where = f"{overload.qualified_name}: a kernel of kind {kind!r}"
     shared = [a.alias_info for a in (*schema.arguments, *schema.returns)]

@@ -1,6 +1,4 @@
-"""Which overloads one declaration covers, and what their arguments are for a kernel: the
-functional, in-place and given-results forms that are not made of the others.
-"""
+"""Which overloads one declaration covers, and what their arguments are for a kernel."""
 
 from __future__ import annotations
 

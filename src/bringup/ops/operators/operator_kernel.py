@@ -48,10 +48,6 @@ class OperatorKernel:
     """
 
     def __init__(self, where: str, handles: Mapping[str, Any], host: bool = False) -> None:
-        """Keep what `devices.kernel` declared at `where`.
-
-        `handles`: registrations by overload; `host`: whether its code runs on the host.
-        """
         self.operators: tuple[str, ...] = tuple(handles)
         self._where = where
         self._handles = dict(handles)
@@ -282,9 +278,7 @@ def _register(
 
 
 def _most_listed(overload: Overload, declaration: Declaration) -> int:
-    """Return how many tensors a call takes of cat, and of an operator that writes lists, the first
-    arguments, and gives nothing; 0 for another operator.
-    """
+    """Return how many tensors cat, and an operator that writes the first of its lists, take a call."""
     first = overload.parameters[0]
     writes_lists = first.written and first.role == "tensor_list" and overload.results == 0
     joins = overload.qualified_name == "aten::cat"

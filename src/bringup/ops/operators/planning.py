@@ -1,7 +1,6 @@
 """Which binary runs for a call of an operator, and what its results are.
 
-torch's Meta kernel is asked once for each choice of dtypes, and the CPU's where Meta has no check
-(contract.py): what they refuse goes to the CPU; a result has the dtype that it has there.
+torch's Meta kernel is asked once a choice of dtypes, and the CPU's where Meta has no check.
 """
 
 from __future__ import annotations

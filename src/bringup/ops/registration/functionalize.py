@@ -24,9 +24,8 @@ _FUNCTIONALIZE = torch._C.DispatchKeySet(torch._C.DispatchKey.Functionalize)
 def install(
     overload: Any, facts: Facts, text: str, library: torch.library.Library, function: Any = None
 ) -> Any:
-    """Make an `overload` that returns views, or written arguments and nothing else,
-    functionalizable. `text` is its schema; `function`: the callable of a native kernel operator.
-    Returns what has to be kept as long as `library`.
+    """Make an `overload` that returns views, or written arguments only, functionalizable. Returns
+    what has to be kept as long as `library`; `function` is a native kernel operator's callable.
     """
     operator = facts.name.partition("::")[2]
     if overload._schema._is_view_op():

@@ -1,6 +1,4 @@
-"""What can be registered for every operator of this package after its definition, repeatedly: a
-mixin over an operator in `torch.ops` and the library that keeps its registrations.
-"""
+"""What can be registered for every operator of this package after its definition, repeatedly."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What is checked around a Python kernel: no output shares memory with an input or another output,
-as autograd and compilers assume; with debugging, that it wrote only what its schema says.
-"""
+"""Checks around a Python kernel: no shared memory; with debugging, no undeclared writes."""
 
 from __future__ import annotations
 

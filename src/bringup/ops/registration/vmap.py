@@ -116,9 +116,7 @@ def _loop(overload: Any, facts: Facts) -> Callable[..., Any]:
 
 
 def _empty(overload: Any, facts: Facts, in_dims: Sequence[Any], values: Sequence[Any]) -> Any:
-    """Return the result of no samples by the operator's fake, without functorch's keys, which would
-    bring back the modes from before. Raises `RuntimeError` where only data say how large it is.
-    """
+    """Return the fake's result for no samples, without functorch's keys, which restore modes."""
     with torch._C._DisableFuncTorch(), FakeTensorMode():
 
         def select(tensor: torch.Tensor, dim: int | None) -> torch.Tensor:

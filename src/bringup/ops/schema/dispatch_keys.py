@@ -1,6 +1,4 @@
-"""The names of dispatch keys and devices: one table from what people write to torch's. "NPU",
-"AutogradNPU" and `"npu"` mean PrivateUse1, whatever a driver calls its device.
-"""
+"""The names of dispatch keys and devices, from what people write to torch's; "NPU" is PrivateUse1."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""From a Python signature to a schema, and from its values to the schema's and back: annotations,
-structured arguments that become several, and defaults that a schema can write.
-"""
+"""From a Python signature to a schema, and from its values to the schema's and back."""
 
 from __future__ import annotations
 

@@ -140,9 +140,7 @@ def _reason(error: RuntimeError) -> str:
 
 
 def parse_schema(text: str) -> Schema:
-    """Parse `namespace::name(arguments) -> returns`. Raises `SchemaError` for no schema, a type
-    that no kernel can take, or returns that are not tensors.
-    """
+    """Parse a schema with its name. Raises `SchemaError`, also for a type that no kernel takes."""
     if not isinstance(text, str):
         raise SchemaError(
             "a kernel operator's schema is a text such as 'mylib::f(Tensor x) -> Tensor', got "

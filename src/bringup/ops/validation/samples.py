@@ -1,6 +1,4 @@
-"""Arguments to check an operator with: given ones, other layouts, sizes and dtypes of them, and
-those made from the schema and the contract of a kernel operator.
-"""
+"""Arguments to check an operator with, given or made from its schema, and variants of them."""
 
 from __future__ import annotations
 
