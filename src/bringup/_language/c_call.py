@@ -1,6 +1,4 @@
-"""Reading what a kernel is called with, `"ptr(out), ptr(x), i32(size(x,0)), f32(eps)"`, against a
-signature. What the native library does with it is in native/runtime/c_function.h.
-"""
+"""Reading what a kernel is called with, `"ptr(out), i32(size(x,0)), f32(eps)"`."""
 
 from __future__ import annotations
 
@@ -217,9 +215,8 @@ def parse_call(
 def parse_items(
     text: str, signature: Sequence[Argument], where: str, *, named: bool = False
 ) -> tuple[CParameter, ...]:
-    """Return a list's items, without operators; with `named`, each may begin with the name of its
-    member in the parameter struct, `rows=size(x,0)`. Raises `ValueError` starting with `where`,
-    also for two members alike.
+    """Return a list's items, without operators; with `named`, each may name its member of the
+    struct. Raises `ValueError` starting with `where`, also for two members alike.
     """
     items: list[CParameter] = []
     for part in _split(text):

@@ -1,6 +1,4 @@
-"""Expressions over a kernel's arguments: postfix programs that native/runtime/expression.cpp runs,
-and `Expression.evaluate` with ints or SymInts, with the same results and words.
-"""
+"""Expressions over a kernel's arguments, evaluated as in native/runtime/expression.cpp."""
 
 from __future__ import annotations
 

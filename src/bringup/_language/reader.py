@@ -62,9 +62,8 @@ def parse_expression(
     none_is_zero: bool = False,
     condition: bool = False,
 ) -> Expression:
-    """Turn an int or a text over `arguments` into an expression; with `none_is_zero` it may name
-    optional ones, a `condition` has to be true or false. Raises `SchemaError` starting with
-    `where`.
+    """Turn an int or a text over `arguments` into an expression. Raises `SchemaError` after
+    `where`. With `none_is_zero` it may name optional ones; a `condition` is true or false.
     """
     text = str(value).strip()
     reader = ExpressionReader(text, arguments, where, none_is_zero=none_is_zero)

@@ -141,9 +141,7 @@ def _plain_layout(shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout:
 
 
 def signature_of(values: Mapping[str, Any]) -> tuple[Argument, ...]:
-    """Return the arguments of these values in order; None stands for a tensor, 1 is no float.
-    Raises `TypeError` naming a value that no kernel can take.
-    """
+    """Return the arguments of these values; None is a tensor, 1 no float. Raises `TypeError`."""
     return tuple(
         Argument(name, _type_of(name, value), value is None) for name, value in values.items()
     )

@@ -1,6 +1,4 @@
-"""The checks of `bringup doctor`. Each looks at one thing and returns findings; a check that itself
-breaks becomes a finding too, so nothing here can stop the others.
-"""
+"""The checks of `bringup doctor`. One that breaks becomes a finding and stops no other."""
 
 from __future__ import annotations
 

@@ -63,10 +63,8 @@ def driver(name: Name, into: Into = Path(), json_file: JsonFile = None) -> None:
 
 
 def write_package(kind: Kind, name: str, into: Path, *, hub: bool = False) -> list[Path]:
-    """Write the package `into/name`, whole or not at all, and return its files.
-
-    `hub` adds what exports a kernel for Hugging Face's loader. Raises `typer.BadParameter` for a
-    name or folder that cannot be used, `FileExistsError` where the name is taken, and `OSError`.
+    """Write the package `into/name`, whole or not at all, and return its files. With `hub` a kernel
+    is exported for Hugging Face. Raises `typer.BadParameter`, `FileExistsError` and `OSError`.
     """
     problem = _name_problem(name) or _clash(kind, name)
     if kind == "driver":

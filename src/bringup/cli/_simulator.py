@@ -77,9 +77,7 @@ def loaded_model(
 
 @contextmanager
 def _simulator_operators(wanted: bool) -> Iterator[str]:
-    """Give the simulator its operators in the block, if it is loaded and has no kernel of its own
-    for one; yield `whose_kernels`, with the reason where they are left out.
-    """
+    """Give the simulator its operators in the block where it has none; yield `whose_kernels`."""
     info = devices.loaded()
     package = None if info is None else _package(info.path)
     if info is None or package is None:

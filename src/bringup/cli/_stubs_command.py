@@ -78,10 +78,7 @@ def stubs(
 
 
 def stub_of(namespace: str) -> str:
-    """Return the stub of all operators of `torch.ops.<namespace>` that are defined.
-
-    Raises `ValueError` naming the namespaces that there are if it has none.
-    """
+    """Return the stub of the operators of `torch.ops.<namespace>`. Raises `ValueError`."""
     import torch
 
     found: dict[str, list[Any]] = defaultdict(list)

@@ -341,9 +341,7 @@ def _make_room(memory: CaptureMemory, newest: _Captured) -> int:
 
 @contextmanager
 def _capture_turn() -> Iterator[None]:
-    """Capture alone. A call within a replay does not wait for the turn: a capture waits for replays
-    that are in its memory.
-    """
+    """Capture alone; a call within a replay does not wait, as a capture waits for replays."""
     within = torch_library("option 'capture'").graphs.inside_run()
     if not _CAPTURE_TURN.acquire(blocking=not within):
         raise CaptureError("another thread captures, and this call is made by a replay")

@@ -75,9 +75,8 @@ class _UnlikeError(Exception):
 class FakeInference:
     """Infers what calls of operators return, under one fake mode. Adds no guard.
 
-    A result is made anew, with memory of its own, for a call of the same operator whose arguments
-    look the same. Not remembered are results that share memory, those of operators that write or
-    alias by their schema, and what depends on data: unbacked sizes, tensors whose data are known.
+    A result is made anew for calls whose arguments look the same. Not remembered: shared memory,
+    operators that write or alias, and what depends on data.
     """
 
     def __init__(self, mode: Any, sizes: Sizes) -> None:

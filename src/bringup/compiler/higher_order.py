@@ -1,6 +1,4 @@
-"""Which higher-order operators only compute: those that AOT autograd and export make when they make
-graphs functional. Others may write everything.
-"""
+"""Which higher-order operators only compute: those that AOT autograd and export make."""
 
 from __future__ import annotations
 

@@ -38,9 +38,7 @@ None for its operators one by one.
 
 
 class InferenceGraph:
-    """A graph of ATen operators that no gradient is asked of, as AOT autograd made it; `weights`
-    are its inputs that are parameters and buffers, `rewrite` runs the passes.
-    """
+    """An ATen graph without gradients; `weights` are inputs, `rewrite` runs the passes."""
 
     def __init__(
         self,

@@ -58,9 +58,7 @@ class LengthInput:
 
 
 def length_input(aten: Any) -> LengthInput:
-    """Return what of a graph of ATen operators may be padded. Raises `NotPaddedError`, naming the
-    operator, where padding cannot be shown to be inert.
-    """
+    """Return what of a graph may be padded. Raises `NotPaddedError`, naming the operator."""
     return _Proof(aten).result()
 
 

@@ -21,9 +21,7 @@ LIBRARY = "bringup.kernels.patterns."
 def load_and_select(
     names: Sequence[str] | None, options: Mapping[str, Any], *, library: bool = True
 ) -> tuple[PluginReport, tuple[PassDescriptor, ...]]:
-    """Bring the registry up to date and choose passes by name, switch and version; shipped ones are
-    loaded with `library`, or where `names` has one.
-    """
+    """Bring the registry up to date, with the shipped passes for `library`, and choose passes."""
     named = any(name.startswith("Library") for name in names or ())
     plugins = passes.load_pass_plugins(library=library or named)
     for error in plugins.errors:

@@ -97,9 +97,7 @@ def _packet_of(op_type: str) -> tuple[Any, str]:
 
 
 def resolve(op_type: str, arguments: Sequence[object], keywords: Mapping[str, object]) -> Any:
-    """Return the `OpOverload` that torch would choose for a call, or that `op_type` names. Raises
-    `SchemaError` without operator or overload that takes the arguments.
-    """
+    """Return the `OpOverload` that torch would choose for a call. Raises `SchemaError`."""
     packet, overload = _packet_of(op_type)
     if overload:
         return _overload(packet, overload)

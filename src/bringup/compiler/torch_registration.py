@@ -1,7 +1,4 @@
-"""What torch has to know of the compiler: the name of its backend, its options, its passes' ranges.
-
-Nothing here imports torch: torch and Dynamo's registry are changed once each is imported.
-"""
+"""What torch has to know of the compiler, told once it is imported; nothing here imports it."""
 
 from __future__ import annotations
 

@@ -51,9 +51,7 @@ class Updates:
 
 
 def updates_of(graph: Any, split_at: Sequence[SplitPoint] = ()) -> Updates | None:
-    """Return the updates of an `fx.GraphModule` of overloads, or None without any. `split_at`: as
-    its captures get it.
-    """
+    """Return the updates of an `fx.GraphModule`, or None; `split_at` as its captures get it."""
     split = SplitPoints(split_at)
     plan = update_plan(graph, split)
     if plan is None:
@@ -81,9 +79,7 @@ def update_plan(graph: Any, split: SplitPoints = _NOWHERE) -> UpdatePlan | None:
 def planned_call(
     node: fx.Node, positions: dict[fx.Node, int], split: SplitPoints = _NOWHERE
 ) -> PlannedCall | None:
-    """Return what a call gets, for the positions of the graph's inputs: sources of what its handler
-    declares, and inputs that are among its keyword-only arguments; None for a call without any.
-    """
+    """Return what a call gets for the positions of inputs: its handler's sources and keywords."""
     keys, declared = _keys_of(node, split)
     updates: dict[str, Source] = {}
     for index, key in keys.items():
@@ -153,9 +149,7 @@ def _name(node: fx.Node) -> str:
 
 
 def _keys_of(node: fx.Node, split: SplitPoints) -> tuple[dict[int, str], Collection[int]]:
-    """Return the arguments of a call that become slots, as keys by index in the schema, and which
-    of them are declared to be updated.
-    """
+    """Return a call's arguments that become slots by schema index, and the declared ones."""
     if not isinstance(node.target, torch._ops.OpOverload):
         return {}, ()
     schema = node.target._schema

@@ -24,9 +24,7 @@ _PACKED = "bringup::packed_linear"
 
 @dataclass(frozen=True)
 class GateResult:
-    """Which packed layers of a graph, by number, may be narrow; `cosine` is the least similarity of
-    a result to float32's, `refused` layers stay, with theirs or the reason.
-    """
+    """Which packed layers, by number, may be narrow, the least `cosine`, and why others stay."""
 
     layers: tuple[int, ...]
     count: int
@@ -45,9 +43,7 @@ class GateResult:
 
 
 def choose_layers(module: Any, arguments: Sequence[Any], dtype: str) -> GateResult:
-    """Try the packed layers of a rewritten graph, not changed, as `bfloat16`, `int8` or `w8a8`, on
-    `arguments` of one call. Nothing is written: graphs that write keep float32.
-    """
+    """Try packed layers as `bfloat16`, `int8` or `w8a8` on `arguments`. Nothing is written."""
     nodes = _packed(module)
     if any(_writes(node) for node in module.graph.nodes):
         reason = dict.fromkeys(range(len(nodes)), "the graph writes memory")

@@ -17,9 +17,7 @@ _LOG = settings.logger("compiler")
 
 
 def rewritten_or_left(module: Any, rewrite: Callable[[bool], None]) -> None:
-    """Call `rewrite(True)`, which runs all passes over `module`; where that needs a kernel that
-    cannot be had, `rewrite(False)` over the module as it was, which leaves the shipped ones out.
-    """
+    """Call `rewrite(True)` for all passes, or `rewrite(False)` where a kernel cannot be had."""
     problem = jit.toolchain("cpu").problem
     if not problem:
         rewrite(True)

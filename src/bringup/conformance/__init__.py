@@ -1,8 +1,5 @@
-"""Is a device right, and what does a model need of it?
-
-`compare` runs a model on two devices or in two forms, and names the operator or module that is
-wrong on equal inputs. `coverage` lists the operators that a model needs, and where they run.
-`run_conformance` tests a driver, the runtime and torch's own samples against the CPU.
+"""Is a device right (`run_conformance`), what is wrong in a model on it (`compare`), and what does
+the model need of it (`coverage`)?
 """
 
 from __future__ import annotations

@@ -89,9 +89,8 @@ def check_call(
     devices: tuple[torch.device, torch.device],
     backward: bool,
 ) -> CallCheck:
-    """Return a module's results and gradients beside its counterpart's, on the inputs of a call.
-
-    `make` makes of a copy of `candidate` what is called; `devices` are the reference's and its own.
+    """Return results and gradients of a call beside the counterpart's, which `make` makes of a
+    copy.
     """
     there, here = devices
     theirs = copy.deepcopy(reference)

@@ -144,10 +144,7 @@ def _told(
     device: str,
     again: tuple[Callable[..., list[Tensor]], Any],
 ) -> str:
-    """Return how an outcome differs from the CPU's, in words, by the largest gap of each result.
-
-    `again` has what gives the results in float64, and its arguments.
-    """
+    """Return how an outcome differs from the CPU's, in words; `again` gives results in float64."""
     words = describe_difference(got, our_error, expected, their_error, False, device)
     if words or not values or their_error is not None:
         return words

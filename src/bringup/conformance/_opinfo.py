@@ -197,9 +197,7 @@ def _sample(run: _Run, sample: SampleInput) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class _Call:
-    """What was computed, for a second opinion in float64: `run` gives the results of copies of
-    `arguments`, which are on the CPU as they were before the call.
-    """
+    """What was computed, for a second opinion: `run` gives results of copies of `arguments`."""
 
     arguments: Any
     run: Callable[[Any], Any]
@@ -207,9 +205,7 @@ class _Call:
     tolerance: tuple[float, float] | None = None
 
     def judged(self, words: str, got: Any, expected: Any, device: str) -> str:
-        """Return how results differ (`words`), "" where only values do, and none of the device's is
-        to blame.
-        """
+        """Return how results differ, or "" where no value of the device's is to blame."""
         if difference(got, expected, values=False, device=device):
             return words
         pairs = zip(_pytree.tree_leaves(got), _pytree.tree_leaves(expected), strict=True)

@@ -35,9 +35,7 @@ def is_strided(value: object) -> bool:
 
 
 class Mover:
-    """Moves the arguments of one call to the device; where any is `moved`, a result has to be
-    there. Tensors keep strides and offset, share storage where they share it here, and stay one.
-    """
+    """Moves a call's arguments to the device, with their strides, offsets and shared storages."""
 
     def __init__(self, device: str | torch.device) -> None:
         self.moved = False

@@ -18,10 +18,8 @@ VARIANTS = ("compiled", "fused", "captured")
 def make_variant(
     name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Callable[..., Any]:
-    """Return the module as "compiled" (Inductor), "fused" (backend `bringup` with its passes) or
-    "captured" (forward and backward as graphs; the module is changed), to be called like it.
-
-    Later calls have arguments like these. Raises `ModelError` for another name.
+    """Return the module as "compiled" (Inductor), "fused" (our backend) or "captured", which
+    changes it. Later calls have arguments like these. Raises `ModelError` for another name.
     """
     if name == "captured":
         return _captured(module, args, kwargs)

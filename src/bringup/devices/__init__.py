@@ -1,22 +1,15 @@
 """A C driver becomes a torch.device.
 
-`load_driver` makes a driver torch's PrivateUse1 backend: afterwards `torch.device("npu")` works
-like any other, and `torch.npu` has streams, events, random state and memory statistics. Nothing
-here claims PrivateUse1 before that. `installed_drivers` says which drivers have a name. A driver
-can be written in Python first (`PythonDriver`).
+`load_driver` makes a driver torch's PrivateUse1 backend, which nothing here claims before:
+`torch.device("npu")` then works like any other, and `torch.npu` has streams, random state and
+memory statistics. `installed_drivers`: the names; `PythonDriver`: a driver in Python.
 
-An operator without a kernel on the device runs on the host: `set_fallback_policy` and
-`fallback_policy` say which may, `fallback_report` what it cost. `kernel` gives an operator one,
-`OperatorTable` those of a package, `pointwise_kernels` those of the table `POINTWISE`
-(`bringup.ops` implements them, which is imported when they are first asked for).
+`set_fallback_policy`, `fallback_policy`, `fallback_report`: operators that run on the host.
+`kernel`, `OperatorTable`, `pointwise_kernels`: kernels for operators (`bringup.ops` has them).
 
-`replay_trace` makes the calls of a trace (`BRINGUP_DRIVER_TRACE`) on a driver, without torch.
-`sim.faults` makes the simulated NPU fail, for tests of what a program does then.
-`dispatch_stubs` lists what `REGISTER_PRIVATEUSE1_DISPATCH` can register.
-`explain` says which kernel an operator, a call or a tensor gets; `dispatch_table` is an operator's;
-`dispatch_trace` lists the calls that a program makes.
-`set_metadata` attaches a package's own facts to a tensor, `metadata` reads them.
-`check_driver` tests a driver's library in processes of its own; `list_checks` says what it asks.
+`replay_trace` makes the calls of a trace on a driver; `sim.faults` makes the simulated NPU fail;
+`dispatch_stubs`, `explain`, `dispatch_table`, `dispatch_trace` say which kernel runs;
+`set_metadata`, `metadata`: a package's facts of a tensor; `check_driver`, `list_checks`: a test.
 """
 
 from __future__ import annotations

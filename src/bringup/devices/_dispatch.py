@@ -1,6 +1,4 @@
-"""Which kernel runs: the dispatch table of an operator as torch's debug dump tells it, the only
-account that names where a kernel was registered. Nothing is registered or called here.
-"""
+"""Which kernel runs, by the dispatcher's debug dump, which alone says who registered it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What `REGISTER_PRIVATEUSE1_DISPATCH` can register: the installed torch's *stubs*, in which its
-kernels leave the loop to a kind of device, read from headers and looked up in their library.
-"""
+"""The stubs that `REGISTER_PRIVATEUSE1_DISPATCH` can register, read from the installed torch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`dispatch_trace`: which operators a program calls in all threads, observed natively, and the
-kernels that each call passes by the dispatch table, when the trace ends.
-"""
+"""`dispatch_trace`: which operators all threads call, and the kernels that each call passes."""
 
 from __future__ import annotations
 

@@ -151,9 +151,7 @@ class Table(c.Structure):
 
 
 def open_table(path: Path) -> Table:
-    """Return a driver's function table, completed with nothing to the size known here. Raises
-    `DriverError` for a library that does not load, is no driver, or speaks another ABI.
-    """
+    """Return a driver's function table, completed to the size known here. Raises `DriverError`."""
     try:
         library = c.CDLL(str(path))
     except OSError as error:

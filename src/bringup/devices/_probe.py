@@ -36,9 +36,7 @@ class Probed:
 
 
 def require_probed(library: Path) -> Probed | None:
-    """Probe a driver unless it was probed before; return what was probed, or None for nothing.
-    Raises `DriverError` where it breaks bringup/driver.h, crashes or hangs, with the first rule.
-    """
+    """Probe a driver unless it was; return what was probed, or None. Raises `DriverError`."""
     if not settings.driver_probe():
         return None
     record = _record_file(library)

@@ -85,9 +85,7 @@ class _Copy:
 
 
 class Replay:
-    """One replay of a trace: `progress` is memory that gets each call before it is made
-    (`PROGRESS`); `timeout`: seconds that work may take which was done in the trace.
-    """
+    """One replay of a trace; `progress`: memory that gets each call first; `timeout`: seconds."""
 
     def __init__(
         self, trace: Trace, table: abi.Table, progress: memoryview | mmap.mmap, timeout: float

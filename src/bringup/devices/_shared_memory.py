@@ -171,9 +171,7 @@ _numbers = itertools.count(1)
 
 
 def share(receive: Callable[..., Any], storage: torch.UntypedStorage) -> tuple[Any, ...]:
-    """Return what makes the storage in one other process: `receive` calls `open_storage` there.
-    Raises `DeviceError`: work of the device failed, or the driver does not export the memory.
-    """
+    """Return what calls `receive` in another process with a new ticket. Raises `DeviceError`."""
     device = storage.device
     settle(device)
     if storage.nbytes() == 0:
@@ -190,9 +188,7 @@ def share(receive: Callable[..., Any], storage: torch.UntypedStorage) -> tuple[A
 
 
 def open_storage(name: str, device: int, address: str, ticket: int) -> torch.UntypedStorage:
-    """Return the storage of a ticket, which is used up. Raises `RuntimeError` where the owner has
-    ended, the ticket was used, or the process is forked.
-    """
+    """Return the storage of a ticket, which is used up. Raises `RuntimeError` for a used one."""
     if native().in_forked_child():
         raise RuntimeError(
             f"device '{name}' cannot be used in a forked process, so a tensor of it cannot be"

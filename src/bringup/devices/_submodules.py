@@ -1,6 +1,4 @@
-"""The submodules of `torch.<device>` (amp, graphs, memory, profiler, random, _utils): the same
-functions under CUDA's names, e.g. `from torch.npu.amp import autocast`.
-"""
+"""The submodules of `torch.<device>` (amp, graphs, memory, ...), named as CUDA's."""
 
 from __future__ import annotations
 
@@ -128,9 +126,7 @@ def _device_index(
     optional: bool = False,
     allow_cpu: bool = False,
 ) -> int:
-    """Return the index, as `torch.cuda._utils._get_device_index`, which torch.load asks. Raises
-    `ValueError` for no index unless `optional`, `DeviceError` for no such device.
-    """
+    """Return the index that torch.load asks for. Raises `ValueError`, `DeviceError` for none."""
     named = torch.device(device) if isinstance(device, str) else device
     if allow_cpu and isinstance(named, torch.device) and named.type == "cpu":
         return -1
@@ -156,9 +152,7 @@ def _dump_snapshot(module: Any, filename: str = "dump_snapshot.pickle") -> None:
 def _record_memory_history(
     module: Any, enabled: str | bool | None = "all", *_: Any, max_entries: int = 1 << 20, **__: Any
 ) -> None:
-    """Keep what tensors take and give back for `_snapshot`, without the frames that
-    `torch.cuda.memory`'s has, or no more where `enabled` is None or False.
-    """
+    """Keep what tensors take and give back for `_snapshot`, without frames; None ends it."""
     module._native.record_memory_history(max_entries if enabled else None)
 
 

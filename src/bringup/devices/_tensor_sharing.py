@@ -1,6 +1,4 @@
-"""Tensors of the device in queues, pipes and arguments of other processes: handed over where the
-driver shares memory, refused elsewhere, where torch would let the receiver wait for ever.
-"""
+"""The device's tensors in other processes: shared or refused, where torch would wait for ever."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`torch.<device>`: the module that a device is expected to have, mostly `torch.accelerator`'s
-names as `torch.cuda` has them. Streams and events are torch's own.
-"""
+"""`torch.<device>`, mostly `torch.accelerator`'s functions as `torch.cuda` has them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What ir uses of the native engine. Importing this raises `NativeLibraryError` when it is missing.
-
-There is no graph without it: a second one in Python would be a second truth about edits.
-"""
+"""What ir uses of the native engine. Importing it raises `NativeLibraryError` without it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""What an operator *is*, as far as a graph needs to know. A dialect answers; this package only
-asks.
-
-`compiler.aten` and `compiler.onnx` are the dialects of PyTorch's and ONNX's operators. Nothing here
-knows torch.
+"""What an operator *is*, as far as a graph needs to know: dialects answer, and know their
+framework.
 """
 
 from __future__ import annotations

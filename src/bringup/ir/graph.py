@@ -1,9 +1,7 @@
-"""The graph: the form in which passes see a computation, and every way to change it.
+"""The graph as passes see it; its nodes live in the native engine, `Node` and `Value` are handles.
 
-The nodes live in the native engine; `Node` and `Value` are handles, made on demand.
-Every change goes through edits (insert, rewire, erase, move, control), journalled while a
-transaction is open: so a failed pass is undone, and a successful one can be repeated on the graph
-this one mirrors.
+Every change is an edit, journalled while a transaction is open: a failed pass is undone, and a
+successful one repeated on the graph that this one mirrors.
 """
 
 from __future__ import annotations

@@ -25,9 +25,7 @@ def replace_output(graph: EditableGraph, index: int, new: Value) -> None:
 
 
 def on_copies(graph: EditableGraph, results: Sequence[Value], copy_operator: str) -> list[Value]:
-    """Return what `results` are on copies at the end of the graph, which `copy_operator` makes of
-    what they are views of together, or of themselves. Views of one value stay views of one copy.
-    """
+    """Return what `results` are on copies at the graph's end; views of one value share its copy."""
     end = graph.output_node
     paths: dict[Value, list[list[Value]]] = {}
     for path in (_path(graph, result) for result in dict.fromkeys(results)):

@@ -20,12 +20,10 @@ use_symbolic_type(SymbolicDim, str)
 def computed_sizes(
     graph: EditableGraph, arguments: tuple[Any, ...], before: Node
 ) -> tuple[Any, ...]:
-    """Return a node's arguments in front of `before`, each symbolic size a value that is this size.
+    """Return a node's arguments in front of `before`, each symbolic size as a value that is this
+    size.
 
-    The value is an input, a tensor's size, or computed by new nodes. A graph that is being built
-    may know no such size: then it stays, until the graph is put into another.
-
-    Raises `PassError` when the graph that a pass edits has no such size.
+    In a graph that is being built an unknown size stays. Raises `PassError` where a pass edits one.
     """
     for item in arguments:
         if _may_hold_size(item):

@@ -117,9 +117,7 @@ def _finite(value: Any) -> Any:
 
 
 def page(run: Run) -> report.Page:
-    """Return the same as a page, with a picture of the bandwidth by size, and of the roofline where
-    operations are known (Williams, Waterman, Patterson: Roofline, CACM 2009).
-    """
+    """Return a page: bandwidth by size and roofline (Williams, Waterman, Patterson, CACM 2009)."""
     triad = {"triad": [(row.bytes, row.peak_gbs) for row in run.rows]}
     points = {run.operator: [(row.bytes, row.gbs) for row in run.rows]}
     for row in run.rows:

@@ -61,9 +61,7 @@ class Subject:
         tolerance: float | None = None,
         memory: float = math.inf,
     ) -> None:
-        """Find what the options of the command line name; arguments that follow from a contract
-        fill at most `memory` bytes, results included. Raises `SubjectError`.
-        """
+        """Find what the options name; arguments fill at most `memory`. Raises `SubjectError`."""
         self.call = _registered(target) if "::" in target else function_at(target)
         try:
             self._operator = subject_of(target if "::" in target else self.call)
@@ -88,8 +86,7 @@ class Subject:
 
     def case(self, shape: Shape) -> tuple[Case, Sample]:
         """Return a call of this size, and its arguments. Raises `SubjectError` where there are
-        none, or the results of the operator or a peer are not those of the first peer;
-        `MemoryError` for too large ones.
+        none, or results differ from the first peer's, and `MemoryError`.
         """
         sample = self._sample(shape)
         if not sample.tensors():

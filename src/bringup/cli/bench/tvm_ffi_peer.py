@@ -1,6 +1,4 @@
-"""An operator's own kernel, called through tvm-ffi, which has no schema and no rules for results:
-the caller allocates them and passes them last.
-"""
+"""An operator's own kernel, called through tvm-ffi: results are allocated first and passed last."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What comes before the model: a C function becomes an operator, and a new driver a device, in a
-process of its own: `python -m bringup.cli.demo.acts LIBRARY`.
-"""
+"""What comes before the model: a C function becomes an operator, and a new driver a device."""
 
 from __future__ import annotations
 

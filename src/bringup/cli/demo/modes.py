@@ -99,9 +99,8 @@ def _with_length(sentence: Sentence, device: str) -> tuple[torch.Tensor, list[in
 
 
 def padding_influence(candidate: ModelRunner, sentence: Sentence, longest: int) -> float:
-    """Return how much the embedding of a sentence padded to at most `longest` tokens depends on
-    what stands behind its length: 0.0 when all is well. For candidates that take padded ids and
-    a length.
+    """Return how much a sentence's embedding depends on what stands behind its length: 0.0 if
+    right.
     """
     ids = padded_ids(sentence, min(sentence.tokens + _PADDING, longest), candidate.device)
     lengths = [sentence.tokens]

@@ -135,10 +135,7 @@ def _cause(error: Exception) -> Exception:
 
 
 class _OnnxFile(Model):
-    """The model in a file, with random inputs; onnx's reference runs it when results are asked for.
-
-    Raises `SubjectError` without the file or the package onnx, `ModelError` for no model.
-    """
+    """The model in a file, with random inputs, run by onnx's reference implementation."""
 
     def __init__(self, target: str) -> None:
         path = Path(target).expanduser()

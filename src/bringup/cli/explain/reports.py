@@ -48,9 +48,7 @@ def show_reports(
     every: bool = False,
     taken: Takers | None = None,
 ) -> None:
-    """Print which passes changed the model, and how close others came, nearest first; each for
-    `every`. `taken` says why an operator that a pass needs is not there.
-    """
+    """Print which passes changed the model, how close others came, and who took operators."""
     ran = list(_results(reports))
     _print(console, f"{model}: {_answer(reports)}", "bold")
     shown = [item for item in ran if every or item[1].status in _ACTIVE]

@@ -1,6 +1,5 @@
-"""Inductor under a time limit. It compiles in a process of its own first, which can be stopped with
-the compilers that it started; what that leaves in Inductor's cache makes the second compile, in the
-process that measures, a short one.
+"""Inductor under a time limit: it compiles in a process that can be stopped, and then from its
+cache.
 
 `python -m bringup.cli.trial.inductor TARGET THREADS FROZEN DYNAMIC` is that process, with 1 or 0.
 """
@@ -33,10 +32,8 @@ def compile_frozen(
     dynamic: bool | None = None,
     **settings: Any,
 ) -> Callable[..., Any]:
-    """Return the model through Inductor with freezing: its weights are constants, and packed.
-
-    It is compiled here: Dynamo looks at the global option for freezing, and would otherwise take an
-    artifact without it for the same. `settings` are of Inductor, while it compiles.
+    """Return the model through Inductor with freezing, compiled here: Dynamo looks at the global
+    option, and would take an artifact without it for the same. `settings`: Inductor's, for now.
     """
     from torch._inductor import config
 
@@ -56,10 +53,8 @@ def compile_within(
     command: Sequence[str] | None = None,
     hint: str = " (--inductor-seconds gives it more)",
 ) -> None:
-    """Let Inductor compile what `target` names in another process, or what `command` is.
-
-    `seconds` include loading torch and the model. Raises `InductorError` with Inductor's own error,
-    or with `hint` when the time was not enough: that process and all that it started are ended.
+    """Let Inductor compile what `target` names in another process, for so many `seconds` in all.
+    Raises `InductorError` with its error or `hint`; the process and its children are ended.
     """
     threads = str(torch.get_num_threads())
     flags = (str(int(frozen)), str(int(dynamic)))

@@ -82,9 +82,7 @@ def try_subject(
     on_step: Callable[[str], None],
     on_line: Callable[[Line], None],
 ) -> Trial:
-    """Run the model in every way there is, and say each at once; Ctrl-C ends it with what is known.
-    Raises what the model itself raises in eager mode.
-    """
+    """Run the model in every way, said at once; Ctrl-C ends it. Raises eager mode's errors."""
     trial = Trial(subject.name, torch.get_num_threads(), notes=list(subject.notes))
     trying = _Trying(subject, options, trial, on_step, on_line)
     try:

@@ -16,9 +16,8 @@ FEWEST_ROUNDS = 5
 
 @contextmanager
 def thread_count(wanted: int | None) -> Iterator[str]:
-    """Give torch as many threads in this block as are wanted; where that is left open, its own
-    number, or 1 where a probe shows that more are slower, as they are on busy processors. What is
-    to be said of that is yielded.
+    """Set torch's threads in this block; where `wanted` leaves it open, 1 where a probe shows that
+    more are slower. Yields what is to be said of that.
     """
     before = torch.get_num_threads()
     ratio = 0.0 if wanted or before == 1 else slowdown(before)

@@ -1,6 +1,4 @@
-"""Which nodes of a graph stay the device's eager operators: generated code lacks their dtype or
-their function.
-"""
+"""Which nodes stay the device's eager operators: generated code lacks their dtype or function."""
 
 from __future__ import annotations
 
@@ -98,9 +96,7 @@ class EagerNodes(CustomGraphModulePass):  # type: ignore[misc]
 
 
 def _keep_what_is_overwritten(graph: Any) -> None:
-    """Copy arguments of which a later argument gets the values once they are overwritten: torch's
-    passes drop the copies of a program that swaps two.
-    """
+    """Copy arguments whose values a later argument gets: torch's passes drop a swap's copies."""
     copies = graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
     written: set[Any] = set()
     for node in copies:
@@ -133,9 +129,7 @@ def _is_negative(node: Any) -> bool:
 
 
 def _is_lowered_wrong(name: str, node: Any) -> bool:
-    """Return whether torch 2.13's lowering is no gradient of windows that reach over the edge, or
-    has another dtype.
-    """
+    """Return whether torch 2.13 lowers it wrong: windows over the edge, or another dtype."""
     if name == "avg_pool2d_backward":
         return bool(node.args[5])  # ceil_mode
     return name in ("any", "all") and node.args[0].meta["val"].dtype is torch.uint8

@@ -371,9 +371,7 @@ class Functions(OpOverrides):  # type: ignore[misc]
 
 
 def _arithmetic(sign: str, a: Any, b: Any) -> str:
-    """Return a sum, difference or product. Those of integers wrap, as torch's do: what overflows
-    with a sign is undefined in both languages.
-    """
+    """Return a sum, difference or product. Integers wrap: in C overflow is undefined."""
     dtype = _together(a, b)
     if dtype in (torch.int32, torch.int64):
         signed, wraps = TYPES[dtype], f"u{TYPES[dtype]}"

@@ -138,9 +138,7 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
 
     @property
     def _is_grouped(self) -> bool:
-        """Return whether a block of threads computes one result: where much is reduced that lies
-        side by side.
-        """
+        """Return whether a block of threads computes one result of much that lies side by side."""
         if self._has_lanes or not self.language.shared or not self.features.is_reduction():
             return False
         known, reduced = V.graph.sizevars, self.range_trees[1].numel
@@ -346,9 +344,7 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
         )
 
     def _row(self) -> Row | None:
-        """Return length and name of the innermost dimension, where no other index changes along
-        it.
-        """
+        """Return length and name of the innermost dimension, if no other index changes along it."""
         entries = list(self._entries.values())
         whole = self.range_trees[0].numel
         inner = [e for e in entries if e.divisor == 1 and e.length != whole]
@@ -436,9 +432,7 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
 
     @property
     def shares_launches(self) -> bool:
-        """Return whether other nests may be computed by the same launch: none that adds to shared
-        places, for which one worker is best, nor one with memory that a block shares.
-        """
+        """Return whether a launch may compute other nests too: none that adds to shared places."""
         return not self._added_to and not self._is_grouped
 
     def codegen_kernel(self, name: str | None = None) -> str:

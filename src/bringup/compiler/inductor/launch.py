@@ -36,11 +36,7 @@ def has_lanes(device: torch.device) -> bool:
 
 
 def language_of(device: torch.device) -> jit.LoopLanguage:
-    """Return what loop nests for a device are written in.
-
-    Raises:
-        DeviceError: its target has no such language, or its driver does not take plain values.
-    """
+    """Return what loop nests for a device are written in. Raises `DeviceError` where none is."""
     target, language = target_of(device), known_language(device)
     if language is None or not torch_library().devices.launches_values():
         lacks = (

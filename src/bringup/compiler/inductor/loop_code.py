@@ -21,9 +21,7 @@ def runs_at_once(code: Sequence[str]) -> bool:
 
 
 def hoisted(indices: Sequence[str], code: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return what of the code of a loop is the same for all lanes and turns, and what is not: what
-    depends on an index of the loop, on what it writes, or on a condition.
-    """
+    """Return what of the code of a loop is the same for all lanes and turns, and what is not."""
     varying = {"lane", "r0_at"}.union(*map(_ASSIGNED.findall, indices))
     while True:
         once, rest, depth, moved = [], [], 0, set[str]()

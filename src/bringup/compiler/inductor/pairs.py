@@ -19,9 +19,7 @@ _KEPT = ("original_aten", "stack_trace", "nn_module_stack", "from_node")
 
 
 def compute_pairs(graph: Any, device_type: str, dtypes: Set[torch.dtype]) -> None:
-    """Rewrite nodes of a graph that compute complex numbers on a device, where generated code has
-    the dtype of their parts. Others read the pairs as complex numbers in the same memory.
-    """
+    """Rewrite nodes that compute complex numbers on a device, as pairs in the same memory."""
     pairs = _Pairs(graph)
     for node in list(graph.nodes):
         found = [one.meta.get("val") for one in (node, *node.all_input_nodes)]
@@ -71,9 +69,7 @@ class _Pairs:
         return self._made[node]
 
     def parts(self, value: Any) -> list[Any]:
-        """Return the real and the imaginary part of a node or a number, in the dtype that the
-        parts of the result have.
-        """
+        """Return the real and imaginary part of a node or number, in the dtype of the result's."""
         if not isinstance(value, torch.fx.Node):
             return [float(value.real), float(value.imag)]
         if not value.meta["val"].is_complex():

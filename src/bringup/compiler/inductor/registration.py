@@ -1,6 +1,4 @@
-"""What Inductor knows of a driver's device. Called once Inductor's registry is imported, with
-nothing else of it: the generator is imported with the first graph for the device.
-"""
+"""What Inductor knows of a driver's device; the generator is imported with the first graph."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""`mode="reduce-overhead"` on a driver's device: calls of Inductor's code are replays of captured
-graphs, one for each shape.
-"""
+"""`mode="reduce-overhead"` on a driver's device: calls are replays of a graph for each shape."""
 
 from __future__ import annotations
 
@@ -25,11 +23,8 @@ _LOG = settings.logger("compiler")
 
 
 def replayed(code: Any, run: BoxedFunction) -> BoxedFunction:
-    """Return what calls `run`, the kernels of Inductor's `code`, by replays; `run` itself where a
-    replay would not do what a call does, and the log says why.
-
-    Inputs are copied into the captured graph, but for weights, and results out of it: they belong
-    to the caller.
+    """Return what calls `run`, the kernels of Inductor's `code`, by replays, or `run` with a reason
+    logged. Inputs but weights are copied in, and results out: they belong to the caller.
     """
     name = f"Inductor's graph {code.fx_kwargs.get('graph_id')}"
     if not settings.capture():

@@ -115,9 +115,7 @@ class LoopScheduling(SIMDScheduling):  # type: ignore[misc]
         wrapper.writeline(f"{name}({', '.join([nests.work(), *values])})")
 
     def _defined(self, nests: Nests) -> str:
-        """Write the wrapper's line that makes a kernel, once for equal text, and return its
-        name.
-        """
+        """Write the wrapper's line that makes a kernel, once for equal text; return its name."""
         wrapper = V.graph.wrapper_code
         device = str(nests.device)
         text, kinds = nests.text(), "".join(one.kind for one in nests.parameters)

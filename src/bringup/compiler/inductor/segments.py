@@ -224,9 +224,7 @@ class Nest:
         return [*lines, "}"]
 
     def threads(self, threads: int) -> list[str]:
-        """Return one result for each thread, without a loop: compilers then make vectors of
-        threads.
-        """
+        """Return one result a thread, without a loop: compilers make vectors of threads."""
         return [
             f"const int64_t xindex = BRINGUP_BLOCK * {threads} + BRINGUP_THREAD;",
             f"if (xindex < {self.count}) {{",
@@ -248,9 +246,7 @@ class Nest:
         return lines
 
     def grouped(self, threads: int) -> list[str]:
-        """Return one result for each block of a device's threads, of which each takes a part of
-        what is reduced. Every thread comes to every barrier, and the first one stores.
-        """
+        """Return one result a block of threads, all of which come to every barrier."""
         shared = [part for segment in self.segments for part in _parts(segment)]
         lines = [f"BRINGUP_LOCAL {p.c_type} {p.name}_lanes[{threads}];" for p in shared]
         lines += [
@@ -324,9 +320,7 @@ class Nest:
         ]
 
     def tiles(self) -> list[str]:
-        """Return elements in squares of rows, for what lies in memory along the other side: a line
-        of its cache is read once for all rows of a square.
-        """
+        """Return elements in squares, where memory lies along the other side: it is read once."""
         row, side = self.row or Row(self.count, "", frozenset()), self.SIDE
         return [
             f"const int64_t x_rows = {self.count} / {row.length};",

@@ -10,9 +10,7 @@ _CALLED = re.compile(r"\b(digamma|polygamma|zeta|chebyshev|recurrent)_(float|dou
 
 
 def special_functions(text: str, floats: Sequence[str]) -> str:
-    """Return those for each of `floats`, of which the last one is the widest, if a text calls
-    any.
-    """
+    """Return those for each of `floats`, the widest last, if a text calls any."""
     return "".join(map(partial(_for, floats[-1]), floats)) if _CALLED.search(text) else ""
 
 

@@ -1,6 +1,4 @@
-"""The members of torch 2.13 that the code generator leans on and torch does not promise, in one
-place, with a check that they are as they were.
-"""
+"""The private members of torch 2.13 that the code generator uses, and a check of them."""
 
 from __future__ import annotations
 
@@ -136,9 +134,7 @@ _COSTLY = frozenset(["exp", "expm1", "log", "log1p", "log2", "log10", "sigmoid",
 
 
 def compute_once_on(device_type: str, applies: Callable[[torch.device], bool]) -> None:
-    """Let Inductor keep the values of a costly function that several others use, as it does on the
-    CPU, where code for a device is one for vector units (`applies`).
-    """
+    """Let Inductor keep values of costly functions with several users (`applies`)."""
     decide = StorageBox.should_realize_on_reuse
 
     @functools.wraps(decide)

@@ -52,9 +52,7 @@ class AttributeSlot:
 
 @dataclass(frozen=True)
 class Signature:
-    """One version of one operator, with as few outputs as it may (`with_outputs`); `required` tells
-    which `inputs` must be given, and `has_bodies` that `captures` is the last argument.
-    """
+    """One version of one operator; `has_bodies` tells that `captures` is the last argument."""
 
     operator: ir.Operator
     inputs: tuple[str, ...]

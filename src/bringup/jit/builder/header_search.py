@@ -28,7 +28,7 @@ class SearchPath:
     def of(
         cls, source: str, always: Sequence[str], flags: Sequence[str], system: Sequence[str]
     ) -> SearchPath:
-        """Return the path of a build: `always` before the folders of `flags`, then the `system`'s."""
+        """Return a build's path: `always`, then the folders of `flags`, then the `system`'s."""
         named = {kind: include_directories(flags, kind) for kind in _KINDS}
         last = [*named["-isystem"], *system]
         # A folder that is the compiler's own keeps its place when -I names it.

@@ -64,7 +64,7 @@ def publish(
 def publish_from_elsewhere(
     request: Request, source_digest: str, packed: Packed, files: Sequence[Header], store: Cache
 ) -> Hit | None:
-    """Publish an entry built on another machine from `files`; None where it is no answer to this."""
+    """Publish an entry built on another machine from `files`; None where it is no answer."""
     count = len(packed.meta["record"]["headers"])
     found = _search_here(request, [file.path for file in files[:count]], file_time_ns())
     digests = [file.digest for file in files]

@@ -1,4 +1,4 @@
-"""`replace_modules`: layers of a model run other functions as their `forward`, until it is undone."""
+"""`replace_modules`: layers of a model run other functions as their `forward`."""
 
 from __future__ import annotations
 

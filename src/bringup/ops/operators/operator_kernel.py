@@ -48,6 +48,7 @@ class OperatorKernel:
     """
 
     def __init__(self, where: str, handles: Mapping[str, Any], host: bool = False) -> None:
+        """Keep `handles` by overload, declared at `where`; `host`: whose code the host runs."""
         self.operators: tuple[str, ...] = tuple(handles)
         self._where = where
         self._handles = dict(handles)
@@ -278,7 +279,7 @@ def _register(
 
 
 def _most_listed(overload: Overload, declaration: Declaration) -> int:
-    """Return how many tensors cat, and an operator that writes the first of its lists, take a call."""
+    """Return how many tensors a call of cat, or of an operator that writes lists, takes."""
     first = overload.parameters[0]
     writes_lists = first.written and first.role == "tensor_list" and overload.results == 0
     joins = overload.qualified_name == "aten::cat"

@@ -58,7 +58,7 @@ def destroy(library: torch.library.Library) -> None:
 
 
 def hold_for_users(name: str, instead: Callable[..., Any]) -> None:
-    """Hold an entry about to be removed for objects of `torch.ops`, whose calls become `instead`."""
+    """Hold an entry about to be removed for objects of `torch.ops`: they call `instead`."""
     namespace, _, rest = name.partition("::")
     bare, _, overload = rest.partition(".")
     space = getattr(torch.ops, namespace)

@@ -1,4 +1,4 @@
-"""The names of dispatch keys and devices, from what people write to torch's; "NPU" is PrivateUse1."""
+"""The names of dispatch keys and devices, by what people write; "NPU" is PrivateUse1."""
 
 from __future__ import annotations
 

@@ -60,9 +60,8 @@ def subject_hook(cls: type, name: str, subject: str) -> Hook:
 
 
 def expression_or_subject_hook(cls: type, name: str, subject: str) -> Hook:
-    """Return a hook as in `subject_hook`, or one that builds its result from lazily made `inputs`:
-    chosen when its first parameter is named `inputs`. A second parameter named `context` is the
-    context, any other the subject; with both, the context comes last.
+    """Return a hook as in `subject_hook`, or of lazily made `inputs` where its first parameter is
+    that. A second parameter `context` is the context, any other the subject; with both it is last.
     """
     names = _positional(cls, name)
     if not names or names[0] != "inputs":

@@ -45,10 +45,7 @@ class Kind:
 
 
 class Links:
-    """The operators of a graph that a pass may replace, by number, and how they read each other.
-
-    Of a large graph some stretches are looked at: what repeats in all of it repeats there.
-    """
+    """The operators of a graph that a pass may replace; of a large graph, in some stretches."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self.nodes = [node for node in graph.nodes if _may_be_replaced(node)]

@@ -20,10 +20,8 @@ _NONE = object()
 
 
 class MinedPattern:
-    """The pattern that connected nodes, in graph order, are an occurrence of, whatever their
-    numbers.
-
-    `places` are all occurrences after `search`, `near_miss` what came closest and is none.
+    """The pattern that connected nodes in graph order are an occurrence of, whatever their numbers:
+    `places` are all after `search`, `near_miss` is what came closest.
     """
 
     def __init__(self, nodes: Sequence[ir.Node]) -> None:

@@ -1,7 +1,4 @@
-"""Which passes there are: the engine's registry, as Python sees it.
-
-Passes of C and C++ libraries stand in it beside those of Python, under the same rules.
-"""
+"""Which passes there are, of Python, C and C++: the engine's registry, as Python sees it."""
 
 from __future__ import annotations
 
@@ -111,8 +108,7 @@ def note(registrations: Iterable[PassRegistration]) -> None:
 
 @contextmanager
 def collecting() -> Iterator[list[PassRegistration]]:
-    """Collect what is registered in this block by this thread, and make it visible at its end, all
-    at once; an exception leaves nothing of it.
+    """Collect what this thread registers in this block; it is visible at its end, all or nothing.
 
     No lock is held: the block may import modules that register passes themselves.
     """

@@ -1,7 +1,4 @@
-"""Choosing the passes of a compile: by name, version and switch, and in which order they run.
-
-The rules are the engine's; this reads what Python and the environment say about it.
-"""
+"""Choosing the passes of a compile, by the engine's rules: name, version, switch, order."""
 
 from __future__ import annotations
 

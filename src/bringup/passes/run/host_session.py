@@ -98,10 +98,9 @@ def open_session(
 
 
 class TimeLimit:
-    """Interrupts a pass that takes too long, by an exception in its thread.
+    """Interrupts a pass that takes too long by an exception between two of Python's instructions.
 
-    Python code is interrupted between two of its instructions. What waits in a call of C is not:
-    then a warning names the pass, and the exception comes when the call returns.
+    A call of C that waits is warned of by name; the exception comes when it returns.
     """
 
     def __init__(self, name: str, seconds: float) -> None:

@@ -1,8 +1,4 @@
-"""What goes with a graph of Python in one run of one pass: transaction, reports, verification.
-
-`native/engine/run/session.cpp` has the flow: what is searched and replaced, what a failure means,
-what is undone.
-"""
+"""A graph of Python in one run of one pass, whose flow is in native/engine/run/session.cpp."""
 
 from __future__ import annotations
 

@@ -31,9 +31,8 @@ Again = Callable[[ir.Graph], bool]
 
 
 class Verifier:
-    """Checks the rewrites of one pass on one graph; `again` runs it over a variant of a match.
-
-    It counts those `verified`, and keeps at most five reasons why others are `unverified`.
+    """Checks the rewrites of one pass on one graph; `again` runs it over a variant of a match. It
+    counts those `verified`, and keeps five reasons why others are `unverified`.
     """
 
     def __init__(self, pass_name: str, dialect: ir.Dialect | None, again: Again) -> None:

@@ -26,10 +26,8 @@ _SINCE_NINE = frozenset({"bool", "float16", "float32", "float64", *_INTEGERS})
 
 
 class MergeCasts(NodePass):
-    """A `Cast` to the dtype there is; two of them, the first without loss; one behind
-    `ConstantOfShape`.
-
-    `int64 -> float32 -> float16` is no `int64 -> float16`: numbers are rounded twice there.
+    """A `Cast` to the dtype there is; two of them, the first without loss (`int64 -> float32 ->
+    float16` rounds twice); one behind `ConstantOfShape`.
     """
 
     rules: ClassVar = {"Cast": "cast"}

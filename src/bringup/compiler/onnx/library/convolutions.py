@@ -25,9 +25,7 @@ from bringup.compiler.onnx.library.node_pass import NodePass
 
 
 class PadIntoConv(NodePass):
-    """A `Pad` with what a convolution pads with itself: zeros in `Conv`, the zero point in
-    `ConvInteger`. Sizes that `auto_pad` stands for are worked out.
-    """
+    """A `Pad` with what a convolution pads with itself; what `auto_pad` means is worked out."""
 
     rules: ClassVar = {"Conv": "conv", "ConvInteger": "conv"}
 

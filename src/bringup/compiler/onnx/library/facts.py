@@ -46,9 +46,7 @@ def optional(node: ir.Node, name: str) -> ir.Value | None:
 
 
 def attribute(node: ir.Node, name: str) -> Any:
-    """Return the attribute of this name; None without a value, or not in this version.
-    `PassSkipException` where it is an argument of the function.
-    """
+    """Return the attribute; None without a value. `PassSkipException` for a function's argument."""
     found = node.argument(name) if node.has_attr(name) else None
     require(not isinstance(found, AttributeReference), f"{name!r} is an argument of the function")
     return found

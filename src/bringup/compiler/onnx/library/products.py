@@ -29,9 +29,7 @@ _GEMM_DTYPES = ("float16", "float32", "float64")
 
 
 class MatMulWithoutReshapes(NodePass):
-    """`Reshape(MatMul(Reshape(a), Reshape(b)))` is `MatMul(a, b)` where `MatMul` itself treats the
-    leading dimensions so; one of the inner reshapes may be missing.
-    """
+    """`Reshape(MatMul(Reshape(a), Reshape(b)))` is `MatMul(a, b)`; an inner one may be missing."""
 
     rules: ClassVar = {"Reshape": "reshape"}
 
