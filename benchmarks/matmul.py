@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
@@ -74,6 +75,55 @@ def _others(rounds: int) -> Iterator[Row]:
         yield compare(name, ours, peer, peer_name=peer_name, rounds=rounds)
 
 
+def _family(m: int, n: int, k: int) -> dict[str, Callable[[], object]]:
+    """Quantised products and epilogues of one size; `gemm`, which they are held against, first."""
+    a, b = torch.randn(m, k), torch.randn(k, n)
+    int8_a, int8_b = (x.mul(30).to(torch.int8) for x in (a, b))
+    fp8_a, fp8_b = (x.to(torch.float8_e4m3fn) for x in (a, b))
+    fp4_a, fp4_b = (
+        torch.randint(0, 256, size, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+        for size in ((m, k // 2), (n, k // 2))
+    )
+    token, channel, bias, gate = torch.rand(m), torch.rand(n), torch.rand(n), torch.rand(m, n)
+    of_a, of_b, of_blocks = (
+        torch.rand(size) for size in ((m, k // 128), (k // 128, n), (k // 128, n // 128))
+    )
+    mx = [torch.ones(s).to(torch.float8_e8m0fnu) for s in ((m, k // 32), (k // 32, n))]
+    ends = torch.tensor([m // 3, m])
+    group: dict[str, Any] = {"block_a": (1, 128), "block_b": (128, 1)}
+    scaled, swiglu = kernels.scaled_matmul, kernels.fused_matmul("silu(acc + bias) * gate")
+    return {
+        "gemm": lambda: kernels.gemm(a, b),
+        "int8, per token and channel": lambda: scaled(int8_a, int8_b, token, channel),
+        "int8, per group": lambda: scaled(int8_a, int8_b, of_a, of_b, **group),
+        "int8, per block": lambda: scaled(
+            int8_a, int8_b, of_a, of_blocks, block_a=(1, 128), block_b=(128, 128)
+        ),
+        "int8, groups of rows": lambda: scaled(
+            int8_a, int8_b.expand(2, k, n), token, channel, group_list=ends
+        ),
+        "w8a16, float16 scales per group": lambda: scaled(
+            a.half(), int8_b, None, of_b.half(), block_b=(128, 1)
+        ),
+        "e4m3, per group": lambda: scaled(fp8_a, fp8_b, of_a, of_b, **group),
+        "MX e4m3": lambda: scaled(fp8_a, fp8_b, *mx),
+        "MX e2m1": lambda: scaled(fp4_a, fp4_b.t(), *mx, out_dtype="float32"),
+        "silu(acc + bias) * gate": lambda: swiglu(a, b, bias, gate),
+        "dequantize of b, per group": lambda: kernels.dequantize(
+            int8_b, of_b, block=(128, 1), out_dtype="bfloat16"
+        ),
+    }
+
+
+def _families(rounds: int) -> Iterator[Row]:
+    for m, n, k in ((512, 512, 512), (64, 1024, 1024)):
+        calls = _family(m, n, k)
+        gemm = calls.pop("gemm")
+        for name, ours in calls.items():
+            title = f"{name} {m} x {n} x {k}"
+            yield compare(title, ours, gemm, peer_name="gemm", rounds=rounds, budget=2.0)
+
+
 @contextmanager
 def _empty_cache() -> Iterator[None]:
     name = "BRINGUP_CACHE_DIR"
@@ -126,4 +176,4 @@ def run(quick: bool = False) -> list[Row]:
     """The rows of this module."""
     rounds = 3 if quick else 31
     with _one_thread(), _empty_cache():
-        return [*_first_calls(), *_products(rounds), *_others(rounds)]
+        return [*_first_calls(), *_products(rounds), *_others(rounds), *_families(rounds)]

@@ -10,10 +10,11 @@ ahead of its first call, `register_attention()` offers `attention` to transforme
 `use_lengths(model)` makes one take lengths instead of a mask, `register_patterns()` is the pass
 library (`kernels.patterns`).
 
-*The GEMM family*, on templates: `basic_matmul` and `batched_matmul` (with a backward),
+*The GEMM family*, on one template: `basic_matmul` and `batched_matmul` (with a backward),
 `matmul_bias_activation`, `gemm`, `gemv`, `quant_matmul`, `grouped_matmul`,
 `grouped_matmul_slice_k`, and `nz_matmul` with `to_nz` and `from_nz`; float16, bfloat16, float32,
-float64, operands in any layout.
+float64, operands in any layout. Quantised: `scaled_matmul` and `dequantize`, of int8, floats of 8
+and 4 bits, scales for any block. `fused_matmul(text)`: a product with an epilogue of one's own.
 
 *torch_npu's attention*: `bringup.kernels.npu`, in `torch.ops.npu` and `torch.ops.atb`.
 """
@@ -60,16 +61,17 @@ if TYPE_CHECKING:
         rotary,
         silu_mul,
     )
+    from bringup.kernels._scaled import dequantize, fused_matmul, scaled_matmul
     from bringup.kernels.patterns import register_patterns
 
 __all__ = [
     "add_layer_norm", "add_layer_norm_sum", "add_rms_norm", "attention", "basic_matmul",
-    "batched_matmul", "bias_gelu", "build", "from_nz", "gemm", "gemv", "grouped_matmul",
-    "grouped_matmul_slice_k", "lengths_of", "load", "matmul_bias_activation", "mean_pool",
-    "mkl_linear", "names", "nz_matmul", "pack_weight", "pack_weight_int8", "pack_weight_mkl",
-    "packed_linear", "packed_linear_int8", "packed_linear_w8a8", "quant_matmul",
-    "register_attention", "register_patterns", "rms_norm", "rotary", "silu_mul", "to_nz",
-    "use_lengths",
+    "batched_matmul", "bias_gelu", "build", "dequantize", "from_nz", "fused_matmul", "gemm", "gemv",
+    "grouped_matmul", "grouped_matmul_slice_k", "lengths_of", "load", "matmul_bias_activation",
+    "mean_pool", "mkl_linear", "names", "nz_matmul", "pack_weight", "pack_weight_int8",
+    "pack_weight_mkl", "packed_linear", "packed_linear_int8", "packed_linear_w8a8", "quant_matmul",
+    "register_attention", "register_patterns", "rms_norm", "rotary", "scaled_matmul", "silu_mul",
+    "to_nz", "use_lengths",
 ]  # fmt: skip
 
 _OPERATORS = {
@@ -81,6 +83,7 @@ _OPERATORS = {
         "matmul_bias_activation nz_matmul quant_matmul"
     ),
     "_nz_layout": "from_nz to_nz",
+    "_scaled": "dequantize fused_matmul scaled_matmul",
     "_operators": (
         "add_layer_norm add_layer_norm_sum add_rms_norm bias_gelu build names rms_norm rotary "
         "silu_mul"

@@ -7,9 +7,10 @@ float64, int32 for int8) and rounded once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import Any
 
 import torch
 
@@ -26,227 +27,216 @@ OUT_DTYPES: Mapping[str, torch.dtype] = {
     "float64": torch.float64,
 }
 
-_FLOATS = tuple(OUT_DTYPES.values())
+FLOATS = tuple(OUT_DTYPES.values())
 _FLOAT16 = 5  # torch.float16 in a schema's text
 _MATRICES = {"LAYOUT_A": "a", "LAYOUT_B": "b"}
-_ELEMENTS = {"ELEMENT_A": "a", "ELEMENT_B": "b", "ELEMENT_C": "out"}
 # The first is what a call gets; the others are for the autotuner: small caches, many threads.
 _TILES = (
     {"TILE_M": 96, "TILE_N": 512, "TILE_K": 256},
     {"TILE_M": 48, "TILE_N": 256, "TILE_K": 256},
     {"TILE_M": 192, "TILE_N": 256, "TILE_K": 384},
 )
+CSRC = Path(__file__).parent / "csrc" / "gemm"
+_SOURCE: Mapping[str, Any] = {"kernel_kind": "cube", "flags": UNROLLED, "tiles": _TILES}
+_ROLES = ("A", "B", "OUT", "GROUP_LIST", "K", "SCALE_A", "SCALE_B", "BLOCKS", "OUT_DTYPE")
+SLICES = {"rows": 1, "depth": 2}  # GROUPS of csrc/gemm/product.cpp
+_LIKE_A = ("a.shape[0]", "a.shape[1]")
+MATRIX_OUT = ("a.shape[0]", "b.shape[1]")
 
 
-def _template(
-    name: str,
-    params: str,
-    *,
-    dtypes: Mapping[str, str] = _ELEMENTS,
-    layouts: Mapping[str, Any] = _MATRICES,
-    kernel_kind: Literal["cube", "vector"] = "cube",
+def product(
+    signature: str,
+    sizes: Sequence[str],
+    *checks: ops.InputConstraint,
+    epilogue: str = "acc",
+    operands: Mapping[str, float] = MappingProxyType({}),
+    along_rows: str = "",
+    scalars: Sequence[str] = (),
+    slices: str = "",
+    results: Sequence[torch.dtype] = FLOATS,
     **options: Any,
-) -> jit.Template:
-    return jit.Template(
-        Path(__file__).parent / "csrc" / "gemm" / f"{name}.cpp",
-        abi="params",
-        params=params,
-        dtypes=dtypes,
-        layouts=layouts,
-        kernel_kind=kernel_kind,
-        flags=UNROLLED,
-        **options,
-    )
-
-
-def _operator(
-    signature: str, template: jit.Template, outputs: Any, *checks: ops.InputConstraint
 ) -> ops.KernelOperator:
+    """Define an operator on `csrc/gemm/product.cpp`, `bringup::signature`.
+
+    Args:
+        signature: name, arguments and result; an operand `a` times an operand `b`.
+        sizes: of the result.
+        checks: the contract beside that of the result's dtype.
+        epilogue: of the sums `acc` and of `x_name`, in C++.
+        operands: the tensors in it, each with what it is where it is None.
+        along_rows: the one of them whose one dimension is that of the result's rows.
+        scalars: the numbers in it.
+        slices: "rows" or "depth" where `group_list` ends slices of that.
+        results: its dtypes.
+        options: more of the template: layouts, choices, dtypes, macros, buckets.
+    """
+    schema = f"bringup::{signature} -> Tensor"
+    names = [argument.name for argument in torch._C.parse_schema(schema).arguments] + ["out"]
+    tensors = [
+        f"X({name}, {names.index(name)}, ELEMENT_{name.upper()}, {int(name == along_rows)}, {none})"
+        for name, none in operands.items()
+    ]
+    numbers = [f"X({name}, {names.index(name)})" for name in scalars]
+    roles: dict[str, Any] = {
+        f"ARG_{r}": names.index(r.lower()) if r.lower() in names else -1 for r in _ROLES
+    }
+    plain = {f"{what}_{side}": none for what, none in _PLAIN.items() for side in "AB"}
+    texts = {"EPILOGUE": epilogue, "OPERANDS": " ".join(tensors), "SCALARS": " ".join(numbers)}
+    macros = {**roles, **plain, "GROUPS": SLICES.get(slices, 0)}
+    macros |= {name: text for name, text in texts.items() if text} | options.pop("macros", {})
+    chosen = {**options.get("buckets", {}), **options.get("choices", {})}
+    dtypes = {"ELEMENT_A": "a", "ELEMENT_B": "b", "ELEMENT_OUT": "out"}
+    dtypes |= {f"ELEMENT_{name.upper()}": name for name in operands} | options.pop("dtypes", {})
     return ops.kernel_op(
-        f"bringup::{signature}", source=template, outputs=outputs, checks=checks, kind="device"
+        schema,
+        source=jit.Template(
+            CSRC / "product.cpp",
+            abi="args",
+            kind="device",
+            macros={k: v for k, v in macros.items() if k not in {**chosen, **dtypes}},
+            dtypes=dtypes,
+            **{"layouts": _MATRICES, **_SOURCE, **options},
+        ),
+        outputs=ops.empty(*sizes, dtype="out_dtype"),
+        strided=[*operands, *(name for name in ("scale_a", "scale_b") if name in names)],
+        checks=[
+            *checks,
+            *(ops.dtype(name, *FLOATS) for name in operands),
+            ops.dtype("out_dtype", *results),
+        ],
     )
 
 
-def _strides(name: str, rank: int) -> str:
-    return ", ".join(f"stride({name},{dim})" for dim in range(rank))
-
-
-_SIZES = "size(a,0), size(b,1), size(a,1)"
-_BATCHED_SIZES = "size(a,0), size(a,1), size(b,2), size(a,2)"
-_POINTERS = "ptr(out), ptr(a), ptr(b)"
-_MATRIX_STRIDES = f"{_strides('a', 2)}, {_strides('b', 2)}"
-
-_OUT_DTYPE = ops.dtype("out_dtype", *_FLOATS)
-_MATRIX_A = (ops.dtype("a", *_FLOATS), ops.shape("a", "a.shape[0]", "a.shape[1]"))
-_MATRIX_PAIR = (*_MATRIX_A, ops.same_dtype("a", "b"), ops.shape("b", "a.shape[1]", "b.shape[1]"))
-_BATCH_PAIR = (
-    ops.dtype("a", *_FLOATS),
-    ops.same_dtype("a", "b"),
+# What an operator is without scales and formats.
+_PLAIN = {"SCALE": "void", "DEPTH": 0, "FORMAT": "plain"}
+_MATRIX_A = (ops.dtype("a", *FLOATS), ops.shape("a", *_LIKE_A))
+MATRIX_SHAPES = (ops.shape("a", *_LIKE_A), ops.shape("b", "a.shape[1]", "b.shape[1]"))
+_FLOAT_PAIR = (ops.dtype("a", *FLOATS), ops.same_dtype("a", "b"))
+_MATRIX_PAIR = (*_FLOAT_PAIR, *MATRIX_SHAPES)
+BATCH_OUT = ("a.shape[0]", "a.shape[1]", "b.shape[2]")
+BATCH_SHAPES = (
     ops.shape("a", "a.shape[0]", "a.shape[1]", "a.shape[2]"),
     ops.shape("b", "a.shape[0]", "a.shape[2]", "b.shape[2]"),
 )
-_MATRIX_OUT = ops.empty("a.shape[0]", "b.shape[1]", dtype="out_dtype")
+_BATCH_PAIR = (*_FLOAT_PAIR, *BATCH_SHAPES)
+_GROUP_LIST = ops.dtype("group_list", torch.int64, torch.int32)
+GROUPED_OUT = ("a.shape[0]", "b.shape[2]")
+GROUPED_SHAPES = (
+    ops.shape("a", *_LIKE_A),
+    ops.shape("b", "b.shape[0]", "a.shape[1]", "b.shape[2]"),
+    ops.shape("group_list", "b.shape[0]"),
+    _GROUP_LIST,
+)
+SLICED_OUT = ("group_list.shape[0]", "a.shape[0]", "b.shape[1]")
+SLICED_SHAPES = (*MATRIX_SHAPES, ops.shape("group_list", "group_list.shape[0]"), _GROUP_LIST)
+_OUT = "ScalarType? out_dtype=None"
 
-_basic_matmul = _operator(
-    "basic_matmul(Tensor a, Tensor b, ScalarType? out_dtype=None) -> Tensor",
-    _template(
-        "matmul",
-        f"{_POINTERS}, {_SIZES}, ndim(a), size(a,0), size(a,1), {_strides('a', 2)}, "
-        f"ndim(b), size(b,0), size(b,1), {_strides('b', 2)}", tiles=_TILES,
-    ),
-    _MATRIX_OUT, *_MATRIX_PAIR, _OUT_DTYPE,
-)  # fmt: skip
+_basic_matmul = product(f"basic_matmul(Tensor a, Tensor b, {_OUT})", MATRIX_OUT, *_MATRIX_PAIR)
 
-_nz_matmul = _operator(
-    "nz_matmul(Tensor a, Tensor b, int m, int n, int k, ScalarType? out_dtype=None) -> Tensor",
-    _template(
-        "matmul",
-        f"{_POINTERS}, m, n, k, ndim(a), size(a,0), size(a,1), {_strides('a', 2)}, "
-        f"ndim(b), size(b,0), size(b,1), {_strides('b', 2)}",
-        layouts={
-            "LAYOUT_A": ("a", "row", "column", "strided", "nz"),
-            "LAYOUT_B": ("b", "row", "column", "strided", "nz"),
-        },
-        tiles=_TILES,
-    ),
-    ops.empty("m", "n", dtype="out_dtype"),
-    ops.dtype("a", *_FLOATS),
+_nz_matmul = product(
+    f"nz_matmul(Tensor a, Tensor b, int m, int n, int k, {_OUT})",
+    ("m", "n"),
+    ops.dtype("a", *FLOATS),
     ops.same_dtype("a", "b"),
-    _OUT_DTYPE,
+    layouts={m: (n, "row", "column", "strided", "nz") for m, n in _MATRICES.items()},
 )
 
-_batched_matmul = _operator(
-    "batched_matmul(Tensor a, Tensor b, ScalarType? out_dtype=None) -> Tensor",
-    _template(
-        "batched_matmul",
-        f"{_POINTERS}, {_BATCHED_SIZES}, {_strides('a', 3)}, {_strides('b', 3)}",
-        tiles=_TILES,
-    ),
-    ops.empty("a.shape[0]", "a.shape[1]", "b.shape[2]", dtype="out_dtype"),
-    *_BATCH_PAIR,
-    _OUT_DTYPE,
-)
+_batched_matmul = product(f"batched_matmul(Tensor a, Tensor b, {_OUT})", BATCH_OUT, *_BATCH_PAIR)
 
-_matmul_bias_activation = _operator(
-    "matmul_bias_activation(Tensor a, Tensor b, Tensor? bias=None, str activation='none', "
-    "ScalarType? out_dtype=None) -> Tensor",
-    _template(
-        "matmul_bias_activation", f"{_POINTERS}, ptr(bias), {_SIZES}, {_MATRIX_STRIDES}",
-        dtypes={**_ELEMENTS, "ELEMENT_BIAS": "bias"},
-        choices={"ACTIVATION": ("activation", *ACTIVATIONS)}, tiles=_TILES,
-    ),
-    _MATRIX_OUT, *_MATRIX_PAIR, ops.dtype("bias", *_FLOATS), ops.shape("bias", "b.shape[1]"),
-    _OUT_DTYPE,
-)  # fmt: skip
-
-_gemm = _operator(
-    "gemm(Tensor a, Tensor b, Tensor? c=None, float alpha=1.0, float beta=1.0, "
-    "ScalarType? out_dtype=None) -> Tensor",
-    _template(
-        "gemm", f"{_POINTERS}, ptr(c), {_SIZES}, {_MATRIX_STRIDES}, alpha, beta",
-        dtypes={"ELEMENT_A": "a", "ELEMENT_B": "b", "ELEMENT_C": "c", "ELEMENT_OUT": "out"},
-        tiles=_TILES,
-    ),
-    _MATRIX_OUT, *_MATRIX_PAIR, ops.dtype("c", *_FLOATS),
-    ops.shape("c", "a.shape[0]", "b.shape[1]"), _OUT_DTYPE,
-)  # fmt: skip
-
-_gemv = _operator(
-    "gemv(Tensor a, Tensor x, Tensor? y=None, float alpha=1.0, float beta=1.0, "
-    "ScalarType? out_dtype=None) -> Tensor",
-    _template(
-        "gemv",
-        f"ptr(out), ptr(a), ptr(x), ptr(y), size(a,0), size(a,1), {_strides('a', 2)}, alpha, beta",
-        dtypes={"ELEMENT_A": "a", "ELEMENT_X": "x", "ELEMENT_Y": "y", "ELEMENT_OUT": "out"},
-        layouts={"LAYOUT_A": "a"}, kernel_kind="vector",
-    ),
-    ops.empty("a.shape[0]", dtype="out_dtype"), *_MATRIX_A, ops.same_dtype("a", "x"),
-    ops.shape("x", "a.shape[1]"), ops.dtype("y", *_FLOATS), ops.shape("y", "a.shape[0]"),
-    _OUT_DTYPE,
-)  # fmt: skip
-
-_quant_matmul = _operator(
-    "quant_matmul(Tensor a, Tensor b, Tensor scale, Tensor? per_token_scale=None, "
-    f"Tensor? bias=None, ScalarType out_dtype={_FLOAT16}) -> Tensor",
-    _template(
-        "quant_matmul",
-        f"{_POINTERS}, ptr(scale), ptr(per_token_scale), ptr(bias), {_SIZES}, {_MATRIX_STRIDES}, "
-        "numel(scale)", dtypes={"ELEMENT_A": "a", "ELEMENT_C": "out"}, tiles=_TILES,
-    ),
-    _MATRIX_OUT, ops.dtype("a", torch.int8, torch.float16, torch.bfloat16, torch.float32),
-    ops.dtype("b", torch.int8), ops.shape("a", "a.shape[0]", "a.shape[1]"),
-    ops.shape("b", "a.shape[1]", "b.shape[1]"), ops.dtype("scale", torch.float32),
-    ops.shape("scale", "scale.shape[0]"), ops.dtype("per_token_scale", torch.float32),
-    ops.shape("per_token_scale", "a.shape[0]"), ops.dtype("bias", torch.float32),
-    ops.shape("bias", "b.shape[1]"),
-    ops.dtype("out_dtype", torch.float16, torch.bfloat16, torch.float32),
-)  # fmt: skip
-
-_grouped_matmul = _operator(
-    "grouped_matmul(Tensor a, Tensor b, Tensor group_list, ScalarType? out_dtype=None) -> Tensor",
-    _template(
-        "grouped_matmul",
-        f"{_POINTERS}, ptr(group_list), size(b,0), size(a,0), size(b,2), size(a,1), "
-        f"{_strides('a', 2)}, {_strides('b', 3)}", tiles=_TILES,
-    ),
-    ops.empty("a.shape[0]", "b.shape[2]", dtype="out_dtype"), *_MATRIX_A, ops.same_dtype("a", "b"),
-    ops.shape("b", "b.shape[0]", "a.shape[1]", "b.shape[2]"), ops.dtype("group_list", torch.int64),
-    ops.shape("group_list", "b.shape[0]"), _OUT_DTYPE,
-)  # fmt: skip
-
-_grouped_matmul_slice_k = _operator(
-    "grouped_matmul_slice_k(Tensor a, Tensor b, Tensor group_list, ScalarType? out_dtype=None) "
-    "-> Tensor",
-    _template(
-        "grouped_matmul_slice_k",
-        f"{_POINTERS}, ptr(group_list), size(group_list,0), {_SIZES}, {_MATRIX_STRIDES}",
-        tiles=_TILES,
-    ),
-    ops.empty("group_list.shape[0]", "a.shape[0]", "b.shape[1]", dtype="out_dtype"),
+_matmul_bias_activation = product(
+    f"matmul_bias_activation(Tensor a, Tensor b, Tensor? bias=None, str activation='none', {_OUT})",
+    MATRIX_OUT,
     *_MATRIX_PAIR,
-    ops.dtype("group_list", torch.int64),
-    ops.shape("group_list", "group_list.shape[0]"),
-    _OUT_DTYPE,
+    ops.shape("bias", "b.shape[1]"),
+    epilogue="ACTIVATION(acc + x_bias)",
+    operands={"bias": -0.0},  # which changes no sum, not even the sign of a zero
+    choices={"ACTIVATION": ("activation", *ACTIVATIONS)},
 )
 
-_BACKWARD_ELEMENTS = {"ELEMENT_A": "a", "ELEMENT_B": "b", "ELEMENT_GRAD": "grad"}
-_BACKWARD_LAYOUTS = {**_MATRICES, "LAYOUT_GRAD": "grad"}
-_BACKWARD_OUT = (ops.empty_like("a"), ops.empty_like("b"))
-_BACKWARD_POINTERS = "ptr(grad_a), ptr(grad_b), ptr(grad), ptr(a), ptr(b)"
+_gemm = product(
+    f"gemm(Tensor a, Tensor b, Tensor? c=None, float alpha=1.0, float beta=1.0, {_OUT})",
+    MATRIX_OUT,
+    *_MATRIX_PAIR,
+    ops.shape("c", *MATRIX_OUT),
+    epilogue="x_beta == 0 ? x_alpha * acc : multiply_add(x_beta, x_c, x_alpha * acc)",
+    operands={"c": 0.0},
+    scalars=("alpha", "beta"),
+)
 
-_operator(
-    "basic_matmul_backward(Tensor grad, Tensor a, Tensor b) -> (Tensor grad_a, Tensor grad_b)",
-    _template(
-        "matmul_backward",
-        f"{_BACKWARD_POINTERS}, {_SIZES}, {_strides('grad', 2)}, {_MATRIX_STRIDES}",
-        dtypes=_BACKWARD_ELEMENTS, layouts=_BACKWARD_LAYOUTS, tiles=_TILES,
+_gemv = ops.kernel_op(
+    "bringup::gemv(Tensor a, Tensor x, Tensor? y=None, float alpha=1.0, float beta=1.0, "
+    f"{_OUT}) -> Tensor",
+    source=jit.Template(
+        CSRC / "gemv.cpp",
+        abi="params",
+        params="ptr(out), ptr(a), ptr(x), ptr(y), size(a,0), size(a,1), stride(a,0), stride(a,1), "
+        "alpha, beta",
+        kind="device",
+        dtypes={"ELEMENT_A": "a", "ELEMENT_X": "x", "ELEMENT_Y": "y", "ELEMENT_OUT": "out"},
+        layouts={"LAYOUT_A": "a"},
+        kernel_kind="vector",
+        flags=UNROLLED,
     ),
-    _BACKWARD_OUT, *_MATRIX_PAIR, ops.dtype("grad", *_FLOATS),
-    ops.shape("grad", "a.shape[0]", "b.shape[1]"),
+    outputs=ops.empty("a.shape[0]", dtype="out_dtype"),
+    checks=[
+        *_MATRIX_A, ops.same_dtype("a", "x"), ops.shape("x", "a.shape[1]"),
+        ops.dtype("y", *FLOATS), ops.shape("y", "a.shape[0]"), ops.dtype("out_dtype", *FLOATS),
+    ],
 )  # fmt: skip
-_basic_matmul.register_backward("bringup::basic_matmul_backward", save=("a", "b"))
 
-_operator(
-    "batched_matmul_backward(Tensor grad, Tensor a, Tensor b) -> (Tensor grad_a, Tensor grad_b)",
-    _template(
-        "matmul_backward",
-        f"{_BACKWARD_POINTERS}, size(a,1), size(b,2), size(a,2), "
-        "stride(grad,1), stride(grad,2), stride(a,1), stride(a,2), stride(b,1), stride(b,2), "
-        "size(a,0), stride(grad,0), stride(a,0), stride(b,0)", dtypes=_BACKWARD_ELEMENTS,
-        layouts=_BACKWARD_LAYOUTS, macros={"BATCHED": 1}, tiles=_TILES,
-    ),
-    _BACKWARD_OUT, *_BATCH_PAIR, ops.dtype("grad", *_FLOATS),
-    ops.shape("grad", "a.shape[0]", "a.shape[1]", "b.shape[2]"),
+_quant_matmul = product(
+    "quant_matmul(Tensor a, Tensor b, Tensor scale, Tensor? per_token_scale=None, "
+    f"Tensor? bias=None, ScalarType out_dtype={_FLOAT16})",
+    MATRIX_OUT,
+    ops.dtype("a", torch.int8, torch.float16, torch.bfloat16, torch.float32),
+    ops.dtype("b", torch.int8),
+    ops.shape("a", *_LIKE_A),
+    ops.shape("b", "a.shape[1]", "b.shape[1]"),
+    ops.shape("scale", "scale.shape[0]"),
+    ops.shape("per_token_scale", "a.shape[0]"),
+    ops.shape("bias", "b.shape[1]"),
+    results=(torch.float16, torch.bfloat16, torch.float32),
+    epilogue="acc * x_scale * x_per_token_scale + x_bias",
+    operands={"scale": 1.0, "per_token_scale": 1.0, "bias": -0.0},
+    along_rows="per_token_scale",
+)
+
+_grouped_matmul = product(
+    f"grouped_matmul(Tensor a, Tensor b, Tensor group_list, {_OUT})",
+    GROUPED_OUT, *GROUPED_SHAPES, *_FLOAT_PAIR, slices="rows",
 )  # fmt: skip
-_batched_matmul.register_backward("bringup::batched_matmul_backward", save=("a", "b"))
+
+_grouped_matmul_slice_k = product(
+    f"grouped_matmul_slice_k(Tensor a, Tensor b, Tensor group_list, {_OUT})",
+    SLICED_OUT, *SLICED_SHAPES, *_FLOAT_PAIR, slices="depth",
+)  # fmt: skip
+
+for _operator, _pair, _sizes in (
+    (_basic_matmul, _MATRIX_PAIR, MATRIX_OUT), (_batched_matmul, _BATCH_PAIR, BATCH_OUT),
+):  # fmt: skip
+    _backward = f"{_operator.qualified_name}_backward"
+    ops.kernel_op(
+        f"{_backward}(Tensor grad, Tensor a, Tensor b) -> (Tensor grad_a, Tensor grad_b)",
+        source=jit.Template(
+            CSRC / "matmul_backward.cpp",
+            abi="args",
+            kind="device",
+            dtypes={"ELEMENT_A": "a", "ELEMENT_B": "b", "ELEMENT_GRAD": "grad"},
+            layouts={**_MATRICES, "LAYOUT_GRAD": "grad"},
+            **_SOURCE,
+        ),
+        outputs=(ops.empty_like("a"), ops.empty_like("b")),
+        checks=[*_pair, ops.dtype("grad", *FLOATS), ops.shape("grad", *_sizes)],
+    )
+    _operator.register_backward(_backward, save=("a", "b"))
 
 
-def _out_dtype(operator: str, given: str | torch.dtype | None) -> torch.dtype | None:
+def result_dtype(operator: str, given: str | torch.dtype | None) -> torch.dtype | None:
     """Return the dtype that a caller named. Raises `ValueError` listing the allowed ones."""
     if given is None:
         return None
     dtype = OUT_DTYPES.get(given) if isinstance(given, str) else given
-    if dtype not in _FLOATS:
+    if dtype not in FLOATS:
         raise ValueError(
             f"{operator}: out_dtype={given!r}: expected one of {', '.join(OUT_DTYPES)}, as a name "
             "or a torch.dtype, or None for the dtype of the first operand"
@@ -270,7 +260,7 @@ def basic_matmul(
         ValueError: out_dtype is not one of float16, bfloat16, float32 and float64.
         ContractError: dtypes or shapes do not fit.
     """
-    return _basic_matmul(a, b, _out_dtype("basic_matmul", out_dtype))
+    return _basic_matmul(a, b, result_dtype("basic_matmul", out_dtype))
 
 
 def batched_matmul(
@@ -285,7 +275,7 @@ def batched_matmul(
         b: [items, k, n], of the same dtype.
         out_dtype: as in `basic_matmul`, and so are the errors.
     """
-    return _batched_matmul(a, b, _out_dtype("batched_matmul", out_dtype))
+    return _batched_matmul(a, b, result_dtype("batched_matmul", out_dtype))
 
 
 def nz_matmul(
@@ -322,7 +312,7 @@ def nz_matmul(
         rows if m is None else m,
         columns if n is None else n,
         depth if a.dim() == 2 else right_depth,
-        _out_dtype("nz_matmul", out_dtype),
+        result_dtype("nz_matmul", out_dtype),
     )
 
 
@@ -364,7 +354,7 @@ def matmul_bias_activation(
         tensor(0.)
     """
     return _matmul_bias_activation(
-        a, b, bias, activation, _out_dtype("matmul_bias_activation", out_dtype)
+        a, b, bias, activation, result_dtype("matmul_bias_activation", out_dtype)
     )
 
 
@@ -392,7 +382,7 @@ def gemm(
         >>> torch.equal(kernels.gemm(a, b, torch.ones(2, 2), alpha=2.0), 2 * a @ b + 1)
         True
     """
-    return _gemm(a, b, c, alpha, beta, _out_dtype("gemm", out_dtype))
+    return _gemm(a, b, c, alpha, beta, result_dtype("gemm", out_dtype))
 
 
 def gemv(
@@ -413,7 +403,7 @@ def gemv(
         beta: the same.
         out_dtype: as in `basic_matmul`, and so are the errors.
     """
-    return _gemv(a, x, y, alpha, beta, _out_dtype("gemv", out_dtype))
+    return _gemv(a, x, y, alpha, beta, result_dtype("gemv", out_dtype))
 
 
 def quant_matmul(
@@ -440,7 +430,9 @@ def quant_matmul(
         KernelError: scale is neither [1] nor [n]; or a is int8 and k beyond 131071, where sums may
             not fit into int32.
     """
-    return _quant_matmul(a, b, scale, per_token_scale, bias, _out_dtype("quant_matmul", out_dtype))
+    return _quant_matmul(
+        a, b, scale, per_token_scale, bias, result_dtype("quant_matmul", out_dtype)
+    )
 
 
 def grouped_matmul(
@@ -467,7 +459,7 @@ def grouped_matmul(
         >>> kernels.grouped_matmul(a, b, torch.tensor([2, 5])).shape  # rows 0 to 2, then 2 to 5
         torch.Size([5, 4])
     """
-    return _grouped_matmul(a, b, group_list, _out_dtype("grouped_matmul", out_dtype))
+    return _grouped_matmul(a, b, group_list, result_dtype("grouped_matmul", out_dtype))
 
 
 def grouped_matmul_slice_k(
@@ -488,5 +480,5 @@ def grouped_matmul_slice_k(
         KernelError: group_list does not rise from 0 to at most k.
     """
     return _grouped_matmul_slice_k(
-        a, b, group_list, _out_dtype("grouped_matmul_slice_k", out_dtype)
+        a, b, group_list, result_dtype("grouped_matmul_slice_k", out_dtype)
     )

@@ -37,8 +37,29 @@ def _quantised() -> list[tuple[Any, ...]]:
     return [(a, b, torch.tensor([0.5])), (a, b, torch.ones(4), torch.ones(2), torch.ones(4))]
 
 
+def _scaled(*batch: int, b: tuple[int, ...] = (), ends: tuple[int, ...] = ()) -> Any:
+    """With scales of blocks, and with a byte's format and without scales."""
+
+    def samples() -> list[tuple[Any, ...]]:
+        a = torch.randint(-9, 9, (*batch, 4, 6), dtype=torch.int8)
+        groups = [torch.tensor(ends)] if ends else []
+        right = torch.randint(0, 100, (*(b or batch), 6, 3), dtype=torch.uint8)
+        of_a, of_b = torch.rand(1, 4, 1), torch.rand(1, 1, 2).half()
+        scaled = (of_a, of_b, torch.rand(3), [1, 1, 6, 2], "plain", "float8_e4m3fn", torch.float16)
+        return [
+            (a, right, *groups, *scaled),
+            (a, right.to(torch.int8), *groups),
+        ]
+
+    return samples
+
+
 # Where a kernel checks more than a contract can say.
 SAMPLES: dict[str, Any] = {
+    "bringup::scaled_matmul": _scaled(),
+    "bringup::scaled_batched_matmul": _scaled(2),
+    "bringup::scaled_grouped_matmul": _scaled(b=(2,), ends=(1, 4)),
+    "bringup::scaled_grouped_matmul_slice_k": _scaled(ends=(2, 6)),
     "bringup::quant_matmul": _quantised,
     "bringup::grouped_matmul": [
         (torch.randn(5, 3), torch.randn(2, 3, 4), torch.tensor([2, 5])),

@@ -47,14 +47,53 @@ inline Vector gelu_tanh(Vector v) {
   return numerator / (1 + power);
 }
 
+// 1 / (1 + e^-v), by the exponential of -|v|, which cannot overflow; of silu and tanh the same.
+template <class Vector>
+inline Vector sigmoid(Vector v) {
+  const Vector power = exp_nonpositive(v < Vector{} ? v : -v);
+  return (v < Vector{} ? power : Vector{} + 1) / (1 + power);
+}
+
+inline Vec<float> tanh(Vec<float> v) {
+  const Vec<float> away = v < Vec<float>{} ? -v : v;
+  const Vec<float> power = exp_nonpositive(-2 * away);
+  const Vec<float> far = (1 - power) / (1 + power);
+  const Vec<float> w = v * v;  // near zero the difference would cancel: the series up to v^9
+  Vec<float> p = splat(62.0f / 2835);
+  p = multiply_add(p, w, -17.0f / 315);
+  p = multiply_add(p, w, 2.0f / 15);
+  p = multiply_add(p, w, -1.0f / 3);
+  const Vec<float> near = multiply_add(p * w, v, v);
+  return away < splat(0.25f) ? near : (v < Vec<float>{} ? -far : far);
+}
+
+inline Vec<double> tanh(Vec<double> v) {
+  for (int lane = 0; lane < kLanes<double>; ++lane) v[lane] = __builtin_tanh(v[lane]);
+  return v;
+}
+
 // NaN stays NaN.
 template <class Vector>
 inline Vector relu(Vector v) {
   return v < Vector{} ? Vector{} : v;
 }
 
-// v / (1 + e^-v) (Elfwing, Uchibe, Doya: Sigmoid-Weighted Linear Units, 2018). The exponential is
-// taken of -|v|, so that it cannot overflow.
+template <class Vector>
+inline Vector leaky_relu(Vector v, Vector slope) {
+  return v < Vector{} ? v * slope : v;
+}
+
+// The larger and the smaller of two, NaN where one is.
+template <class Vector>
+inline Vector maximum(Vector a, Vector b) {
+  return a != a ? a : (a < b ? b : (b != b ? b : a));
+}
+template <class Vector>
+inline Vector minimum(Vector a, Vector b) {
+  return -maximum(-a, -b);
+}
+
+// v / (1 + e^-v) (Elfwing, Uchibe, Doya: Sigmoid-Weighted Linear Units, 2018).
 template <class Vector>
 inline Vector silu(Vector v) {
   const Vector power = exp_nonpositive(v < Vector{} ? v : -v);

@@ -12,6 +12,68 @@
 
 namespace bringup_kernels {
 
+// Floats of up to 8 bits: how many they have of each kind, and from which magnitude on they are
+// infinite or NaN. One without fraction is a scale, 2^(bits - 127), and has no sign.
+template <int kExponentBits, int kFractionBits, uint32_t kFirstSpecial>
+struct SmallFloat {
+  static constexpr int kFraction = kFractionBits;
+  static constexpr uint32_t kSign = kFractionBits == 0 ? 0 : 1 << (kExponentBits + kFractionBits);
+  static constexpr uint32_t kSpecial = kFirstSpecial;
+  // What the exponents of float exceed these by, and what a subnormal counts: exact in any mode.
+  static constexpr uint32_t kBias = 127 - ((1 << (kExponentBits - 1)) - 1);
+  static constexpr float kSmallest =
+      1.0f / (1 << (kFractionBits == 0 ? 0 : 126 - kBias + kFractionBits));
+
+  uint8_t bits;
+
+  operator float() const {
+    const uint32_t magnitude = bits & (kFraction == 0 ? 0xffu : kSign - 1);
+    uint32_t word = (magnitude << (23 - kFraction)) + (kBias << 23);
+    if (kFraction == 0 && magnitude == 0) word = 0x400000;  // 2^-127
+    if (magnitude >= kSpecial) word |= kFraction == 0 ? 0x7fc00000u : 0x7f800000u;
+    float value;
+    __builtin_memcpy(&value, &word, sizeof value);
+    if (kFraction > 0 && magnitude >> kFraction == 0) {
+      value = static_cast<float>(magnitude) * kSmallest;
+    }
+    return (bits & kSign) != 0 ? -value : value;
+  }
+};
+
+// The formats that a tensor of bytes may hold; `plain` is what its dtype says.
+namespace formats {
+struct plain;
+using float8_e4m3fn = SmallFloat<4, 3, 0x7f>;
+using float8_e5m2 = SmallFloat<5, 2, 0x7c>;
+using float8_e8m0fnu = SmallFloat<8, 0, 0xff>;
+using float4_e2m1fn = SmallFloat<2, 1, 8>;
+}  // namespace formats
+
+template <class Element, class Format>
+struct Stored {
+  using type = Format;
+  static constexpr bool fits = false;
+};
+template <class Format>
+struct Stored<uint8_t, Format> {
+  using type = Format;
+  static constexpr bool fits = true;
+};
+template <class Element>
+struct Stored<Element, formats::plain> {
+  using type = Element;
+  static constexpr bool fits = true;
+};
+template <>
+struct Stored<uint8_t, formats::plain> {
+  using type = int8_t;
+  static constexpr bool fits = false;
+};
+template <class Element, class Format>
+using stored = typename Stored<Element, Format>::type;
+template <class Element, class Format>
+constexpr bool is_stored = Stored<Element, Format>::fits;
+
 template <class Element>
 struct ComputedAs {
   using type = float;
@@ -91,6 +153,32 @@ inline Vec<float> load_float(const int8_t* from) {
                                  Vec<float>);
 }
 
+// As SmallFloat's operator float, of one with a fraction.
+template <class Float>
+inline Vec<float> decode(Words bits) {
+  const Words magnitude = bits & (Float::kSign - 1);
+  const Words special = reinterpret<Words>(magnitude >= Float::kSpecial) & 0x7f800000u;
+  const Words normal = (magnitude << (23 - Float::kFraction)) + (Float::kBias << 23);
+  const Vec<float> subnormal =
+      __builtin_convertvector(reinterpret<Mask<float>>(magnitude), Vec<float>) * Float::kSmallest;
+  const Words word =
+      magnitude < (1u << Float::kFraction) ? reinterpret<Words>(subnormal) : normal | special;
+  return reinterpret<Vec<float>>(word | (bits & Float::kSign) * (0x80000000u / Float::kSign));
+}
+
+template <int kExponentBits, int kFractionBits, uint32_t kSpecial>
+inline Vec<float> load_float(const SmallFloat<kExponentBits, kFractionBits, kSpecial>* from) {
+  typedef uint8_t Unsigned __attribute__((vector_size(kVectorBytes / 4)));
+  if constexpr (kFractionBits > 0) {
+    using Float = SmallFloat<kExponentBits, kFractionBits, kSpecial>;
+    return decode<Float>(__builtin_convertvector(load_bits<Unsigned>(from), Words));
+  } else {  // scales, of which a few are read
+    Vec<float> value;
+    for (int i = 0; i < kLanes<float>; ++i) value[i] = from[i];
+    return value;
+  }
+}
+
 inline Vec<float> load_float(const int32_t* from) {
   return __builtin_convertvector(load_bits<Mask<float>>(from), Vec<float>);
 }
@@ -150,6 +238,16 @@ inline Vec<T> load_or_zeros(const void*, int64_t, int64_t) {
 
 inline void store_as(float* to, Vec<float> value) { store(to, value); }
 inline void store_as(double* to, Vec<double> value) { store(to, value); }
+
+// The nearest whole number, ties to even, the last one for what is beyond; 0 for NaN.
+inline void store_as(int8_t* to, Vec<float> value) {
+  constexpr float kWhole = 12582912.0f;  // 1.5 * 2^23, whose last bit counts 1
+  value = value < 127.0f ? value : (value == value ? splat(127.0f) : Vec<float>{});
+  value = value > -128.0f ? value : splat(-128.0f);
+  const Bytes result =
+      __builtin_convertvector(__builtin_convertvector(value + kWhole - kWhole, Mask<float>), Bytes);
+  __builtin_memcpy(to, &result, sizeof result);
+}
 
 template <class Element>
 inline void store_as(Element* to, Vec<double> value) {

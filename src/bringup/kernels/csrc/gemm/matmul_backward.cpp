@@ -2,29 +2,20 @@
 // bringup::batched_matmul_backward(Tensor grad, Tensor a, Tensor b) -> (Tensor, Tensor)
 //
 // For out = a b: grad b^T, the gradient of a, and a^T grad, that of b, each in its operand's dtype.
-// Dimensions are those of a batch; basic_matmul's is a batch of one.
 #include "product.h"
 
 using namespace bringup_kernels;
 
-struct MatmulBackwardParams {
-  bringup_params head;
-  ELEMENT_A* grad_a;
-  ELEMENT_B* grad_b;
-  const ELEMENT_GRAD* grad;
-  const ELEMENT_A* a;
-  const ELEMENT_B* b;
-  int64_t m, n, k;
-  int64_t grad_stride[2];
-  int64_t a_stride[2];
-  int64_t b_stride[2];
-#ifdef BATCHED
-  int64_t items;
-  int64_t grad_step, a_step, b_step;
-#endif
-};
-
 namespace {
+
+// Of a matrix, or of the first of a batch, which follow each other after `step` elements.
+template <class Matrix>
+Matrix read_matrix(const DLTensor& t, bool is_transposed, int64_t& step) {
+  const int32_t row = t.ndim - (is_transposed ? 1 : 2);
+  step = t.ndim == 3 ? t.strides[0] : 0;
+  return {static_cast<const typename Matrix::Element*>(t.data), t.strides[row],
+          t.strides[2 * t.ndim - 3 - row]};
+}
 
 // The products of a batch into `out`, [rows, columns] each.
 template <class Element, class Left, class Right>
@@ -35,8 +26,8 @@ int32_t multiply(const bringup_ctx* ctx, Element* out, int64_t items,
       ctx, items, first,
       [&](int64_t item) {
         auto product = first;
-        product.left = first.left.shifted(item * left_step);
-        product.right = first.right.shifted(item * right_step);
+        product.left.data += item * left_step;
+        product.right.data += item * right_step;
         return product;
       },
       [&](int64_t item, int64_t row, int64_t column, const auto* sums, int64_t count) {
@@ -47,20 +38,23 @@ int32_t multiply(const bringup_ctx* ctx, Element* out, int64_t items,
 
 }  // namespace
 
-BRINGUP_EXPORT int32_t run(uint32_t, void*, const MatmulBackwardParams* p) {
-#ifdef BATCHED
-  const int64_t items = p->items, grad_step = p->grad_step, a_step = p->a_step, b_step = p->b_step;
-#else
-  const int64_t items = 1, grad_step = 0, a_step = 0, b_step = 0;
-#endif
+BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx* ctx) {
   using Grad = Operand<ELEMENT_GRAD, Layout(LAYOUT_GRAD)>;
   using LeftT = Operand<ELEMENT_A, transposed(Layout(LAYOUT_A))>;
   using RightT = Operand<ELEMENT_B, transposed(Layout(LAYOUT_B))>;
-  const Grad grad{p->grad, p->grad_stride[0], p->grad_stride[1]};
-  const LeftT left_t{p->a, p->a_stride[1], p->a_stride[0]};
-  const RightT right_t{p->b, p->b_stride[1], p->b_stride[0]};
-  const Product<Grad, RightT> for_a{grad, right_t, p->m, p->k, p->n};
-  const Product<LeftT, Grad> for_b{left_t, grad, p->k, p->n, p->m};
-  const int32_t status = multiply(p->head.ctx, p->grad_a, items, for_a, grad_step, b_step);
-  return status != 0 ? status : multiply(p->head.ctx, p->grad_b, items, for_b, a_step, grad_step);
+  const DLTensor& of_out = bringup::tensor(args[0]);
+  const DLTensor& a = bringup::tensor(args[1]);
+  const int64_t items = of_out.ndim == 3 ? of_out.shape[0] : 1;
+  const int64_t m = of_out.shape[of_out.ndim - 2], n = of_out.shape[of_out.ndim - 1];
+  const int64_t k = a.shape[a.ndim - 1];
+  int64_t grad_step, a_step, b_step;
+  const auto grad = read_matrix<Grad>(of_out, false, grad_step);
+  const auto left_t = read_matrix<LeftT>(a, true, a_step);
+  const auto right_t = read_matrix<RightT>(bringup::tensor(args[2]), true, b_step);
+  auto* grad_a = static_cast<ELEMENT_A*>(bringup::tensor(args[3]).data);
+  auto* grad_b = static_cast<ELEMENT_B*>(bringup::tensor(args[4]).data);
+  const Product<Grad, RightT> for_a{grad, right_t, m, k, n};
+  const Product<LeftT, Grad> for_b{left_t, grad, k, n, m};
+  const int32_t failed = multiply(ctx, grad_a, items, for_a, grad_step, b_step);
+  return failed ? failed : multiply(ctx, grad_b, items, for_b, a_step, grad_step);
 }

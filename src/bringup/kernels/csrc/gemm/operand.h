@@ -33,6 +33,7 @@ template <class ElementType, Layout kLayout>
 struct Operand {
   using Element = ElementType;
   static constexpr Layout layout = kLayout;
+  static constexpr bool kScaled = false;  // see scales.h
 
   const Element* data;
   int64_t row_stride;

@@ -8,7 +8,7 @@
 // caller's, row by row.
 #pragma once
 
-#include "operand.h"
+#include "scales.h"
 
 #ifndef TILE_M
 #define TILE_M 96
@@ -87,6 +87,22 @@ inline void product_column(const T* a, int64_t rows, const T* panel, int64_t dep
   }
 }
 
+// What the partial sums of a product are kept in: whole numbers only where nothing scales them.
+template <class Left, class Right, bool kScaled = Left::kScaled || Right::kScaled>
+struct SumOfProduct {
+  using type = PartialSum<typename Left::Element, typename Right::Element>;
+};
+template <class Left, class Right>
+struct SumOfProduct<Left, Right, true> {
+  using type = Accumulator<typename Left::Element, typename Right::Element>;
+};
+template <class Left, class Right>
+using SumOf = typename SumOfProduct<Left, Right>::type;
+template <class Sum>
+constexpr bool is_whole = false;
+template <>
+constexpr bool is_whole<int32_t> = true;
+
 // One product of a batch: left [rows, depth] times right [depth, columns].
 template <class Left, class Right>
 struct Product {
@@ -97,12 +113,6 @@ struct Product {
   int64_t depth;
 };
 
-// The product of the operands in a parameter struct, by the two strides of each one's matrices.
-template <class Left, class Right, class Params>
-Product<Left, Right> product_of(const Params* p, const int64_t* left, const int64_t* right) {
-  return {{p->a, left[0], left[1]}, {p->b, right[0], right[1]}, p->m, p->n, p->k};
-}
-
 // The right operand's columns [column, column + width) at depth [first, first + depth), as panels.
 template <class T, class Right>
 KERNEL_NOINLINE void pack_block(T* to, const Right& right, int64_t first, int64_t depth,
@@ -110,6 +120,10 @@ KERNEL_NOINLINE void pack_block(T* to, const Right& right, int64_t first, int64_
   for (int64_t j = 0; j < columns; j += kPanelWidth<T>) {
     pack_panel<kPanelWidth<T>>(to + j * depth, right, first, depth, column + j,
                                smaller(columns - j, kPanelWidth<T>));
+    if constexpr (Right::kScaled) {
+      scale_panel<kPanelWidth<T>>(to + j * depth, right, first, depth, column + j,
+                                  smaller(columns - j, kPanelWidth<T>));
+    }
   }
 }
 
@@ -119,7 +133,7 @@ KERNEL_NOINLINE void pack_block(T* to, const Right& right, int64_t first, int64_
 template <class Left, class Right, class ProductAt, class Finish>
 class Batch {
   using T = Accumulator<typename Left::Element, typename Right::Element>;
-  using Sum = PartialSum<typename Left::Element, typename Right::Element>;
+  using Sum = SumOf<Left, Right>;
 
  public:
   Batch(int64_t items, const Product<Left, Right>& largest, const ProductAt& product_at,
@@ -221,6 +235,9 @@ class Batch {
         block = own;
       }
       pack_rows(left, kRowStride, product.left, row, rows, start, depth);
+      if constexpr (Left::kScaled) {
+        scale_rows(left, kRowStride, product.left, row, rows, start, depth);
+      }
       const int64_t padded = round_up(rows, kProductTileRows);
       for (int64_t r = rows; r < padded; ++r) {
         __builtin_memset(left + r * kRowStride, 0, static_cast<size_t>(depth) * sizeof(T));
@@ -251,24 +268,24 @@ inline int32_t run_batch(const bringup_ctx* ctx, int64_t items, const Product<Le
   return batch.run(ctx) ? 0 : bringup::fail(ctx, "no workspace memory left");
 }
 
-template <class Left, class Right, class Finish>
-inline int32_t run_one(const bringup_ctx* ctx, const Product<Left, Right>& product,
-                       const Finish& finish) {
-  return run_batch(
-      ctx, 1, product, [&product](int64_t) { return product; },
-      [&finish](int64_t, int64_t row, int64_t column, const auto* sums, int64_t count) {
-        finish(row, column, sums, count);
-      });
-}
-
-// Whether ends of groups rise from 0 to at most `size`.
-inline bool are_ends(const int64_t* ends, int64_t groups, int64_t size) {
+// Null when the ends of groups (int32 or int64) rise from 0 to at most `size`, otherwise why not.
+inline const char* read_ends(const DLTensor& list, int64_t size, const bringup_ctx* ctx,
+                             const int64_t*& ends) {
+  const int64_t groups = list.shape[0];
+  auto* copy = bringup::workspace<int64_t>(ctx, groups);
+  if (copy == nullptr && groups > 0) return "no workspace memory left";
   int64_t last = 0;
   for (int64_t g = 0; g < groups; ++g) {
-    if (ends[g] < last || ends[g] > size) return false;
-    last = ends[g];
+    copy[g] = list.dtype.bits == 32 ? static_cast<const int32_t*>(list.data)[g]
+                                    : static_cast<const int64_t*>(list.data)[g];
+    if (copy[g] < last || copy[g] > size) {
+      return "group_list must rise from 0 to at most m, or k for slices of the depth: where the "
+             "rows or the depth of each group end";
+    }
+    last = copy[g];
   }
-  return true;
+  ends = copy;
+  return nullptr;
 }
 inline int64_t group_start(const int64_t* ends, int64_t group) {
   return group == 0 ? 0 : ends[group - 1];
