@@ -6,6 +6,7 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unordered_map.h>
 #include <nanobind/stl/vector.h>
 #include <torch/csrc/Dtype.h>
 
@@ -112,16 +113,18 @@ nb::object parts(const Graph& graph, size_t position) {
   return found;
 }
 
-// Of the numbers of loaded kernels that of the one which a node runs.
-std::optional<runtime::KernelId> kernel_of(const Graph& graph, size_t position,
-                                           const std::vector<runtime::KernelId>& loaded) {
-  const auto* node = dynamic_cast<const KernelNode*>(graph.nodes().at(position).get());
-  for (const runtime::KernelId id : loaded) {
-    if (node != nullptr && runtime::KernelTable::instance().find(id).get() == node->kernel()) {
-      return id;
-    }
+// Of nodes, which one of the loaded kernels each runs.
+std::unordered_map<size_t, runtime::KernelId> kernels(
+    const Graph& graph, const std::vector<runtime::KernelId>& loaded) {
+  std::unordered_map<const runtime::Kernel*, runtime::KernelId> numbers;
+  for (const auto id : loaded) numbers[runtime::KernelTable::instance().find(id).get()] = id;
+  std::unordered_map<size_t, runtime::KernelId> found;
+  for (size_t i = 0; i < graph.nodes().size(); ++i) {
+    const auto* node = dynamic_cast<const KernelNode*>(graph.nodes()[i].get());
+    const auto known = node == nullptr ? numbers.end() : numbers.find(node->kernel());
+    if (known != numbers.end()) found.emplace(i, known->second);
   }
-  return std::nullopt;
+  return found;
 }
 
 // The memory from before the capture, as bytes, and all that nodes write.
@@ -376,7 +379,7 @@ void bind_saving(nb::module_& module, nb::class_<Graph>& graph) {
              nb::arg("strides"), nb::arg("offset"), nb::arg("is_conj"), nb::arg("is_neg"));
   graph.def("parts", &parts, nb::arg("node"))
       .def("memory", &memory)
-      .def("kernel_of", &kernel_of, nb::arg("node"), nb::arg("loaded"))
+      .def("kernels", &kernels, nb::arg("loaded"))
       .def_prop_ro("shares_host_memory", &Graph::shares_host_memory)
       .def_prop_ro("devices",
                    [](const Graph& one) {

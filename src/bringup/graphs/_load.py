@@ -22,6 +22,7 @@ from bringup.graphs._run import RunUnit
 from bringup.graphs._saved_values import (
     KIND,
     VERSIONS,
+    binaries_of,
     dtype_of,
     facts,
     layout,
@@ -288,12 +289,9 @@ class _Reader:
         keys = {n: row["key"] for n, row in enumerate(self._document["nodes"]) if "key" in row}
         if not keys:
             return
-        from bringup.jit.load.binary import loaded_binaries
-
-        loaded = loaded_binaries()
+        binaries = binaries_of(native)
         for number, key in keys.items():
-            known = native.kernel_of(number, list(loaded))
-            if known is None or loaded[known].key != key:
+            if number not in binaries or binaries[number].key != key:
                 op = self._document["nodes"][number]["name"][0]
                 raise BundleError(
                     f"{self._path} was saved with another kernel of {op} than is defined here:"

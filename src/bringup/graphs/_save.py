@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from bringup.graphs._saved_values import (
     KIND,
     SAFETENSORS,
     VERSIONS,
+    binaries_of,
     facts,
     layout,
     named_tensors,
@@ -233,16 +235,16 @@ class _Writer:
 
     def _kernel(self, number: int, where: str) -> str:
         """Return the build key of a node's kernel."""
-        from bringup.jit.load.binary import loaded_binaries
-
-        loaded = loaded_binaries()
-        known = self.graph.kernel_of(number, list(loaded))
-        if known is None:
+        if number not in self._binaries:
             raise CaptureError(f"{where} runs a kernel that this process did not load by a key")
-        binary = loaded[known]
+        binary = self._binaries[number]
         if not binary.prebuilt:
             self._keys[binary.key] = None
-        return binary.key
+        return str(binary.key)
+
+    @cached_property
+    def _binaries(self) -> dict[int, Any]:
+        return binaries_of(self.graph)
 
     def _written(self, value: Any) -> Any:
         return written(value, self._number)

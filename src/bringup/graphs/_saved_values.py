@@ -43,6 +43,14 @@ def refuse_in_capture(what: str) -> None:
         raise CaptureError(f"{what}: a capture is under way on this thread; call it outside")
 
 
+def binaries_of(graph: Any) -> dict[int, Any]:
+    """Return what was built for kernels of a native graph, by node."""
+    from bringup.jit.load.binary import loaded_binaries
+
+    loaded = loaded_binaries()
+    return {node: loaded[number] for node, number in graph.kernels(list(loaded)).items()}
+
+
 def named_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
     """Return parameters and buffers by name, shared ones by all of theirs."""
     parameters = module.named_parameters(remove_duplicate=False)
