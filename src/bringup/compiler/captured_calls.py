@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -81,6 +81,7 @@ def captured(
     shared_memory: bool | None = None,
     updates: Updates | None = None,
     split_at: Sequence[SplitPoint] = (),
+    tells_unmet: bool = False,
 ) -> BoxedFunction:
     """`run`, but replayed from a captured graph that was made for this kind of call.
 
@@ -102,6 +103,7 @@ def captured(
         updates: the numbers that are no part of a call's kind: they are written into the captured
             graph, except those that it refuses.
         split_at: as for `graphs.capture`.
+        tells_unmet: whether the log warns of names in it of which a capture sees no call.
 
     Raises `CaptureError` at the call when the graph cannot be captured; the message names the
     operator or tensor.
@@ -118,6 +120,7 @@ def captured(
         shared_memory,
         updates,
         split_at,
+        tells_unmet,
     )
 
     def run_captured(arguments: list[Any]) -> Any:
@@ -158,6 +161,7 @@ class _CapturedCalls:
     shared_memory: bool | None
     updates: Updates | None
     split_at: Sequence[SplitPoint]
+    tells_unmet: bool
 
     def __post_init__(self) -> None:
         self._kind = torch_library("option 'capture'").graphs.call_kind
@@ -304,6 +308,7 @@ class _CapturedCalls:
                 updates,
                 memory if shared else None,
                 self.split_at,
+                self._tell_unmet,
             )
             taken = entry.needed_bytes
             if taken <= memory.limit:
@@ -316,6 +321,11 @@ class _CapturedCalls:
             f"it takes {_megabytes(taken)}, more than captures may hold on {memory.device}:"
             f" {_megabytes(memory.limit)} (BRINGUP_CAPTURE_MEMORY)"
         )
+
+    def _tell_unmet(self, words: str) -> None:
+        if self.tells_unmet:
+            self.tells_unmet = False
+            _LOG.warning("%s: option %s", self.name, words)
 
     def _keep(self, key: object, entry: _Captured | None) -> None:
         self._captures[key] = entry
@@ -387,6 +397,7 @@ class _Captured:
         updates: Updates | None,
         shared: CaptureMemory | None,
         split_at: Sequence[SplitPoint],
+        tell_unmet: Callable[[str], object],
     ) -> None:
         slots = {
             index: copied(item)
@@ -406,7 +417,7 @@ class _Captured:
         block = graphs.capture(
             self._graph, pool, inputs=Placeholders(slots.values()), split_at=split_at
         )
-        block._refuses_nothing = True
+        block._refuses_nothing, block._tell_unmet = True, tell_unmet
         turn = nullcontext() if shared is None else shared.turn()
         with torch.no_grad(), turn, block:
             results = tuple(run(list(given)))  # it may empty its list

@@ -150,6 +150,7 @@ class InferenceGraph:
             shared_memory=options.shared_memory,
             updates=updates_of(graph, options.split_at) if options.inner == "eager" else None,
             split_at=options.split_at,
+            tells_unmet=True,
         )
         if length is None:
             return replayed

@@ -141,6 +141,7 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
         self._accepts_gradients = gradients
         self._note: Callable[[CaptureError], None] | None = None
         self._refuses_nothing = False  # whether a block in which no operator ran is an error
+        self._tell_unmet: Callable[[str], object] = functools.partial(warnings.warn, stacklevel=2)
 
     def __enter__(self) -> CapturedGraph:
         return self._begin(sys._getframe(1))
@@ -246,8 +247,8 @@ class capture:  # noqa: N801 - a context manager, named like torch.cuda.graph
             native = recorder.finish(graph._level, settings.graph_verify() or 0)
             if native.node_count == 0:
                 self._meet_nothing()
-            elif not self._refuses_nothing:
-                self._split.warn_of_missing(recorder)
+            elif unmet := self._split.unmet(recorder):
+                self._tell_unmet(unmet)
             optimizers = given.settle(native, recorder.watch, list(scopes.called))
             unit.settle(native, scopes.calls)
             unit.watch_inputs(recorder.watch)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -134,10 +133,10 @@ class SplitPoints:
         base = str(op._schema.name)
         return not {base, f"{base}.{op._overloadname}"}.isdisjoint(self.names)
 
-    def warn_of_missing(self, recorder: Any) -> None:
-        """Warn of names of which no call came, at the end of a capture's block."""
-        if missing := [name for name in self.names if name not in recorder.split_met]:
-            warnings.warn(f"split_at: no call came of {', '.join(missing)}", stacklevel=3)
+    def unmet(self, recorder: Any) -> str:
+        """Return in words that no call came of some of the names, or "", behind the block."""
+        unmet = [name for name in self.names if name not in recorder.split_met]
+        return f"split_at: no call came of {', '.join(unmet)}" if unmet else ""
 
 
 def _name_of(point: SplitPoint) -> str | None:

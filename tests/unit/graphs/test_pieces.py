@@ -502,7 +502,7 @@ def test_handlers_and_split_points_go_together(handlers: None) -> None:
     assert torch.equal(y, attend(x, cache, [4, 4], 2.0))
 
 
-def test_compiled_functions_are_split(device: str) -> None:
+def test_compiled_functions_are_split(device: str, caplog: pytest.LogCaptureFixture) -> None:
     """One capture serves all lengths; results are eager's."""
     torch.compiler.reset()
     model = Decoder(device)
@@ -510,7 +510,7 @@ def test_compiled_functions_are_split(device: str) -> None:
     def step(x: Tensor, lengths: list[int]) -> Tensor:
         return torch.relu(attend(model.layers[0](x), model.caches[0], lengths) * 2) + 1
 
-    options = {"mode": "serve", "split_at": [attend]}
+    options = {"mode": "serve", "split_at": [attend, "aten::linear"]}  # which is addmm by then
     compiled = torch.compile(step, backend="bringup", options=options, dynamic=True)
     before = {id(one) for one in ALIVE.values()}
     for lengths in ([1, 2], [3, 1], [5, 5], [2, 4]):
@@ -520,6 +520,10 @@ def test_compiled_functions_are_split(device: str) -> None:
     report = calls.report()
     assert (report.captures, report.uncaptured, report.pieces) == (1, 0, 2)
     assert report.plan is not None
+    told = [one.getMessage() for one in caplog.records if "no call came" in one.getMessage()]
+    assert [one.partition(":")[2] for one in told] == [
+        " option split_at: no call came of aten::linear"
+    ]
     for wrong, words in (
         (
             {"split_at": ["pieces_test::atend"], "mode": "serve"},
