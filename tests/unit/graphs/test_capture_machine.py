@@ -4,6 +4,7 @@ branches and trips, and compilers, drivers and launches that fail: a state machi
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -20,9 +21,11 @@ from tests.sweeps.support import sized
 from tests.unit.graphs.test_control_flow import cond, while_loop
 from tests.unit.graphs.test_device_kernels import loaded_kernels
 from tests.unit.graphs.test_faulty_replay import raised_by
+from tests.unit.graphs.test_update_beside_replay import many_paths
 from torch import Tensor
 
 from bringup import graphs
+from bringup.compiler import capture_memory
 from bringup.devices import sim
 from bringup.errors import CompileError
 from bringup.graphs import _fuse_build, _fuse_device, _handlers
@@ -266,13 +269,93 @@ class DeviceCaptures(Captures):
         torch.npu.synchronize()
 
 
+PATHS = (
+    ("relu", "in place", "exp"),
+    ("softmax", "broadcast"),
+    ("exp", "relu", "softmax", "in place"),
+)
+
+
+class Paths(RuleBasedStateMachine):
+    """Calls of compiled graphs whose captures are in one memory, with results that live on."""
+
+    device = "cpu"
+
+    @initialize(most=st.integers(1, 3))
+    def compile(self, most: int) -> None:
+        capture_memory.memory_of.cache_clear()
+        self.until_teardown = ExitStack()
+        self.runs = [many_paths(self.function(path), most) for path in PATHS]
+        self.live: list[tuple[Tensor, Tensor]] = []
+
+    def function(self, path: tuple[str, ...]) -> Callable[[Tensor], list[Tensor]]:
+        def run(x: Tensor) -> list[Tensor]:
+            values = [x]
+            for step in path:
+                values.append(STEPS[step](values[-1], Given(x, 1.0, x, x)))
+            return values[-2:]
+
+        return run
+
+    def given(self, rows: int, feeds: bool) -> Tensor:
+        """New memory, or what a call gave."""
+        return (
+            self.live[-1][0][:rows] if feeds and self.live else torch.randn(rows, 8).to(self.device)
+        )
+
+    @rule(path=st.sampled_from(range(len(PATHS))), rows=st.integers(0, 4), feeds=st.booleans())
+    def call(self, path: int, rows: int, feeds: bool) -> None:
+        x = self.given(rows, feeds)
+        self.take(self.runs[path]([x]), path, x)
+
+    def take(self, results: list[Tensor], path: int, x: Tensor) -> None:
+        self.live += zip(results, map(torch.clone, self.function(PATHS[path])(x)), strict=True)
+        self.check()
+
+    @rule()
+    def let_results_go(self) -> None:
+        del self.live[::2]
+
+    @rule(kilobytes=st.sampled_from((1, 4, 1000)))
+    def limit_what_is_kept(self, kilobytes: int) -> None:
+        self.until_teardown.enter_context(
+            mock.patch.dict(os.environ, BRINGUP_CAPTURE_MEMORY=f"{kilobytes}K")
+        )
+
+    def check(self) -> None:
+        for result, expected in self.live:
+            assert torch.equal(*(_bits(one, self.device) for one in (result, expected)))
+
+    def teardown(self) -> None:
+        self.until_teardown.close()
+
+
+class DevicePaths(Paths):
+    """The same on a device of which any call may fail."""
+
+    device = "npu"
+
+    @rule(
+        path=st.sampled_from(range(len(PATHS))), rows=st.integers(1, 4), number=st.integers(0, 60)
+    )
+    def a_call_fails(self, path: int, rows: int, number: int) -> None:
+        x, results = self.given(rows, False), []
+        torch.npu.synchronize()
+        with sim.faults(fail="any", fail_after=number):
+            failed = raised_by(lambda: results.extend(self.runs[path]([x])))
+        failed += raised_by(torch.npu.synchronize)
+        if failed:
+            results = self.runs[path]([x])
+        self.take(results, path, x)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _kernels() -> Iterator[None]:
     with loaded_kernels():
         yield
 
 
-def _test_case(machine: type[Captures], count: int) -> Any:
+def _test_case(machine: type[RuleBasedStateMachine], count: int) -> Any:
     case = machine.TestCase
     case.settings = settings(
         max_examples=count,
@@ -285,3 +368,5 @@ def _test_case(machine: type[Captures], count: int) -> Any:
 
 TestCaptures = _test_case(Captures, sized(8, 200))
 TestDeviceCaptures = _test_case(DeviceCaptures, sized(5, 100))
+TestPaths = _test_case(Paths, sized(5, 200))
+TestDevicePaths = _test_case(DevicePaths, sized(5, 200))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 from tests.unit.graphs.support import captured
+from tests.unit.graphs.test_update_beside_replay import many_paths
 from torch import Tensor
 
 from bringup import devices, graphs, jit, ops
@@ -254,6 +255,33 @@ def test_every_call_fails_in_capture_and_replay_of_branches(
     every_call(lambda: replay_and_wait(graph), appended)
     graph.replay()
     appended(False)
+
+
+def test_every_call_fails_in_captures_of_many_shapes(digit: ops.KernelOperator) -> None:
+    """In one memory, of which two are kept: other results stay, and the next call is right."""
+    run = many_paths(lambda x: [digit(digit(x, 1).relu(), 2)], most=2)
+    kept = [
+        run([torch.full((rows,), float(rows), dtype=torch.float64, device="npu")])[0]
+        for rows in (1, 2)
+    ]
+    rows, results = 3, []
+
+    def call() -> None:
+        x = torch.full((rows,), 3.0, dtype=torch.float64, device="npu")
+        results.append(run([x])[0])
+        torch.npu.current_stream().synchronize()
+
+    def right(failed: bool) -> None:
+        nonlocal rows
+        if not failed:
+            assert results[-1].tolist() == [312] * rows
+        assert [one.tolist() for one in kept] == [[112], [212] * 2]
+        rows = 3 + (rows + failed) % 3  # captured anew, or replayed
+        results.clear()
+
+    every_call(call, right)
+    for rows in (3, 4, 5, 4):  # noqa: B007 - call reads it
+        every_call(call, right)
 
 
 def test_a_graph_whose_wait_fails_ends_after_its_launches(digit: ops.KernelOperator) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from tests.unit.graphs.test_control_flow import cond, while_loop
 from torch import Tensor
 
 from bringup import _native, devices, graphs, jit, ops
+from bringup.compiler import captured_calls
 from bringup.errors import UpdateError
 
 DIGIT = """
@@ -98,6 +100,13 @@ def digit(kernel_cache: object) -> Iterator[dict[str, ops.KernelOperator]]:
     yield operators
     for operator in operators.values():
         operator.undefine()
+
+
+def many_paths(function: Callable[..., list[Tensor]], most: int = 4) -> Any:
+    """Calls of a compiled graph, which captures what is called for in memory that all share."""
+    return captured_calls.captured(
+        lambda given: function(*given), "many paths", frozenset(), most, shared_memory=True
+    )
 
 
 def counting(
@@ -400,3 +409,25 @@ def test_steps_over_pieces_are_exact(device: str, digit: dict[str, ops.KernelOpe
             assert total.cpu().item() == expected, step
             total.zero_()
             expected = 0
+
+
+@pytest.mark.parametrize("device", ["cpu", "npu"])
+def test_steps_over_many_shapes_in_one_memory_are_exact(
+    device: str, digit: dict[str, ops.KernelOperator]
+) -> None:
+    """The same for compiled graphs of which few captures are kept: each result is the next call's
+    input, or one of a few that stay until then.
+    """
+    operator, numbers = digit[device], random.Random(23)
+    run = many_paths(lambda x, n: [operator(operator(x, n, 1), n, 2)])
+    kept = [(torch.zeros(rows, dtype=torch.float64, device=device), 0) for rows in range(1, 7)]
+    for step in range(sized(500, 100_000)):
+        place = numbers.randrange(len(kept))
+        x, expected = kept[place]
+        n = numbers.randrange(3)
+        kept[place] = (run([x, n])[0], expected * 100 + 12 * n)
+        if step % 4 == 3:
+            for x, expected in kept:
+                assert x.unique().tolist() == [expected], step
+        if kept[place][1] >= 10**12:
+            kept[place] = (torch.zeros_like(x), 0)
