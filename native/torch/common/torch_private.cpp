@@ -83,6 +83,11 @@ const c10::impl::OperatorEntry& operator_entry(const c10::OperatorHandle& op) {
   return *reinterpret_cast<const c10::impl::OperatorEntry*>(operator_def(op));
 }
 
+bool is_unboxed(const c10::OperatorHandle& op, c10::DispatchKeySet keys) {
+  const c10::KernelFunction& kernel = operator_entry(op).lookup(keys);
+  return kernel.isValidUnboxed() || kernel.isValidSymUnboxed();
+}
+
 c10::DispatchKeySet non_fallthrough_keys(const c10::OperatorHandle& op) {
   return extractor_keys(operator_entry(op).dispatchKeyExtractor());
 }

@@ -14,6 +14,9 @@ namespace bringup::torch_ext {
 // The dispatcher's entry of an operator: its computed dispatch table.
 const c10::impl::OperatorEntry& operator_entry(const c10::OperatorHandle& op);
 
+// Whether the kernel of a call takes arguments as C++ functions do: a boxed one may be in Python.
+bool is_unboxed(const c10::OperatorHandle& op, c10::DispatchKeySet keys);
+
 // Which runtime keys have no fallthrough kernel for this operator.
 c10::DispatchKeySet non_fallthrough_keys(const c10::OperatorHandle& op);
 

@@ -40,4 +40,24 @@ bool may_write(const c10::FunctionSchema& schema, const c10::Argument& argument)
   return writes(argument) || writes_undeclared(schema, argument);
 }
 
+bool is_statistic(const c10::FunctionSchema& schema, const c10::Argument& argument) {
+  return schema.name().starts_with("aten::") && argument.name().starts_with("running_") &&
+         may_write(schema, argument);
+}
+
+bool evaluates(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> args) {
+  const auto& arguments = schema.arguments();
+  const auto flag = std::ranges::find_if(arguments, [](const c10::Argument& argument) {
+    return argument.name() == "training" || argument.name() == "use_input_stats";
+  });
+  return flag != arguments.end() && !args[static_cast<size_t>(flag - arguments.begin())].toBool() &&
+         std::ranges::any_of(arguments, [&](const auto& one) { return is_statistic(schema, one); });
+}
+
+bool call_writes(const c10::FunctionSchema& schema, size_t index, c10::ArrayRef<c10::IValue> args) {
+  const c10::Argument& argument = schema.arguments()[index];
+  return may_write(schema, argument) &&
+         !(is_statistic(schema, argument) && evaluates(schema, args));
+}
+
 }  // namespace bringup::torch_ext

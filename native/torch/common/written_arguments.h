@@ -20,4 +20,11 @@ bool writes_undeclared(const c10::FunctionSchema& schema, const c10::Argument& a
 // Whether calls may write the argument, declared or not.
 bool may_write(const c10::FunctionSchema& schema, const c10::Argument& argument);
 
+// Whether it is a running statistic of torch's batch norms, which calls for inference do not write,
+// whatever the schema says; whether a call with these arguments is one.
+bool is_statistic(const c10::FunctionSchema& schema, const c10::Argument& argument);
+bool evaluates(const c10::FunctionSchema& schema, c10::ArrayRef<c10::IValue> args);
+// Whether a call with these arguments writes one of them, declared or not.
+bool call_writes(const c10::FunctionSchema& schema, size_t index, c10::ArrayRef<c10::IValue> args);
+
 }  // namespace bringup::torch_ext

@@ -37,9 +37,11 @@ std::string driver_error_text(int32_t status);
 bringup_stream current_driver_stream(c10::DeviceIndex device);
 
 // A CPU tensor over the same memory, without a copy, for a driver with host-visible memory. Does
-// not keep the storage alive and does not wait for the stream. Raises when the driver has no host
-// view.
-at::Tensor host_alias(const at::Tensor& device_tensor);
+// not wait for the stream, and keeps the device's memory only where it is `lasting`. Raises when
+// the driver has no host view.
+at::Tensor host_alias(const at::Tensor& device_tensor, bool lasting);
+// Whether it is memory that such an alias does not keep.
+bool is_borrowed(const c10::Storage& storage);
 
 // The driver's waits. What is waited for may be an operator in Python, on the driver's thread: a
 // caller that holds the GIL releases it for the wait. They return the driver's status.

@@ -30,6 +30,7 @@
 
 #include "engine/util/forever.h"
 #include "torch/common/out_form.h"
+#include "torch/common/torch_private.h"
 #include "torch/common/values.h"
 #include "torch/common/written_arguments.h"
 #include "torch/devices/fallback_policy.h"
@@ -54,7 +55,6 @@ struct FallbackPlan {
   bool out_form_may_fall_back = false;          // the fallback has an entry of its own for it
   RandomTraits random;
   std::vector<Writes> writes;  // for each argument
-  int training = -1;           // position of this argument, or -1
   FallbackRecord* record = nullptr;
 };
 
@@ -109,11 +109,10 @@ FallbackPlan make_plan(const c10::OperatorHandle& op) {
     if (type->isSubtypeOf(*device)) plan.device = static_cast<int>(i);
     plan.takes_dtype |= type->isSubtypeOf(*dtype);
     const c10::Argument& argument = schema.arguments()[i];
-    plan.writes.push_back(argument.is_out()                     ? Writes::kResult
-                          : writes(argument)                    ? Writes::kAlways
-                          : writes_undeclared(schema, argument) ? Writes::kInTraining
-                                                                : Writes::kNever);
-    if (argument.name() == "training") plan.training = static_cast<int>(i);
+    plan.writes.push_back(argument.is_out()                ? Writes::kResult
+                          : is_statistic(schema, argument) ? Writes::kInTraining
+                          : may_write(schema, argument)    ? Writes::kAlways
+                                                           : Writes::kNever);
   }
   return plan;
 }
@@ -169,6 +168,13 @@ void run_composite(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   op.redispatchBoxed(kComposites, stack);
 }
 
+// Code in Python that takes the place of a kernel may keep what it is given, too.
+HostCall::Mode mode_of(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                       const FallbackPlan& plan) {
+  const bool keeps_nothing = plan.keeps_nothing && is_unboxed(op, keys);
+  return keeps_nothing ? host_call_mode() : HostCall::Mode::kCopy;
+}
+
 // What the host returned becomes the device's, by `adopt`.
 template <class Adopt>
 void adopt_results(const FallbackPlan& plan, const HostCall& call, FallbackCall& counted,
@@ -200,22 +206,21 @@ void run_cpu_kernel(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::j
   FallbackCall counted(*plan.record);
   const size_t first = stack->size() - schema.arguments().size();
   c10::IValue* arguments = stack->data() + first;
-  const c10::Device device =
-      device_of(op, plan, c10::ArrayRef<c10::IValue>(arguments, schema.arguments().size()));
+  const c10::ArrayRef<c10::IValue> given(arguments, schema.arguments().size());
+  const c10::Device device = device_of(op, plan, given);
   give_generator(plan.random, arguments, device.index());
   if (plan.device >= 0) arguments[plan.device] = c10::Device(c10::kCPU);
 
   const c10::OptionalDeviceGuard guard(device.index() == current_device() ? std::nullopt
                                                                           : std::optional(device));
-  const bool evaluates = plan.training >= 0 && !arguments[plan.training].toBool();
-  HostCall call(device.index(), plan.keeps_nothing ? host_call_mode() : HostCall::Mode::kCopy);
+  HostCall call(device.index(), mode_of(op, kHostKeys, plan));
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     c10::IValue& value = arguments[i];
     if (!value.isTensor() && !value.isList()) continue;
     const Writes writes = plan.writes[i];
     const bool is_result = writes == Writes::kResult;
-    const bool written =
-        is_result || writes == Writes::kAlways || (writes == Writes::kInTraining && !evaluates);
+    const bool written = is_result || writes == Writes::kAlways ||
+                         (writes == Writes::kInTraining && !evaluates(schema, given));
     value = map_tensors(
         value, [&](const at::Tensor& tensor) { return call.stand_in(tensor, written, is_result); });
   }
@@ -269,7 +274,7 @@ struct Unboxed<Op, at::Tensor(Arguments...)> {
     const c10::Device device = common.get(op.operator_name());
     const c10::OptionalDeviceGuard guard(
         device.index() == current_device() ? std::nullopt : std::optional(device));
-    HostCall call(device.index(), host_call_mode());
+    HostCall call(device.index(), mode_of(op, kCpuKeys, plan));
     const std::tuple<std::decay_t<Arguments>...> hosts{host_value(call, arguments)...};
     call.wait();
     const at::AutoDispatchBelowADInplaceOrView below_autograd;

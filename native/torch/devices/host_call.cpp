@@ -194,13 +194,18 @@ bool intercepts(HostCall::Mode mode, const AllocationInterceptor* former) {
 
 }  // namespace
 
-at::Tensor host_alias(const at::Tensor& device_tensor) {
+bool is_borrowed(const c10::Storage& storage) {
+  // Without torch's check of content that is gone.
+  return storage.unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get_deleter() == &keep;
+}
+
+at::Tensor host_alias(const at::Tensor& device_tensor, bool lasting) {
   TORCH_CHECK(device_tensor.device().type() == kDriverDevice,
               "a host alias needs a tensor of the driver's device, not of ",
               device_tensor.device());
   TORCH_CHECK(driver_facts().host_visible, "the memory of device '", driver_facts().device_name,
               "' is not visible to the host: copy the tensor instead");
-  return alias_of(device_tensor, true);
+  return alias_of(device_tensor, lasting);
 }
 
 HostCall::HostCall(c10::DeviceIndex device, Mode mode)

@@ -38,6 +38,9 @@ at::DataPtr ReplayInterceptor::allocate(size_t bytes, c10::Device device, c10::A
     missed_ = true;
     return base.allocate(bytes);
   }
+  if (pool_ != nullptr && !device.is_cpu()) {
+    return memory_of(pool_, recorded.address, recorded.device);
+  }
   return {recorded.address, recorded.address, &c10::detail::deleteNothing, recorded.device};
 }
 

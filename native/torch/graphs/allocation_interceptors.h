@@ -47,6 +47,9 @@ class RecordingInterceptor final : public AllocationInterceptor {
 // not fit goes to the allocator below and counts as a miss.
 class ReplayInterceptor final : public AllocationInterceptor {
  public:
+  // `pool`: what it gives of a device keeps that, for code that may keep what it allocates.
+  explicit ReplayInterceptor(std::shared_ptr<Pool> pool = nullptr) : pool_(std::move(pool)) {}
+
   at::DataPtr allocate(size_t bytes, c10::Device device, c10::Allocator& base) override;
 
   void begin_operator(const std::vector<Allocation>& list) {
@@ -60,6 +63,7 @@ class ReplayInterceptor final : public AllocationInterceptor {
   bool exact() const { return !missed_ && next_ == end_; }
 
  private:
+  std::shared_ptr<Pool> pool_;
   const Allocation* next_ = nullptr;
   const Allocation* end_ = nullptr;
   bool missed_ = false;

@@ -56,7 +56,7 @@ void ForeignNode::refuse(const std::string& why) const {
 // With the memory that it was recorded with: later launches of the graph write there.
 void ForeignNode::call_again() const {
   std::vector<c10::IValue> stack(call_.args.begin(), call_.args.end());
-  ReplayInterceptor interceptor;
+  ReplayInterceptor interceptor(pool_);
   {
     const InterceptorScope scope(&interceptor);
     interceptor.begin_operator(call_.allocations);

@@ -12,11 +12,13 @@ namespace bringup::torch_ext::graphs {
 // becomes one node of the driver's graph, with the same memory as when it was recorded.
 class ForeignNode final : public Node {
  public:
-  // `kernel`: where it comes from, for messages.
-  ForeignNode(std::string op, std::string scope, OperatorNode::Call call, std::string kernel)
+  // `kernel`: where it comes from, for messages. `pool`: what the call's memory is of.
+  ForeignNode(std::string op, std::string scope, OperatorNode::Call call, std::string kernel,
+              std::shared_ptr<Pool> pool)
       : Node(std::move(op), std::move(scope), call.schema),
         call_(std::move(call)),
-        kernel_(std::move(kernel)) {}
+        kernel_(std::move(kernel)),
+        pool_(std::move(pool)) {}
 
   // Whether the loaded driver captures streams.
   static bool is_possible();
@@ -40,6 +42,7 @@ class ForeignNode final : public Node {
 
   OperatorNode::Call call_;
   std::string kernel_;
+  std::shared_ptr<Pool> pool_;
 };
 
 }  // namespace bringup::torch_ext::graphs

@@ -14,6 +14,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "torch/common/written_arguments.h"
 #include "torch/devices/driver.h"
 #include "torch/graphs/eager_node.h"
 #include "torch/graphs/errors.h"
@@ -467,6 +468,9 @@ void Graph::check(const Changes& changes, const std::vector<HostValue>& as_read)
     for (; next != order.end() && changes[*next].node == node; ++next) {
       arguments[changes[*next].argument] = as_read[*next];
     }
+    const c10::FunctionSchema* schema = nodes_[node]->schema();
+    TORCH_CHECK(schema == nullptr || evaluates(*schema, arguments) == evaluates(*schema, former),
+                nodes_[node]->op(), ": whether it writes running statistics stays as captured");
     nodes_[node]->check_arguments(arguments, former);
   }
 }
@@ -502,12 +506,12 @@ void Graph::check_replaced() const {
 }
 
 // A tensor as the node has it: without its history, and on a driver's device as the host sees it
-// where the node runs there.
+// where the node runs there. That keeps no memory, which goes in the order of streams.
 HostValue Graph::as_node_reads(size_t node, const HostValue& value) const {
   const bool on_host = device_graph_ != nullptr && !nodes_[node]->runs_on_device();
   return map_tensors(value, [&](const at::Tensor& tensor) {
     const at::Tensor own = shallow_copy(tensor);
-    return on_host ? HostSide().view(own) : own;
+    return on_host ? HostSide(false).view(own) : own;
   });
 }
 

@@ -39,7 +39,7 @@ at::Tensor HostSide::view(const at::Tensor& tensor) {
   if (!tensor.is_privateuseone()) return tensor;
   const c10::Storage& storage = tensor.storage();
   Pair& pair = storages_[storage.unsafeGetStorageImpl()];
-  if (!pair.host) pair = {storage, host_alias(bytes_of(storage)).storage()};
+  if (!pair.host) pair = {storage, host_alias(bytes_of(storage), lasting_).storage()};
   at::Tensor host = at::detail::make_tensor<c10::TensorImpl>(
       c10::Storage(pair.host), c10::DispatchKeySet(c10::DispatchKey::CPU), tensor.dtype());
   c10::TensorImpl* impl = host.unsafeGetTensorImpl();

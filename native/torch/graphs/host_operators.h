@@ -14,6 +14,9 @@ namespace bringup::torch_ext::graphs {
 
 class HostSide {
  public:
+  // `lasting`: what it gives keeps the device's memory.
+  explicit HostSide(bool lasting = true) : lasting_(lasting) {}
+
   // The call on CPU tensors over the same memory, for the CPU's kernel. CaptureFailure, naming the
   // operator, when the host does not see the device's memory or there is no CPU kernel.
   OperatorNode::Call translate(const std::string& name, OperatorNode::Call call);
@@ -28,6 +31,7 @@ class HostSide {
     c10::Storage host;
   };
 
+  const bool lasting_;
   std::unordered_map<const c10::StorageImpl*, Pair> storages_;
 };
 

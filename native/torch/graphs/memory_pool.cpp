@@ -367,10 +367,14 @@ bool Pool::writes(const void* data, size_t bytes) const {
 
 size_t Pool::bytes() const { return total(spans_); }
 
+at::DataPtr memory_of(std::shared_ptr<Pool> pool, void* data, c10::Device device) {
+  const auto drop = [](void* kept) { delete static_cast<std::shared_ptr<Pool>*>(kept); };
+  return {data, new std::shared_ptr<Pool>(std::move(pool)), drop, device};
+}
+
 const c10::Storage& alias_storage(Block& block) {
   if (!block.alias) {
-    const auto drop = [](void* pool) { delete static_cast<std::shared_ptr<Pool>*>(pool); };
-    at::DataPtr data(block.data, new std::shared_ptr<Pool>(block.holder), drop, block.device);
+    at::DataPtr data = memory_of(block.holder, block.data, block.device);
     block.alias = c10::Storage(c10::make_intrusive<c10::StorageImpl>(
         c10::StorageImpl::use_byte_size_t(), block.bytes, std::move(data), nullptr, false));
   }

@@ -186,6 +186,9 @@ class Pool : public std::enable_shared_from_this<Pool> {
   bool sealed_ = false;
 };
 
+// Memory of the pool that keeps the pool, and no block.
+at::DataPtr memory_of(std::shared_ptr<Pool> pool, void* data, c10::Device device);
+
 // A storage over the block's memory that does not keep the block: what nodes hold, so that a tensor
 // which dies during the capture frees its block for later ones. It keeps the pool, since an
 // operator's code in Python may keep what it is given beyond the graph.

@@ -9,6 +9,7 @@
 #include "torch/common/written_arguments.h"
 #include "torch/devices/driver.h"
 #include "torch/graphs/argument_lists.h"
+#include "torch/graphs/copies.h"
 #include "torch/graphs/errors.h"
 #include "torch/graphs/saved_content.h"
 #include "torch/graphs/slot_type.h"
@@ -25,10 +26,10 @@ bool is_laid_out_as(const at::Tensor& left, const at::Tensor& right) {
          left.is_conj() == right.is_conj() && left.is_neg() == right.is_neg();
 }
 
-// Code in Python, or other boxed code, may keep what it allocates beyond the graph.
+// Code in Python, or other boxed code, may keep what it gets and allocates beyond the graph.
 bool may_keep(const OperatorNode::Call& call) {
   using enum c10::DispatchKey;
-  return !operator_entry(call.op).lookup(call.keys).isValidUnboxed() &&
+  return !is_unboxed(call.op, call.keys) &&
          (call.op.hasKernelForAnyDispatchKey(call.keys) ||
           call.op.hasKernelForDispatchKey(CompositeExplicitAutograd) ||
           call.op.hasKernelForDispatchKey(CompositeImplicitAutograd));
@@ -40,7 +41,7 @@ void visit_arguments(const c10::FunctionSchema& schema, const std::vector<c10::I
                      const AccessVisitor& visit) {
   for (size_t i = 0; i < args.size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
-    const bool written = may_write(schema, argument);
+    const bool written = call_writes(schema, i, args);
     for_each_tensor(args[i], [&](const at::Tensor& tensor) {
       if (!argument.is_out()) visit(tensor, false);
       if (written) visit(tensor, true);
@@ -188,9 +189,20 @@ void OperatorNode::redispatch(const c10::OperatorHandle& op, Replay& replay) con
                     [&] { op.redispatchBoxed(call_.keys, &stack); });
 }
 
-void OperatorNode::push_out_arguments(Replay& replay) const {
+void OperatorNode::push_arguments(Replay& replay) const {
   replay.stack.assign(call_.args.begin(), call_.args.end());
   take_own_lists(replay.stack);
+  if (!call_.updatable || !may_keep(call_)) return;
+  // What an update gave goes in the order of streams, whatever the code does with it.
+  for (c10::IValue& value : replay.stack) {
+    value = map_tensors(value, [](const at::Tensor& tensor) {
+      return is_borrowed(tensor.storage()) ? own_copy(tensor) : tensor;
+    });
+  }
+}
+
+void OperatorNode::push_out_arguments(Replay& replay) const {
+  push_arguments(replay);
   replay.stack.insert(replay.stack.end(), call_.out->more.begin(), call_.out->more.end());
 }
 
@@ -271,8 +283,7 @@ void OperatorNode::run_unprepared(Replay& replay) {
 
 bool OperatorNode::run_functional(Replay& replay) const {
   auto& stack = replay.stack;
-  stack.assign(call_.args.begin(), call_.args.end());
-  take_own_lists(replay.stack);
+  push_arguments(replay);
   // Without a list every request goes to the allocator below.
   if (method_ == Method::kAllocations && !may_keep(call_)) {
     replay.interceptor.begin_operator(call_.allocations);
@@ -320,8 +331,7 @@ void OperatorNode::settle(Replay& replay) {
 // result is answered with the result's fixed address from then on; the others keep the pool's.
 void OperatorNode::learn_allocations(Replay& replay) {
   auto& stack = replay.stack;
-  stack.assign(call_.args.begin(), call_.args.end());
-  take_own_lists(replay.stack);
+  push_arguments(replay);
   RecordingInterceptor interceptor(replay.pool);
   {
     const InterceptorScope scope(&interceptor);

@@ -300,7 +300,8 @@ class OperatorNode final : public Node {
   void choose_method();
   void settle(Replay& replay);  // the first run
   bool out_fits(Replay& replay) const;
-  // On the stack: what the out form takes before its results.
+  // On the stack: what the operator takes; what its out form takes before its results.
+  void push_arguments(Replay& replay) const;
   void push_out_arguments(Replay& replay) const;
   void choose_unboxed();
   void prepare();

@@ -113,11 +113,8 @@ std::vector<c10::IValue> Recorder::fixed_arguments(const OperatorTraits& traits,
     held.push_back(
         map_tensors(args[i], [&](const at::Tensor& tensor) { return fixed(traits, tensor); }));
     if (!updatable) continue;
-    const c10::Argument& argument = traits.schema->arguments()[i];
-    const auto type = SlotType::of(argument);
-    if (!type || !type->is_tensor() || may_write(*traits.schema, argument)) {
-      continue;
-    }
+    const auto type = SlotType::of(traits.schema->arguments()[i]);
+    if (!type || !type->is_tensor() || call_writes(*traits.schema, i, args)) continue;
     bool all = !held[i].isTensor() || held[i].toTensor().defined();
     for_each_tensor(args[i], [&](const at::Tensor& tensor) { all &= exchangeable(tensor); });
     if (all) inputs_.add_slot(nodes_.size(), i, held[i]);
@@ -191,7 +188,7 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
                             std::nullopt,
                             false,
                             std::nullopt};
-    return std::make_unique<ForeignNode>(traits.name, scope_, std::move(call), *foreign);
+    return std::make_unique<ForeignNode>(traits.name, scope_, std::move(call), *foreign, pool_);
   }
   const KernelRecord* const kernel = kernel_that_ran(op, given, *outputs, on_device);
   std::vector<c10::IValue> args = fixed_arguments(traits, given, *outputs, kernel != nullptr);

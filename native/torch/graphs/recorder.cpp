@@ -244,8 +244,9 @@ void Recorder::check_arguments(const OperatorTraits& traits, const std::vector<c
     for_each_tensor(args[i], [&](const at::Tensor& tensor) {
       check_device(traits, tensor);
       check_layout(traits, tensor, &argument);
-      if (writes_undeclared(schema, argument)) about_to_write(traits, tensor);
-      if (writes(argument)) {
+      const bool written = call_writes(schema, i, args);
+      if (written && !writes(argument)) about_to_write(traits, tensor);
+      if (written && writes(argument)) {
         const bool whole = traits.overwrites && tensor.is_non_overlapping_and_dense() &&
                            tensor.nbytes() == tensor.storage().nbytes();
         const bool fresh = whole && pool_->find(tensor.storage()) != nullptr;
@@ -373,7 +374,7 @@ void Recorder::mark_written(const OperatorTraits& traits, const std::vector<c10:
   const auto count = [&](const at::Tensor& tensor) { versions_.add(tensor); };
   for_each_tensor(results, count);
   for (size_t i = 0; i < args.size(); ++i) {
-    if (!may_write(*traits.schema, traits.schema->arguments()[i])) continue;
+    if (!call_writes(*traits.schema, i, args)) continue;
     for_each_tensor(args[i], mark);
     for_each_tensor(args[i], count);
   }

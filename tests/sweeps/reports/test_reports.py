@@ -19,8 +19,6 @@ MODES = {
     "sim_ops": (["--kernels"], {}),
     "isolated-sim_ops": (["--kernels"], {"BRINGUP_SIM_ISOLATED": "1"}),
 }
-REFUSED = ("captured:linear_algebra_of_the_input", "compiled:a_convolution_and_its_norm")
-"""Open points: a check that reads what the device's `any` gave, and a norm that might write."""
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -34,11 +32,9 @@ def test_a_program_of_a_report_is_still_right(mode: str, sweep_counts: Counter[s
 
 def runs_in(case: str, mode: str) -> bool:
     """Whether a program is one of this mode: what falls back cannot be captured where the host
-    does not see the memory, and two not with the device's own kernels: `REFUSED`.
+    does not see the memory.
     """
     kind, _, _ = case.partition(":")
-    if mode == "sim_ops" and case in REFUSED:
-        return False
     if mode == "cpu":
         return kind != "device"
     if mode.startswith("isolated"):

@@ -74,6 +74,31 @@ def test_what_is_written_apart_is_copied_alone() -> None:
     assert (row.bytes_to_host, row.bytes_to_device) == (80, 80)
 
 
+def test_code_in_python_that_runs_an_operator_of_torch_may_keep_what_it_gets(
+    fresh_python: Callable[..., str],
+) -> None:
+    code = """
+import torch
+from torch import library
+from bringup import devices
+devices.load_driver("sim")
+kept = []
+
+def negated(x):
+    kept.append(x)
+    return x * -1
+
+for name in ("neg", "atan"):  # the first has a kernel that is not boxed
+    library.impl(f"aten::{name}", "CPU", negated)
+    x = torch.full((5000,), 3.0, device="npu")
+    print(getattr(torch, name)(x).unique().tolist())
+    del x
+others = [torch.zeros(5000, device="npu") for _ in range(20)]
+print([one.unique().tolist() for one in kept])
+"""
+    assert fresh_python(code).splitlines() == ["[-3.0]", "[-3.0]", "[[3.0], [3.0]]"]
+
+
 def test_operators_of_torch_see_it_where_the_host_sees_no_device_memory(
     fresh_python: Callable[..., str],
 ) -> None:

@@ -168,6 +168,42 @@ print(len(calls))
     assert count == "2"  # a replay runs no Python
 
 
+def test_what_a_vendors_kernel_keeps_of_a_capture_outlives_the_graph(
+    fresh_python: Callable[..., str],
+) -> None:
+    told = fresh_python(
+        SETUP
+        + LOAD
+        + VENDOR
+        + """
+kept = []
+
+def keeping(x):
+    calls.append("mine")
+    half, out = torch.empty_like(x), torch.empty_like(x)
+    start(half, x)
+    start(out, half)
+    if len(calls) > 1:  # what the run leaves behind is a result
+        kept.extend((x, half, out))
+    return out
+
+library.impl("abs", keeping, "PrivateUse1")
+graph = graphs.CapturedGraph()
+with graphs.capture(graph):
+    y = (x + 1).abs()
+graph.replay()
+print(y.tolist() == (4 * (x + 1)).tolist())
+graph.reset()
+del graph, y
+others = [torch.zeros_like(x) for _ in range(50)]
+for one in kept:
+    one.fill_(9.0)
+print(any(other.any() for other in others), [one.unique().tolist() for one in kept])
+"""
+    )
+    assert told.splitlines() == ["True", "False [[9.0], [9.0], [9.0]]"]
+
+
 def test_a_vendors_kernel_that_asks_for_other_memory_is_refused(
     fresh_python: Callable[..., str],
 ) -> None:

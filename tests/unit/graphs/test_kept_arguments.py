@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from typing import ClassVar
 
 import pytest
 import torch
@@ -62,3 +63,30 @@ def test_what_a_call_keeps_outlives_the_graph(level: int, device: str) -> None:
     for one in kept:
         one.fill_(9)
     assert not any(other.cpu().any() for other in others)
+
+
+class Act(graphs.GraphOpHandler):
+    """Lets updates give the operator other tensors."""
+
+    UPDATE_SPECS: ClassVar = {"kept_test::act": [("arg", 0, "x")]}
+
+
+@pytest.mark.parametrize("device", ["cpu", "npu"])
+def test_what_a_call_keeps_of_an_updated_tensor_stays(device: str) -> None:
+    devices.load_driver("sim")
+    kept: list[Tensor] = []
+    graph, other = graphs.CapturedGraph(), torch.zeros(5000, device=device)
+    with graphs.graph_handler_scope("kept_test::act", Act), torch.no_grad():
+        with graphs.capture(graph):
+            z = act(torch.zeros(5000, device=device)[:]) + act(other)
+        _keep.append(kept)
+        try:
+            for value in range(40):  # nothing waits
+                graph.update({"act.1.x": torch.full((5000,), float(value), device=device)})
+                graph.replay()
+            assert z[0].item() == 78
+        finally:
+            _keep.clear()
+    first = [one.unique().tolist() for one in kept[4::8]]
+    assert first == [[value] for value in range(40)]
+    assert [one.numel() for one in kept[4:6]] == [5000, 4999]

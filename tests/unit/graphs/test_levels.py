@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from tests.unit.graphs.support import captured
-from torch import Tensor
+from torch import Tensor, library
 
 from bringup import graphs
 from bringup.errors import CaptureError, SettingError
@@ -204,6 +204,22 @@ def test_memory_that_was_taken_away_is_noticed_at_every_level() -> None:
     x.untyped_storage().resize_(48)
     with pytest.raises(CaptureError, match="memory"):
         graph.replay()
+
+
+@library.custom_op("levels_test::doubled", mutates_args=())
+def doubled(x: Tensor) -> Tensor:
+    return x * 2
+
+
+def test_code_in_python_alone_gets_memory_that_it_may_keep() -> None:
+    graph = graphs.CapturedGraph(optimize=0)
+    with graphs.capture(graph):
+        y = torch.nn.functional.layer_norm(doubled(X), (4,)).roll(1, 0).cumprod(0)
+    assert [(node.op.partition("::")[2], node.method) for node in graph.nodes] == [
+        ("doubled", "copy"), ("native_layer_norm", "allocations"), ("roll", "allocations"),
+        ("cumprod", "out"),
+    ]  # fmt: skip
+    assert y.shape == X.shape
 
 
 def test_level_0_prepares_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -315,6 +315,32 @@ def test_input_that_the_graph_writes_must_be_the_captured_tensor() -> None:
     assert cache.tolist() == [2, 2]
 
 
+class Norm(nn.Module):
+    def forward(self, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
+        return torch.native_batch_norm(x, None, None, mean, var, self.training, 0.5, 0.0)[0]
+
+
+def test_running_statistics_are_written_in_training_alone(handlers: None) -> None:
+    @graphs.register_graph_handler("native_batch_norm")
+    class Handler(graphs.GraphOpHandler):
+        UPDATE_SPECS = {  # noqa: RUF012
+            "native_batch_norm": [("arg", 3, "mean"), ("arg", 5, "training"), ("arg", 7, "eps")]
+        }
+
+    given = torch.tensor([[1.0], [3.0]]), torch.ones(1), torch.ones(1)
+    graph = captured_call(Norm().eval(), *given)
+    assert [name.rpartition(".")[2] for name in graph.slots] == ["mean", "training", "eps"]
+    with pytest.raises(UpdateError, match="whether it writes running statistics stays"):
+        graph.update({"**.training": True})
+    assert graph.run(given[0], torch.full((1,), 3.0), torch.full((1,), 4.0)).tolist() == [[-1], [0]]
+    given[1].fill_(1)
+    graph = captured_call(Norm(), *given)
+    with pytest.raises(ContractError, match="'mean' is written by the graph"):
+        graph.run(*map(torch.clone, given))
+    graph.run(*given)
+    assert given[1].item() == 1.5
+
+
 def test_one_tensor_given_twice_stays_one() -> None:
     x = torch.ones(2)
     graph = captured_call(Difference(), x, x)
