@@ -104,14 +104,12 @@ def address_of(tensor: Any) -> int | None:
 
 def layout_of(tensor: Any, allowed: Sequence[Layout]) -> Layout:
     """Return the layout of a tensor among the allowed ones; `ROW` for one that has none of them (it
-    is copied) and for None. native/torch/ops/variant.cpp says the same.
+    is copied) and for None. native/torch/ops/variant.cpp says the same. Returns `ROW`, `COLUMN` or
+    `NZ`, by the last two dimensions of shape and strides.
 
     Args:
         tensor: a torch tensor, or None.
         allowed: the layouts that the kernel takes.
-
-    Returns:
-        `ROW`, `COLUMN` or `NZ`, by the last two dimensions of shape and strides.
     """
     if tensor is None:
         return Layout.ROW

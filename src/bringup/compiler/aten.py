@@ -39,14 +39,6 @@ class AtenDialect(ir.AtenOperators, ir.VerifiableDialect, own=("mode_for",)):
 
     Args:
         fake_mode: under which shapes are inferred; taken from the first fake tensor met when None.
-
-    Examples:
-        >>> from bringup import compiler, ir
-        >>> graph = ir.Graph(dialect=compiler.AtenDialect())
-        >>> matrix = graph.dialect.meta_of(ir.TensorDesc(ir.Shape([2, 3]), "float32"))
-        >>> node = graph.insert("aten::sum", (graph.add_input(meta=matrix), [0]))
-        >>> print(node.op_type, node.output.desc)
-        aten::sum.dim_IntList float32[3]
     """
 
     name = "aten"

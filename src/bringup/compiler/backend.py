@@ -37,6 +37,7 @@ def dynamo_backend(
     mode: str | None = None,
 ) -> Callable[..., Any]:
     """Compile one Dynamo graph: what `torch.compile(model, backend="bringup", options=...)` calls.
+    Returns what runs the graph.
 
     Args:
         module: the graph that Dynamo captured.
@@ -44,19 +45,9 @@ def dynamo_backend(
         options: those of `CompileOptions`, by name.
         mode: the same as the option of that name.
 
-    Returns:
-        What runs the graph.
-
     Raises:
         BringupError: an option or mode is not known.
         PassError: a pass failed.
-
-    Examples:
-        >>> from bringup import compiler
-        >>> relu = torch.compile(torch.relu, backend=compiler.dynamo_backend)
-        >>> with torch.inference_mode():
-        ...     relu(torch.tensor([-1.0, 1.0]))
-        tensor([0., 1.])
     """
     # takes half a second to import, which applying passes alone does not need
     from torch._dynamo.backends.common import aot_autograd

@@ -296,7 +296,6 @@ class _ModelRuns:
         return Attempt(reason, limit.rewrites, replaced, failed)
 
     def _compiled_difference(self, parts: Sequence[str], without: Iterable[str]) -> str:
-        """Return how the first result that differs does; "" where none does."""
         torch.compiler.reset()
         compiled: Any = torch.compile(
             self._model,

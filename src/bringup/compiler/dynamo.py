@@ -56,7 +56,6 @@ def root_and_path(source: Any) -> tuple[str | None, str]:
 
 
 def root_named(name: str) -> Any:
-    """Return the module that `root_and_path` has this word for, while Dynamo compiles."""
     output = _translator().output
     return eval(name, {"L": output.local_scope, "G": output.global_scope})
 

@@ -50,20 +50,6 @@ def compile_file(
     Returns the report. Raises `ModelError` for a file that is no model or of another kind,
     `OSError` for one that cannot be read or written, `PluginError` when passes cannot be loaded,
     `PassError` when one failed, and `ValueError` for an unknown name. The target is then as it was.
-
-    Examples:
-        >>> import onnx, tempfile
-        >>> from bringup import compiler
-        >>> from onnx import parser
-        >>> folder = tempfile.mkdtemp()
-        >>> model = parser.parse_model('''
-        ... <ir_version: 10, opset_import: ["" : 17]>
-        ... tiny (float[4] x) => (float[4] y) { a = Relu(x)  y = Relu(a) }
-        ... ''')
-        >>> onnx.save(model, f"{folder}/tiny.onnx")
-        >>> _ = compiler.compile_file(f"{folder}/tiny.onnx", f"{folder}/small.onnx")
-        >>> [node.op_type for node in onnx.load(f"{folder}/small.onnx").graph.node]
-        ['Relu']
     """
     given, wanted = Path(source), Path(target)
     read, write = _kind_of(given, wanted)

@@ -43,7 +43,8 @@ def register_replacement(
     scalar_workaround: Mapping[str, float] | None = None,
     **settings: Unpack[PassSettings],
 ) -> type[passes.PatternFusionPass]:
-    """Register a pass that puts `replace` wherever a graph does what `search` does.
+    """Register a pass that puts `replace` wherever a graph does what `search` does. Returns the
+    class of the pass.
 
     Both are plain torch functions of the same parameters. They are traced here, and again for each
     match with other shapes, dtypes, devices or strides, symbolic sizes included; what was traced is
@@ -65,9 +66,6 @@ def register_replacement(
         scalar_workaround: parameters that are numbers, each with a value to trace with that stands
             nowhere else in `search`. They match any number; `match_result[name]` has it.
         settings: as in `passes.register_fusion_pass`: priority, version, requires, after, ...
-
-    Returns:
-        The class of the pass.
 
     Raises:
         TypeError: no function, parameters that cannot be given by position, or that differ.

@@ -71,7 +71,6 @@ class _Kept:
     """What the last call found changed: it looks at other elements than the next one."""
 
     def fits(self, arguments: list[Any]) -> bool:
-        """Return whether the weights of a call are these, and unchanged."""
         live = self.live
         if live is None:
             return False
@@ -79,7 +78,6 @@ class _Kept:
         return self.reason is None
 
     def is_of(self, roots: Roots) -> bool:
-        """Return whether these are the weights of these modules."""
         return self.roots is not None and tuple(root() for root in self.roots) == roots
 
 
@@ -108,7 +106,6 @@ class FrozenModels:
         _ALIVE[next(_NUMBERS)] = self
 
     def add(self, built: Built, roots: Roots | None) -> None:
-        """Keep what was made of the weights in `built`, which has not been called yet."""
         self._keep(_kept(built, roots))
 
     def report(self) -> FrozenReport:

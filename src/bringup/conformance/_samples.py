@@ -128,7 +128,6 @@ def describe_difference(
 
 
 def described(error: Exception) -> str:
-    """Return an error in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 

@@ -76,7 +76,6 @@ def _number(value: float) -> str:
 
 
 def tables(found: Comparison) -> list[report.Table]:
-    """Return what is wrong, and how far the results are apart."""
     return [table for table in (_differences(found), _results(found)) if table.rows]
 
 

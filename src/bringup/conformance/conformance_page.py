@@ -33,7 +33,6 @@ def headline(found: Conformance) -> list[str]:
 
 
 def scores(found: Conformance) -> dict[str, Score]:
-    """Return how much of each is native."""
     return {
         "operators": found.operators(),
         "calls": found.calls(),
@@ -55,7 +54,6 @@ def outcomes_table(found: Conformance) -> report.Table:
 
 
 def page(found: Conformance, whose: str = "") -> report.Page:
-    """Return what a vendor can publish: coverage, fallback, errors, cases not passed."""
     sections = [
         _families(found),
         report.Section("All cases", tables=[outcomes_table(found)]),

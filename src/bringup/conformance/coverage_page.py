@@ -67,7 +67,6 @@ def headline(found: Coverage) -> str:
 
 
 def page(found: Coverage, target: str = "A model", whose: str = "") -> report.Page:
-    """Return the page: the shares as bars, then the whole work list."""
     values = share_values(found)
     names = list(values)
     bars = [

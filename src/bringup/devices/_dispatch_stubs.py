@@ -146,7 +146,6 @@ def _declarations(header: Path, text: str) -> Iterator[tuple[str, str]]:
 
 
 def _tidy(function: str) -> str:
-    """Return a function type in one line."""
     return re.sub(r"(?<=\() | (?=[,)])", "", " ".join(function.split()))
 
 

@@ -24,10 +24,8 @@ def driver_library(driver: str | Path) -> Path:
     """Return the shared library of a driver, given by path or by name.
 
     "sim" is the simulated NPU. Another name is `lib<name>.so` in the first folder of
-    `BRINGUP_DRIVER_PATH` that has one, or the entry point of that name.
-
-    Raises:
-        DriverError: there is none, with those that there are; or its package is broken.
+    `BRINGUP_DRIVER_PATH` that has one, or the entry point of that name. Raises `DriverError`: there
+    is none, with those that there are; or its package is broken.
     """
     if driver == "sim":
         return _native.sim_driver_path()

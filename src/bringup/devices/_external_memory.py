@@ -45,16 +45,14 @@ class PointerInfo:
 
 @contextmanager
 def register_host_memory(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Make the memory of a cpu tensor as good as pinned for copies, without a copy of it.
+    """Make the memory of a cpu tensor as good as pinned for copies, without a copy of it. Returns a
+    context manager that gives the tensor.
 
     Within the block `tensor.is_pinned()` is true, and copies with `non_blocking=True` do not wait.
     Its end waits for them.
 
     Args:
         tensor: on cpu, with at least one element; all of its storage is registered.
-
-    Returns:
-        A context manager that gives the tensor.
 
     Raises:
         DeviceError: no driver is loaded, or it cannot register memory, or a part of the memory is

@@ -71,7 +71,8 @@ def load_driver(
     *,
     downcast_float64: Float64Policy | None = None,
 ) -> DriverInfo:
-    """Make a driver torch's PrivateUse1 backend, so that `torch.device(name)` exists.
+    """Make a driver torch's PrivateUse1 backend, so that `torch.device(name)` exists. Returns what
+    was loaded.
 
     One process has one driver: asking again for the loaded one returns what is loaded. It also
     puts the kit's kernels where a library that was there before the driver has gone.
@@ -87,9 +88,6 @@ def load_driver(
             a warning. "cpu": they are on cpu, with a warning. None for the setting
             `BRINGUP_DOWNCAST_FLOAT64`, which is "error" by default. A device that has float64 keeps
             it, whatever is said here.
-
-    Returns:
-        What was loaded.
 
     Raises:
         DriverError: the library cannot be loaded or breaks the contract of `bringup/driver.h`, as

@@ -265,7 +265,6 @@ def _status_of(error: BaseException) -> Status:
 
 
 def _value(method: Callable[..., Any], *arguments: Any) -> None:
-    """Store a result where the last argument points."""
     *given, result = arguments
     result[0] = method(*given)
 

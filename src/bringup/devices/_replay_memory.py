@@ -63,7 +63,6 @@ class Memory:
         self._live: dict[int, Allocation] = {}
 
     def add(self, recorded: int, replayed: int, size: int) -> None:
-        """Add memory. One that was at its address is gone, whether or not that was recorded."""
         if recorded not in self._live:
             bisect.insort(self._bases, recorded)
         self._live[recorded] = Allocation(recorded, replayed, size)
@@ -91,7 +90,6 @@ class Memory:
         return None if found is None else found.replayed + (address - found.recorded)
 
     def write(self, address: int, size: int, content: Content) -> None:
-        """Note that bytes of an allocation hold something else now."""
         if size > 0 and (found := self.find(address, size)) is not None:
             begin = address - found.recorded
             found.write(begin, begin + size, content)

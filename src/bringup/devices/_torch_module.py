@@ -289,12 +289,10 @@ class DeviceModule(ModuleType):
     def reset_device(self, device: DeviceLike = None) -> None:
         """Make a device usable again after a failure that it does not get over by itself.
 
-        Pending work is dropped, unreported failures are forgotten, and events that
-        were pending are done. Tensors, streams, events, generators and captured graphs stay valid;
-        what the device's tensors hold is undefined until it is written anew.
-
-        Raises:
-            DeviceError: the driver cannot reset a device, or the reset failed.
+        Pending work is dropped, unreported failures are forgotten, and events that were pending are
+        done. Tensors, streams, events, generators and captured graphs stay valid; what the device's
+        tensors hold is undefined until it is written anew. Raises `DeviceError`: the driver cannot
+        reset a device, or the reset failed.
         """
         index = self._index(device)
         try:
@@ -464,10 +462,8 @@ class DeviceModule(ModuleType):
 
     def set_per_process_memory_fraction(self, fraction: float, device: DeviceLike = None) -> None:
         """Let this process's allocator take no more than a part of a device's memory: what does not
-        fit into it raises `OutOfMemoryError`, after what is cached was given back.
-
-        Raises:
-            ValueError: `fraction` is not from 0 to 1.
+        fit into it raises `OutOfMemoryError`, after what is cached was given back. Raises
+        `ValueError`: `fraction` is not from 0 to 1.
         """
         if not 0 <= fraction <= 1:
             raise ValueError(f"fraction is from 0 to 1, got {fraction!r}")
@@ -491,10 +487,8 @@ class DeviceModule(ModuleType):
         return int(memory.data_ptr())
 
     def caching_allocator_delete(self, mem_ptr: int) -> None:
-        """Give memory of `caching_allocator_alloc` back.
-
-        Raises:
-            DeviceError: it is none, or was given back.
+        """Give memory of `caching_allocator_alloc` back. Raises `DeviceError`: it is none, or was
+        given back.
         """
         if self._lent.pop(mem_ptr, None) is None:
             raise DeviceError(f"caching_allocator_alloc gave no memory at {mem_ptr:#x}")

@@ -164,7 +164,6 @@ def _shown(value: Any) -> str:
 
 
 def file_sha256(path: Path) -> str:
-    """Return the digest of a file, or "" when it cannot be read."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError:

@@ -87,7 +87,7 @@ def faults(
     reorder: Literal["eager", "random", "late"] | None = None,
     seed: int | None = None,
 ) -> Iterator[InjectedFaults]:
-    """Make the simulated NPU fail within a `with` block, in all threads.
+    """Make the simulated NPU fail within a `with` block, in all threads. Yields what was injected.
 
     Blocks may lie within each other or overlap in different threads: each counts for itself, and
     ends for itself. All numbers count from the begin of the block.
@@ -118,9 +118,6 @@ def faults(
             "random" after delays that `seed` decides; "late" only when a caller waits for the
             stream or asks for it, which shows a missing wait each time.
         seed: for "random"; 0.
-
-    Yields:
-        What was injected.
 
     Raises:
         DeviceError: no driver is loaded, or it is not the simulator; an argument has a value that

@@ -22,12 +22,6 @@ class TensorConstraint:
         ranks: one of these numbers of dimensions.
         shape: the sizes; at most one `...`.
         devices: one of these; `"npu"` takes every device of that type, `"npu:0"` that one.
-
-    Examples:
-        >>> from bringup import ir
-        >>> matrix = ir.TensorConstraint.of(dtype=("float16", "bfloat16"), rank=2)
-        >>> matrix.joined(ir.TensorConstraint.of(shape=("rows", 64))).names
-        ('rows',)
     """
 
     dtypes: tuple[str, ...] = ()

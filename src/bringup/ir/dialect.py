@@ -259,15 +259,7 @@ def current_dialect() -> Dialect | None:
 
 @contextmanager
 def use_dialect(dialect: Dialect | None) -> Iterator[None]:
-    """Make `dialect` the one that builders use in this block.
-
-    Examples:
-        >>> from bringup import ir
-        >>> with ir.use_dialect(ir.AtenSchemas()):
-        ...     builder = ir.GraphBuilder()
-        >>> builder.op("aten::add", builder.create_input(), 1).value.node.op_type
-        'aten::add.Tensor'
-    """
+    """Make `dialect` the one that builders use in this block."""
     token = _CURRENT.set(dialect)
     try:
         yield

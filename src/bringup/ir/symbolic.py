@@ -44,13 +44,6 @@ class SymbolicDim:
 
     Args:
         terms: the factor of each product of sizes. Use `named` for a new size, then arithmetic.
-
-    Examples:
-        >>> from bringup import ir
-        >>> batch = ir.SymbolicDim.named("batch", least=1, most=8)
-        >>> size = 2 * batch + 1
-        >>> size, size.bounds, size > 2, size.evaluate(lambda name: 4)
-        (2*batch + 1, (3.0, 17.0), True, 9)
     """
 
     __slots__ = ("_terms", "_text")

@@ -76,12 +76,10 @@ class Row(Case):
 
     @property
     def gbs(self) -> float:
-        """Return the operator's GB/s."""
         return self.bytes / self.ns.median
 
     @property
     def gflops(self) -> float:
-        """Return the operator's GFLOP/s."""
         return self.flops / self.ns.median
 
 

@@ -140,7 +140,6 @@ def rows_of(
     embeddings: Sequence[torch.Tensor],
     reference: torch.Tensor,
 ) -> list[Row]:
-    """Return the table's lines for one device's candidates, over the timed length classes."""
     rows = []
     for candidate, own in zip(candidates, embeddings, strict=True):
         for length_class, rounds in timings.items():

@@ -150,7 +150,6 @@ class _Run:
         self.reference = measure.embed_all(modes.eager(self.masked, "cpu"), self.sentences)
 
     def step(self, words: str) -> AbstractContextManager[None]:
-        """Show a step, and how much of the time is over."""
         over = time.perf_counter() - self.started
         return _step(self.console, f"[{over:3.0f} of {self.options.seconds:.0f} s] {words}")
 
@@ -172,7 +171,6 @@ class _Run:
             self._compare_with_inductor(self.devices[0])
 
     def on(self, name: str, end: float) -> None:
-        """Run, compare and time our modes on one device."""
         candidates = [self._eager(name), *self._ours(name)]
         padding = gates.padding_failures(candidates[-2:], self.sentences)
         self.result.failures.extend(padding)
@@ -241,7 +239,6 @@ class _Run:
             self._time(device, self.started + self.options.seconds)
 
     def _ours(self, device: str) -> list[ModelRunner]:
-        """Fused, and fused and captured."""
         prepared = kernels.use_lengths(model.load_model(self.folder, "sdpa"))
         served = model.ServedEmbedder(prepared.to(device)).eval()
         with self.step(f'Fusing the model on {device}: torch.compile(model, backend="bringup")'):

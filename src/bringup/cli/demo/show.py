@@ -71,7 +71,6 @@ def _bars(rows: Sequence[Row]) -> RichTable:
 
 
 def result_table(device: str, rows: Sequence[Row], notes: Sequence[str]) -> report.Table:
-    """Return the table of a device: every mode for short, middle and long sentences."""
     title = f"all-MiniLM-L6-v2 on {device}, one sentence at a time"
     table = report.Table(title, _COLUMNS, notes=list(notes))
     for row in rows:
@@ -101,7 +100,6 @@ def pair_table(pairs: Sequence[Pair]) -> report.Table:
 
 
 def show(console: Console, result: DemoResult) -> None:
-    """Print the verdict, a bar a mode, tables and notes, those on columns first."""
     rows = result.rows
     console.print(Text(f"\n{verdict(rows)}", style="bold"), soft_wrap=True)
     if result.is_interrupted:
@@ -132,7 +130,6 @@ def show(console: Console, result: DemoResult) -> None:
 
 
 def page(result: DemoResult) -> report.Page:
-    """Return the same as a page with a picture for each act and for the model."""
     sections = []
     for act in result.acts:
         figures = []

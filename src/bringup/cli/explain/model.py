@@ -24,7 +24,6 @@ class Model(Protocol):
     subject: Subject | None = None
 
     def check(self) -> None:
-        """Raise what the model itself raises."""
         self.expected()
 
     def expected(self) -> list[Leaf]:
@@ -172,7 +171,6 @@ class _OnnxFile(Model):
         return found
 
     def graphs(self) -> list[ir.Graph]:
-        """Return the model's graph, its functions, and the graphs that their nodes call."""
         found: list[ir.Graph] = list(self._onnx.from_proto(self._proto, self._folder).graphs)
         for graph in found:
             found.extend(graph.get_all_subgraphs())

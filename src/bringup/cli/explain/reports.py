@@ -69,7 +69,6 @@ def show_reports(
 
 
 def page(model: str, reports: Sequence[PassReport], taken: Takers | None = None) -> report.Page:
-    """Return the same as a page, with every miss; see `show_reports`."""
     ran = list(_results(reports))
     active = [item for item in ran if item[1].status in _ACTIVE]
     tables = [result_table(active)] if active else []

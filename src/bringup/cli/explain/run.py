@@ -23,7 +23,6 @@ class Explanation:
 
     @property
     def results(self) -> list[PassResult]:
-        """Return all passes on all graphs."""
         return [result for report in self.reports for result in report.results]
 
     @property

@@ -23,7 +23,6 @@ _NAME = re.compile(r"%([^\s:,()\[\]]+)")
 
 
 def show_explanation(console: Console, found: Explanation, *, every: bool) -> None:
-    """Print what passes did to every graph, and how close they came; see `show_reports`."""
     if found.reports:
         show_reports(console, found.model, found.reports, every=every, taken=found.taken)
     else:
@@ -33,7 +32,6 @@ def show_explanation(console: Console, found: Explanation, *, every: bool) -> No
 
 
 def explanation_page(found: Explanation, dumped: Path) -> report.Page:
-    """Return the same as a page, with pictures of the graphs that were dumped into a folder."""
     shown = page(found.model, found.reports, found.taken)
     if figures := _pictures(found.reports, dumped):
         words = "Red nodes went, green ones came; with what they read, and what reads them."
@@ -81,7 +79,6 @@ def explanation_as_json(found: Explanation) -> dict[str, object]:
 
 
 def show_bisection(console: Console, found: Bisection) -> None:
-    """Print what is to blame, and how to switch it off."""
     if not found.culprits:
         text = f"Nothing differs from eager, with all {found.rewrites} rewrites."
         console.print(text, markup=False, soft_wrap=True)

@@ -116,7 +116,6 @@ class _Trying:
         )
 
     def run(self) -> None:
-        """Run everything, in the order in which it is shown."""
         self.on_step("running it in eager mode")
         self._eager()
         for mode in MODES:
@@ -229,7 +228,6 @@ class _Trying:
         return self._state.restore if self._is_stateful else None
 
     def _compiled(self, mode: str) -> Callable[[], Any]:
-        """Return the model compiled in one of the backend's modes; a warning becomes a note."""
         subject, trial = self.subject, self.trial
         reports: list[PassReport] = []
         compiled = _compiled(subject, mode, reports)
@@ -252,7 +250,6 @@ class _Trying:
 
 
 def _estimate(milliseconds: float, options: TrialOptions) -> str:
-    """Return about how long it will take, by the time of a call, and how long at most."""
     limits, modes = options.limits, len(MODES) + options.inductor
     calls = limits.fewest * modes * (modes + 3) / 2
     timing = min(calls * max(milliseconds, 1.0) / 1e3, limits.seconds * (modes + 1))

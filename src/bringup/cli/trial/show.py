@@ -29,7 +29,6 @@ _SHIPPED = frozenset(f"Library{item.__name__}" for item in LIBRARY)
 
 
 def line_text(line: Line) -> str:
-    """Return a mode as soon as it is measured."""
     if line.ms is None:
         return f"{line.mode}: {line.reason}"
     ratio = line.speedup
@@ -142,7 +141,6 @@ def finite_row(line: Any) -> dict[str, object]:
 
 
 def page(trial: Trial) -> report.Page:
-    """Return the same as a page with pictures: times, ratios, differences."""
     timed = [line for line in trial.lines if line.ms is not None]
     times = [(line.mode, line.ms or 0.0, f"{_milliseconds(line.ms)} ms") for line in timed]
     ratios = [

@@ -63,19 +63,16 @@ class Rounds(Generic[Name]):
                 return
 
     def ratio(self, numerator: str, denominator: str) -> Ratio:
-        """Return how many times as long a call of the one takes as one of the other."""
         both = self._samples(numerator, denominator)
         return paired_ratio([one for one, _ in both], [other for _, other in both])
 
     def has(self, *groups: str) -> bool:
-        """Return whether all were timed in one round."""
         return bool(self._samples(*groups))
 
     def milliseconds(self, group: str) -> float:
         return statistics.median(time for (time,) in self._samples(group)) / 1e6
 
     def _samples(self, *groups: str) -> list[list[float]]:
-        """Return the times of the groups, of every round that had them all."""
         found = []
         for sampled in self.taken:
             totals: dict[str, float] = {}

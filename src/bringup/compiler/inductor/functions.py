@@ -212,40 +212,12 @@ class Functions(OpOverrides):  # type: ignore[misc]
         return f"({condition} ? {_as(yes, dtype)} : {_as(no, dtype)})"
 
     @staticmethod
-    def add(a: Any, b: Any) -> str:
-        return _arithmetic("+", a, b)
-
-    @staticmethod
-    def sub(a: Any, b: Any) -> str:
-        return _arithmetic("-", a, b)
-
-    @staticmethod
-    def mul(a: Any, b: Any) -> str:
-        return _arithmetic("*", a, b)
-
-    @staticmethod
     def truediv(a: Any, b: Any) -> str:
         dtype = _together(a, b)
         dtype = dtype if dtype.is_floating_point else torch.float32
         return f"({_as(a, dtype)} / {_as(b, dtype)})"
 
     div_rn = truediv
-
-    @staticmethod
-    def maximum(a: Any, b: Any) -> str:
-        return _named("max", a, b)
-
-    @staticmethod
-    def minimum(a: Any, b: Any) -> str:
-        return _named("min", a, b)
-
-    @staticmethod
-    def relu(x: Any) -> str:
-        return _named("max", x, 0)
-
-    @staticmethod
-    def sign(x: Any) -> str:
-        return f"{x}" if _dtype(x) is torch.bool else _named("sign", x)
 
     @staticmethod
     def abs(x: Any) -> str:
@@ -257,45 +229,9 @@ class Functions(OpOverrides):  # type: ignore[misc]
         return f"({x} < 0 ? {_arithmetic('-', 0, x)} : {x})"
 
     @staticmethod
-    def neg(x: Any) -> str:
-        return f"(-{x})" if _dtype(x).is_floating_point else _arithmetic("-", 0, x)
-
-    @staticmethod
-    def square(x: Any) -> str:
-        return _arithmetic("*", x, x)
-
-    @staticmethod
-    def reciprocal(x: Any) -> str:
-        return Functions.truediv(1.0, x)
-
-    @staticmethod
-    def rsqrt(x: Any) -> str:
-        return f"(1 / {_math('sqrt', x)})"
-
-    @staticmethod
     def sigmoid(x: Any) -> str:
         dtype = _together(x) if _together(x).is_floating_point else torch.float32
         return f"(1 / (1 + {_typed('exp', dtype)}(-{_as(x, dtype)})))"
-
-    @staticmethod
-    def round(x: Any) -> str:
-        return _math("rint", x)
-
-    @staticmethod
-    def fma(x: Any, y: Any, z: Any) -> str:
-        return f"({x} * {y} + {z})"
-
-    @staticmethod
-    def ldexp(x: Any, n: Any) -> str:
-        return f"{_typed('ldexp', _dtype(x))}({x}, (int){n})"
-
-    @staticmethod
-    def isnan(x: Any) -> str:
-        return f"({x} != {x})"
-
-    @staticmethod
-    def isinf(x: Any) -> str:
-        return f"({_math('fabs', x)} == INFINITY)"
 
     @staticmethod
     def signbit(x: Any) -> str:
@@ -303,10 +239,6 @@ class Functions(OpOverrides):  # type: ignore[misc]
             return f"({x} < 0)"
         name = "double_int64" if _dtype(x) is torch.float64 else "float_int32"
         return f"(bitcast_{name}({x}) < 0)"
-
-    @staticmethod
-    def floordiv(a: Any, b: Any) -> str:
-        return _divided("floordiv", a, b)
 
     @staticmethod
     def truncdiv(a: Any, b: Any) -> str:
@@ -325,49 +257,6 @@ class Functions(OpOverrides):  # type: ignore[misc]
         return _math("fmod", a, b) if floating else _divided("fmod", a, b)
 
     mod = fmod
-
-    @staticmethod
-    def bitwise_not(x: Any) -> str:
-        return f"(!{x})" if _dtype(x) is torch.bool else f"(~{x})"
-
-    @staticmethod
-    def bitwise_left_shift(a: Any, b: Any) -> str:
-        return _named("shift_left", a, b)
-
-    @staticmethod
-    def bitwise_right_shift(a: Any, b: Any) -> str:
-        return _named("shift_right", a, b)
-
-    lshift = bitwise_left_shift
-    rshift = bitwise_right_shift
-
-    @staticmethod
-    def logical_not(a: Any) -> str:
-        return f"({a} == 0)"
-
-    @staticmethod
-    def logical_and(a: Any, b: Any) -> str:
-        return f"(({a} != 0) && ({b} != 0))"
-
-    @staticmethod
-    def logical_or(a: Any, b: Any) -> str:
-        return f"(({a} != 0) || ({b} != 0))"
-
-    @staticmethod
-    def logical_xor(a: Any, b: Any) -> str:
-        return f"(({a} != 0) != ({b} != 0))"
-
-    @staticmethod
-    def rand(seed: Any, offset: Any) -> str:
-        return f"philox_rand({seed}, {offset})"
-
-    @staticmethod
-    def randn(seed: Any, offset: Any) -> str:
-        return f"philox_randn({seed}, {offset})"
-
-    @staticmethod
-    def randint64(seed: Any, offset: Any, low: Any, high: Any) -> str:
-        return f"philox_randint64({seed}, {offset}, {low}, {high})"
 
 
 def _arithmetic(sign: str, a: Any, b: Any) -> str:
@@ -398,6 +287,41 @@ def _function(name: str) -> Any:
     return staticmethod(lambda *values: _math(name, *values))
 
 
+_OPERATIONS: dict[str, Callable[..., str]] = {
+    "add": lambda a, b: _arithmetic("+", a, b),
+    "sub": lambda a, b: _arithmetic("-", a, b),
+    "mul": lambda a, b: _arithmetic("*", a, b),
+    "square": lambda x: _arithmetic("*", x, x),
+    "neg": lambda x: f"(-{x})" if _dtype(x).is_floating_point else _arithmetic("-", 0, x),
+    "reciprocal": lambda x: Functions.truediv(1.0, x),
+    "floordiv": lambda a, b: _divided("floordiv", a, b),
+    "fma": lambda x, y, z: f"({x} * {y} + {z})",
+    "maximum": lambda a, b: _named("max", a, b),
+    "minimum": lambda a, b: _named("min", a, b),
+    "relu": lambda x: _named("max", x, 0),
+    "sign": lambda x: f"{x}" if _dtype(x) is torch.bool else _named("sign", x),
+    "rsqrt": lambda x: f"(1 / {_math('sqrt', x)})",
+    "round": lambda x: _math("rint", x),
+    "ldexp": lambda x, n: f"{_typed('ldexp', _dtype(x))}({x}, (int){n})",
+    "isnan": lambda x: f"({x} != {x})",
+    "isinf": lambda x: f"({_math('fabs', x)} == INFINITY)",
+    "bitwise_not": lambda x: f"(!{x})" if _dtype(x) is torch.bool else f"(~{x})",
+    "bitwise_left_shift": lambda a, b: _named("shift_left", a, b),
+    "bitwise_right_shift": lambda a, b: _named("shift_right", a, b),
+    "lshift": lambda a, b: _named("shift_left", a, b),
+    "rshift": lambda a, b: _named("shift_right", a, b),
+    "logical_not": lambda a: f"({a} == 0)",
+    "logical_and": lambda a, b: f"(({a} != 0) && ({b} != 0))",
+    "logical_or": lambda a, b: f"(({a} != 0) || ({b} != 0))",
+    "logical_xor": lambda a, b: f"(({a} != 0) != ({b} != 0))",
+    "rand": lambda seed, offset: f"philox_rand({seed}, {offset})",
+    "randn": lambda seed, offset: f"philox_randn({seed}, {offset})",
+    "randint64": lambda seed, offset, low, high: (
+        f"philox_randint64({seed}, {offset}, {low}, {high})"
+    ),
+}
+for _name, _operation in _OPERATIONS.items():
+    setattr(Functions, _name, staticmethod(_operation))
 for _name in (*_MATH.split(), *_MATH_MORE.split()):
     setattr(Functions, _name, _function(_name))
 for _name in ("digamma", "polygamma", "zeta"):

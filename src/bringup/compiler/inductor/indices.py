@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partialmethod
+
 import sympy  # type: ignore[import-untyped]
 
 from bringup.compiler.inductor.torch_private import CppPrinter
@@ -33,14 +35,9 @@ class IndexPrinter(CppPrinter):  # type: ignore[misc]
             text = f"({text} / ({self.doprint(divisor)}))"
         return f"({text} % ({self.doprint(modulus)}))"
 
-    def _print_PythonMod(self, expr: sympy.Expr) -> str:
-        return self._binary("remainder", expr)
-
-    def _print_Min(self, expr: sympy.Expr) -> str:
-        return self._binary("min", expr)
-
-    def _print_Max(self, expr: sympy.Expr) -> str:
-        return self._binary("max", expr)
+    _print_PythonMod = partialmethod(_binary, "remainder")
+    _print_Min = partialmethod(_binary, "min")
+    _print_Max = partialmethod(_binary, "max")
 
     def _print_Abs(self, expr: sympy.Expr) -> str:
         text = self.doprint(expr.args[0])
@@ -63,17 +60,10 @@ class IndexPrinter(CppPrinter):  # type: ignore[misc]
     def _cast(self, function: str, expr: sympy.Expr) -> str:
         return f"((int64_t){function}({self.doprint(expr.args[0])}))"
 
-    def _print_TruncToInt(self, expr: sympy.Expr) -> str:
-        return self._cast("trunc", expr)
-
-    def _print_FloorToInt(self, expr: sympy.Expr) -> str:
-        return self._cast("floor", expr)
-
-    def _print_CeilToInt(self, expr: sympy.Expr) -> str:
-        return self._cast("ceil", expr)
-
-    def _print_RoundToInt(self, expr: sympy.Expr) -> str:
-        return self._cast("rint", expr)
+    _print_TruncToInt = partialmethod(_cast, "trunc")
+    _print_FloorToInt = partialmethod(_cast, "floor")
+    _print_CeilToInt = partialmethod(_cast, "ceil")
+    _print_RoundToInt = partialmethod(_cast, "rint")
 
     def _print_Pow(self, expr: sympy.Expr) -> str:
         base, exponent = expr.args

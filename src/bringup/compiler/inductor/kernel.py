@@ -157,7 +157,6 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
         return dtype if dtype in self.dtypes else next(alike)
 
     def load(self, name: str, index: Any) -> Any:
-        """Read one element, widened to the type that it is computed with."""
         pointer, dtype = self.args.input(name), self._kept(V.graph.get_dtype(name))
         place = self._place(index)
         if self.is_host_number(name):
@@ -205,7 +204,6 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
         self.stores.writeline(DeferredLine(name, line))
 
     def store_reduction(self, name: str, index: Any, value: Any) -> None:
-        """Write a result when its loop is over."""
         inside, self.inside_reduction = self.inside_reduction, False
         try:
             self._after.writeline(self._stored(name, index, value))
@@ -402,7 +400,6 @@ class LoopKernel(SIMDKernel):  # type: ignore[misc]
         )
 
     def parameters(self) -> list[Parameter]:
-        """Return what the kernel takes, but for the word of its faults."""
         _, given, signature, _ = self.args.python_argdefs()
         found = []
         for call, argument in zip(given, signature, strict=True):

@@ -65,7 +65,6 @@ class Nests:
         )
 
     def add(self, kernel: LoopKernel, body: str, nodes: Sequence[Any], node: Any) -> None:
-        """Append the nest of a node, which computes `nodes`."""
         before, parameters = len(self.faults), kernel.parameters()
         number = re.compile(r"(?<=report_fault\(fault, )\d+")
         body = number.sub(lambda found: str(int(found[0]) + before), body)

@@ -103,7 +103,6 @@ class LoopScheduling(SIMDScheduling):  # type: ignore[misc]
         return bool(self.scheduler._has_multi_stream_nodes())
 
     def flush(self) -> None:
-        """Write the line that starts what was kept."""
         nests, self._nests = self._nests, Nests()
         if not nests.nodes:
             return

@@ -31,14 +31,6 @@ class OnnxDialect(ModelOperators, ir.VerifiableDialect):
         opsets: the version of each domain; of the default one (`""`) the newest where missing.
         functions: the model's own functions by operator type.
         ir_version: of the model.
-
-    Examples:
-        >>> from bringup import ir
-        >>> from bringup.compiler import onnx
-        >>> builder = ir.GraphBuilder(dialect=onnx.OnnxDialect({"": 17}))
-        >>> x = builder.create_input(shape=[2, 3], dtype="float32")
-        >>> print(builder.onnx.Transpose(x).value.desc)
-        float32[3, 2]
     """
 
     values_are_immutable = True

@@ -148,20 +148,6 @@ def from_proto(proto: Any, folder: str | os.PathLike[str] | None = None) -> Onnx
         folder: where its external data lie; None when there are none.
 
     Raises what `OnnxModel` raises.
-
-    Examples:
-        >>> from bringup import compiler
-        >>> from bringup.compiler import onnx
-        >>> from onnx import parser
-        >>> model: onnx.OnnxModel = onnx.from_proto(
-        ...     parser.parse_model('''
-        ... <ir_version: 10, opset_import: ["" : 17]>
-        ... tiny (float[4] x) => (float[4] y) { a = Relu(x)  y = Neg(a) }
-        ... ''')
-        ... )
-        >>> _ = compiler.apply_passes(model, passes=[])
-        >>> [node.op_type for node in model.to_proto().graph.node]
-        ['Relu', 'Neg']
     """
     return OnnxModel(proto, None if folder is None else Path(folder))
 

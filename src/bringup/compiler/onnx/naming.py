@@ -68,7 +68,6 @@ class Names:
         return self.give(value, name)
 
     def written(self) -> dict[str, ir.Value]:
-        """Return all values that have a name, by it."""
         return {name: value for value, name in self._given.items()}
 
 

@@ -37,7 +37,6 @@ class ModelOperators:
 
     @property
     def imports(self) -> list[Any]:
-        """Return the versions as `onnx.OperatorSetIdProto`s."""
         versions = {**self._versions}
         for function in self._functions.values():
             versions.setdefault(function.domain, 1)
@@ -56,13 +55,11 @@ class ModelOperators:
         return self.signature_named(operator.type)
 
     def signature_named(self, op_type: str) -> Signature | None:
-        """Return the schema of an operator type; None for one without."""
         if op_type not in self._facts:
             self._facts[op_type] = self._signature(*operators.domain_of(op_type))
         return self._facts[op_type]
 
     def function_of(self, op_type: str) -> Any:
-        """Return the `onnx.FunctionProto` behind an operator type; None when it is no function."""
         return self._functions.get(op_type)
 
     def function_protos(self) -> list[Any]:

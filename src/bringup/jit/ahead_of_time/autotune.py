@@ -134,25 +134,6 @@ def tune(
 
     Raises:
         CompileError, KernelError, ...: what the default tile sizes raise, when none can run.
-
-    Examples:
-        >>> import ctypes
-        >>> from bringup import jit
-        >>> text = "void wait_for(long n) { for (volatile long i = 0; i < n; i += STEP); }"
-        >>> template = jit.Template(
-        ...     text=text,
-        ...     name="wait_for.c",
-        ...     entry="wait_for",
-        ...     abi="function",
-        ...     params="n",
-        ...     tiles=[{"STEP": 1}, {"STEP": 64}],
-        ... )
-        >>> def prepare(params):
-        ...     wait_for = ctypes.CDLL(str(template.compile(params).path)).wait_for
-        ...     return lambda: wait_for(10_000)
-        >>> best = jit.tune(jit.params(template, n=10_000), prepare)
-        >>> best.tile in (0, 1)  # 0, the default, where BRINGUP_JIT_AUTOTUNE is off
-        True
     """
     if not _is_on(params):
         return params

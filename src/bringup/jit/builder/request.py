@@ -47,7 +47,6 @@ class Request:
         return self.platform.flags(self.toolchain, self.source.language, self.debug)
 
     def key(self, source_digest: str) -> str:
-        """Return the request key of the source with this content."""
         return self.key_once("request", source_digest, self._key)
 
     def key_once(self, name: str, source_digest: str, compute: Callable[[str], str]) -> str:

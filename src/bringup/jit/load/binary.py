@@ -171,7 +171,6 @@ class Binary:
 
 
 def loaded_binaries() -> dict[int, Binary]:
-    """Return what this process has loaded, by its number in the native kernel table."""
     return {loaded.kernel_id: loaded.binary for loaded in list(_loaded.values())}
 
 

@@ -38,13 +38,11 @@ class Difference:
 
 def differences(ours: Record, theirs: Record) -> tuple[Difference, ...]:
     """Return what `ours` has otherwise than `theirs`, field by field; empty when they are the same.
+    Returns a difference for each field whose values differ, by the field's name.
 
     Args:
         ours: a record: by field, its values in order.
         theirs: another one.
-
-    Returns:
-        A difference for each field whose values differ, by the field's name.
     """
     found = []
     for field in sorted({*ours, *theirs}):

@@ -58,12 +58,6 @@ class ElementExpression:
 
     Raises:
         SchemaError: the text cannot be read, or names what is not there.
-
-    Examples:
-        >>> from bringup import jit
-        >>> mixed = jit.ElementExpression("self + weight * (end - self)", ("self", "end", "weight"))
-        >>> print(mixed.code("float", {"self": "s", "end": "e", "weight": "w"}), end="")
-          return (s + (w * (e - s)));
     """
 
     text: str

@@ -64,13 +64,11 @@ def cache() -> Cache:
 
 
 def use_bundle(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Take the kernels of a bundle that a package brings along into the cache.
+    """Take the kernels of a bundle that a package brings along into the cache. Returns the keys of
+    the kernels that this machine can use.
 
     Meant for a package's import: a bundle for other machines, a damaged or a missing one is a
     warning, not an error, because the kernels' sources may still be compiled.
-
-    Returns:
-        The keys of the kernels that this machine can use.
 
     Args:
         path: the bundle, as `Cache.export_bundle` and `bringup prebuild` write it.

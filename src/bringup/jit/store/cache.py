@@ -186,13 +186,11 @@ class Cache:
         self, path: str | os.PathLike[str], keys: Iterable[str] | None = None
     ) -> list[Entry]:
         """Write entries into one file, which `import_bundle` takes on machines without a compiler.
+        Returns the entries that are in the bundle.
 
         Args:
             path: the file; one that is there is replaced.
             keys: which entries, by the first digits of their keys; all of them by default.
-
-        Returns:
-            The entries that are in the bundle.
 
         Raises:
             TypeError: `keys` is one text, not a list.
@@ -221,13 +219,11 @@ class Cache:
 
     def import_bundle(self, path: str | os.PathLike[str]) -> list[Entry]:
         """Take the entries of the bundle `path`: what they were built for needs no compiler here.
+        Returns the entries that this machine can use.
 
         All of them are checked before any is taken. Entries for other machines are left out with a
         warning that names what is missing. Code is imported: take bundles only from people whose
         programs you would run.
-
-        Returns:
-            The entries that this machine can use.
 
         Raises:
             BundleError: it is no bundle, it is damaged, or no entry of it fits this machine.
@@ -242,14 +238,12 @@ class Cache:
         return self.take_all(bundle.read_bundle(read_bytes(os.fspath(path)), str(path)), str(path))
 
     def take_all(self, packed: Sequence[bundle.Packed], what: str) -> list[Entry]:
-        """Take the entries of a bundle that was read.
+        """Take the entries of a bundle that was read. Returns the entries that this machine can
+        use.
 
         Args:
             packed: the entries.
             what: what messages call the bundle.
-
-        Returns:
-            The entries that this machine can use.
 
         Raises:
             BundleError: no entry fits this machine.

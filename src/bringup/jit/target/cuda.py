@@ -52,11 +52,6 @@ class CudaTarget(Target):
     Args:
         name: of the target in `jit.compile(target=...)`.
         architectures: of GPUs, as nvcc calls them.
-
-    Examples:
-        >>> from bringup import jit
-        >>> jit.CudaTarget().variant("sm_80+sm_90").name  # jit.compile(target="cuda:sm_80+sm_90")
-        'cuda:sm_80+sm_90'
     """
 
     languages: Mapping[str, str] = MappingProxyType({".cu": "cuda"})

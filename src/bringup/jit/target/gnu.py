@@ -161,7 +161,6 @@ class GnuTarget(Target):
         )
 
     def _names(self) -> tuple[str, ...]:
-        """Return the programs that are looked for, best first."""
         wanted = self._chosen()
         return (os.path.expanduser(wanted),) if wanted else self._compilers
 

@@ -98,11 +98,6 @@ def rank(name: str, dimensions: int) -> InputConstraint:
 
     Raises:
         SchemaError: `dimensions` is no such number.
-
-    Examples:
-        >>> from bringup import ops
-        >>> ops.rank("x", 3).sizes
-        (3,)
     """
     if isinstance(dimensions, bool) or not isinstance(dimensions, int) or dimensions < 0:
         raise SchemaError(

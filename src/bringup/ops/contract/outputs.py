@@ -51,10 +51,6 @@ def promote(*names: str) -> Promotion:
 
     Raises:
         SchemaError: no name is given, or something else than a name.
-
-    Examples:
-        >>> from bringup import ops
-        >>> outputs = ops.empty_like("x", dtype=ops.promote("x", "y"))
     """
     if not names or not all(isinstance(name, str) for name in names):
         raise SchemaError(f"ops.promote(*{names!r}): expected the names of one argument or more")
@@ -97,12 +93,6 @@ class OutputRule:
             that of `like`, or of the first tensor.
         memory_format: the order of its dimensions in memory.
         when: the bool argument that says whether it is wanted; None: it always is.
-
-    Examples:
-        >>> from bringup import ops
-        >>> rule: ops.OutputRule = ops.empty("x.shape[0]", dtype=torch.float32)
-        >>> rule.sizes, rule.dtype
-        (('x.shape[0]',), torch.float32)
     """
 
     like: str | None

@@ -98,17 +98,6 @@ class CustomOperator(RegistrationMethods, metaclass=_Constructor):
         function: what it runs.
         structure: of arguments that are dicts, lists or tuples; None where all are flat.
         where: the place of the definition, for messages.
-
-    Examples:
-        >>> from bringup import ops
-        >>> scaled = ops.CustomOpHandle(
-        ...     "example_handle::scaled", "(Tensor x, float by) -> Tensor", lambda x, by: x * by
-        ... )
-        >>> isinstance(scaled, ops.CustomOperator), scaled.schema
-        (True, 'example_handle::scaled(Tensor x, float by) -> Tensor')
-        >>> scaled(torch.ones(2), by=2.0)
-        tensor([2., 2.])
-        >>> scaled.undefine()
     """
 
     def __init__(

@@ -206,16 +206,6 @@ def impl(
     Raises:
         SchemaError: a key is unknown.
         RuntimeError: there is no such operator.
-
-    Examples:
-        >>> from bringup import ops
-        >>> library = ops.Library("example_impl", "DEF")
-        >>> _ = library.define("negated(Tensor x) -> Tensor")
-        >>> @ops.impl("example_impl::negated", "CPU")
-        ... def negated(x):
-        ...     return -x
-        >>> torch.ops.example_impl.negated(torch.ones(2))
-        tensor([-1., -1.])
     """
     names = (keys,) if isinstance(keys, str) else tuple(keys)
     if function is None:
@@ -327,24 +317,13 @@ def register_kernel(
     """Register a kernel of any operator, and return it; a decorator, too.
 
     Args:
-        operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
+        operator, lib: as for `register_fake`, which says what is raised.
         device: `"cpu"`, `"npu"`, `"cuda"`, ..., or several of them; None for all that have no
             kernel of their own.
         function: gets the operator's arguments, gives its outputs.
-        lib: keeps the registration as long as it lives; an operator of `custom_op` keeps its own.
 
     Raises:
         SchemaError: there is no such operator, or no such device.
-
-    Examples:
-        >>> from bringup import ops
-        >>> library = ops.Library("example_kernel", "DEF")
-        >>> _ = library.define("twice(Tensor x) -> Tensor")
-        >>> @ops.register_kernel("example_kernel::twice", "cpu")
-        ... def twice(x):
-        ...     return 2 * x
-        >>> torch.ops.example_kernel.twice(torch.ones(2))
-        tensor([2., 2.])
     """
     return _registration_of(operator, lib).register_kernel(device, function)
 
@@ -360,13 +339,9 @@ def register_autograd(
     """Register the gradient of any operator. See `CustomOperator.register_autograd`.
 
     Args:
-        operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
+        operator, lib: as for `register_fake`, which says what is raised.
         backward: `backward(ctx, *gradients)` gives a gradient, or None, for each input.
         setup_context: `setup_context(ctx, inputs, output)` keeps what backward needs.
-        lib: keeps the registration as long as it lives; an operator of `custom_op` keeps its own.
-
-    Raises:
-        SchemaError: there is no such operator.
     """
     _registration_of(operator, lib).register_autograd(backward, setup_context=setup_context)
 
@@ -380,26 +355,8 @@ def register_jvp(
     """Register the forward-mode derivative of any operator, and return it; a decorator, too.
 
     Args:
-        operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
+        operator, lib: as for `register_fake`, which says what is raised.
         jvp: gives the tangents of the outputs.
-        lib: keeps the registration as long as it lives; an operator of `custom_op` keeps its own.
-
-    Raises:
-        SchemaError: there is no such operator.
-
-    Examples:
-        >>> from torch.autograd import forward_ad
-        >>> from bringup import ops
-        >>> @ops.custom_op("example_jvp::twice")
-        ... def twice(x: torch.Tensor) -> torch.Tensor:
-        ...     return 2 * x
-        >>> @ops.register_jvp("example_jvp::twice")
-        ... def jvp(ctx, tangent):
-        ...     return 2 * tangent
-        >>> with forward_ad.dual_level():
-        ...     y = twice(forward_ad.make_dual(torch.ones(1), torch.ones(1)))
-        ...     forward_ad.unpack_dual(y).tangent
-        tensor([2.])
     """
     if jvp is None:
         return lambda given: register_jvp(operator, given, lib=lib)
@@ -415,21 +372,8 @@ def register_vmap(
     """Register the batching rule of any operator, and return it; a decorator, too.
 
     Args:
-        operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
+        operator, lib: as for `register_fake`, which says what is raised.
         rule: a function, or "pointwise" or "loop" for one that is generated.
-        lib: keeps the registration as long as it lives; an operator of `custom_op` keeps its own.
-
-    Raises:
-        SchemaError: there is no such operator.
-
-    Examples:
-        >>> from bringup import ops
-        >>> library = ops.Library("example_vmap", "DEF")
-        >>> _ = library.define("twice(Tensor x) -> Tensor")
-        >>> _ = ops.register_kernel("example_vmap::twice", None, lambda x: 2 * x)
-        >>> _ = ops.register_vmap("example_vmap::twice", "pointwise")
-        >>> torch.vmap(torch.ops.example_vmap.twice)(torch.ones(2, 1)).shape
-        torch.Size([2, 1])
     """
     if rule is None:
         return lambda given: register_vmap(operator, given, lib=lib)
@@ -446,23 +390,9 @@ def register_autocast(
     """Register the autocast rule of any operator. See `CustomOperator.register_autocast`.
 
     Args:
-        operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
+        operator, lib: as for `register_fake`, which says what is raised.
         device: of the autocast region, `"cpu"` or `"npu"`.
         dtype: to which floating-point inputs are cast.
-        lib: keeps the registration as long as it lives; an operator of `custom_op` keeps its own.
-
-    Raises:
-        SchemaError: there is no such operator.
-
-    Examples:
-        >>> from bringup import ops
-        >>> @ops.custom_op("example_autocast::product")
-        ... def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        ...     return x @ y
-        >>> ops.register_autocast(product, "cpu", torch.bfloat16)
-        >>> with torch.autocast("cpu"):
-        ...     product(torch.ones(1, 2), torch.ones(2, 1))
-        tensor([[2.]], dtype=torch.bfloat16)
     """
     _registration_of(operator, lib).register_autocast(device, dtype)
 
@@ -476,20 +406,8 @@ def register_effect(
     """Declare the effect of any operator. See `CustomOperator.register_effect`.
 
     Args:
-        operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
+        operator, lib: as for `register_fake`, which says what is raised.
         effect: "ordered": calls are neither dropped nor reordered; None: it has none.
-        lib: keeps the registration as long as it lives; an operator of `custom_op` keeps its own.
-
-    Raises:
-        SchemaError: there is no such operator.
-
-    Examples:
-        >>> from bringup import ops
-        >>> @ops.custom_op("example_effect::shown")
-        ... def shown(x: torch.Tensor) -> torch.Tensor:
-        ...     print(x)
-        ...     return x.clone()
-        >>> ops.register_effect(shown, "ordered")  # a compiler keeps each call, read or not
     """
     _registration_of(operator, lib).register_effect(effect)
 
@@ -498,21 +416,8 @@ def register_sharding(operator: Any, strategy: Callable[..., Any] | None = None)
     """Register the sharding rule of any operator, and return it; a decorator, too.
 
     Args:
-        operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
+        operator: as for `register_fake`, which says what is raised.
         strategy: gives the acceptable shardings of outputs and inputs.
-
-    Raises:
-        SchemaError: there is no such operator.
-
-    Examples:
-        >>> from bringup import ops
-        >>> from torch.distributed.tensor import Replicate, Shard
-        >>> @ops.custom_op("example_sharding::twice")
-        ... def twice(x: torch.Tensor) -> torch.Tensor:
-        ...     return 2 * x
-        >>> @ops.register_sharding(twice)  # by outputs, then by inputs
-        ... def strategy(x):
-        ...     return [([Replicate()], [Replicate()]), ([Shard(0)], [Shard(0)])]
     """
     if strategy is None:
         return lambda given: register_sharding(operator, given)
@@ -531,29 +436,9 @@ def register_torch_dispatch(
     it; a decorator, too.
 
     Args:
-        operator: `"namespace::name"`, an `OpOverload`, or the callable of an operator.
+        operator, lib: as for `register_fake`, which says what is raised.
         torch_dispatch_class: the subclass or mode.
         function: `function(mode, func, types, args, kwargs)`, with the class for a subclass; called
             instead of its `__torch_dispatch__`.
-        lib: keeps the registration as long as it lives; an operator of `custom_op` keeps its own.
-
-    Raises:
-        SchemaError: there is no such operator.
-
-    Examples:
-        >>> from torch.utils._python_dispatch import TorchDispatchMode
-        >>> from bringup import ops
-        >>> @ops.custom_op("example_dispatch::twice")
-        ... def twice(x: torch.Tensor) -> torch.Tensor:
-        ...     return 2 * x
-        >>> class Nothing(TorchDispatchMode):
-        ...     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        ...         return func(*args, **(kwargs or {}))
-        >>> @ops.register_torch_dispatch(twice, Nothing)
-        ... def _(mode, func, types, args, kwargs):
-        ...     return args[0]
-        >>> with Nothing():
-        ...     twice(torch.ones(1))
-        tensor([1.])
     """
     return _registration_of(operator, lib).register_torch_dispatch(torch_dispatch_class, function)

@@ -74,7 +74,6 @@ class Structure:
         return call
 
     def setup_context(self, setup: Callable[..., Any]) -> Callable[..., Any]:
-        """`setup` as it is called with the operator's arguments."""
         if any(p.keyword_only for p in self._parameters):
 
             def call_with_keywords(
@@ -107,7 +106,6 @@ class Structure:
         return call
 
     def backward(self, backward: Callable[..., Any]) -> Callable[..., Any]:
-        """`backward`, its gradients laid out as the operator's arguments."""
 
         def call(ctx: Any, *grads: Any) -> Any:
             result = backward(ctx, *grads)

@@ -51,18 +51,6 @@ class AdoptedOperator(RegistrationMethods):
         schema: the schema as registered.
         qualified_name: `namespace::name`, with `.overload` where there is one.
         overload: the operator in `torch.ops`.
-
-    Examples:
-        >>> from bringup import ops
-        >>> @torch.library.custom_op("example_adopt::halves", mutates_args=())
-        ... def halves(x: torch.Tensor) -> torch.Tensor:
-        ...     return x / 2
-        >>> adopted: ops.AdoptedOperator = ops.adopt("example_adopt::halves")
-        >>> adopted.register_vmap("pointwise")
-        'pointwise'
-        >>> torch.vmap(adopted)(torch.ones(2, 1))
-        tensor([[0.5000],
-                [0.5000]])
     """
 
     def __init__(self, operator: Any) -> None:

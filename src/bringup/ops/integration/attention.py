@@ -30,7 +30,7 @@ def register_attention(
     returns: Layout = "bhld",
     mask: Literal["additive", "bool"] = "additive",
 ) -> str:
-    """Register an operator with transformers' attention interface.
+    """Register an operator with transformers' attention interface. Returns `name`.
 
     What `op` declares is what it gets, by name: `query`, `key` and `value` ([batch, heads, length,
     depth]), `scaling`, `attention_mask` ([batch, 1, queries, keys]), `is_causal`, `dropout`,
@@ -47,9 +47,6 @@ def register_attention(
         returns: the layout of its result, "bhld" or "blhd".
         mask: "additive": 0 and the lowest number, in the dtype of the model; "bool": True where a
             key takes part.
-
-    Returns:
-        `name`.
 
     Raises:
         ImportError: transformers is not installed.

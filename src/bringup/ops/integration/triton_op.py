@@ -342,7 +342,8 @@ def triton_op(
     options: Mapping[str, Any] = _NOTHING,
     layout: Literal["contiguous", "strided"] = "contiguous",
 ) -> TritonOperator:
-    """Define a torch operator whose implementation is a Triton kernel.
+    """Define a torch operator whose implementation is a Triton kernel. Returns a callable with the
+    methods of `custom_op` and `prebuild`.
 
     It runs where triton runs: on a GPU, or by triton's interpreter (`TRITON_INTERPRET=1`, set
     before the kernel is defined) on any device. Elsewhere a call raises and says so.
@@ -361,9 +362,6 @@ def triton_op(
         constants: values of the `tl.constexpr` parameters.
         options: of triton's compiler, such as `{"num_warps": 8}`.
         layout: "contiguous": the kernel sees contiguous tensors; "strided": as they are.
-
-    Returns:
-        A callable with the methods of `custom_op` and `prebuild`.
 
     Raises:
         SchemaError: the definition is wrong, or the name is taken. Nothing is registered then.

@@ -32,21 +32,6 @@ class TwoPhaseLauncher:
     Raises:
         FileNotFoundError: there is no such library.
         KernelError: it cannot be loaded.
-
-    Examples:
-        >>> from bringup import jit, ops
-        >>> text = '''
-        ... int aclnnSetGetWorkspaceSize(long* x, long to, unsigned long* size, void** executor)
-        ...     { *x = to; *size = 0; *executor = x; return 0; }
-        ... int aclnnSet(void* workspace, unsigned long size, void* executor, void* stream)
-        ...     { return 0; }
-        ... '''
-        >>> source = jit.Source(name="set.c", text=text, entry="aclnnSet", abi="function")
-        >>> launcher = ops.TwoPhaseLauncher(jit.compile(source).path)
-        >>> x = torch.zeros(1, dtype=torch.int64)
-        >>> launcher.launch("Set", args=[x.data_ptr(), 7])
-        >>> x
-        tensor([7])
     """
 
     def __init__(self, *libraries: str | os.PathLike[str]) -> None:

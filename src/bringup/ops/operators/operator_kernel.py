@@ -127,7 +127,8 @@ def kernel(
     host: bool = False,
     random: bool = False,
 ) -> OperatorKernel:
-    """Give an operator of torch a kernel on the device of the loaded driver.
+    """Give an operator of torch a kernel on the device of the loaded driver. Returns the handle
+    with which the kernel is disabled or closed.
 
     Calls of all overloads of its family (functional, in place, into a given result) then come to
     the kernel, in stream order; what it does not support falls back as before. It is compiled on
@@ -186,9 +187,6 @@ def kernel(
             or behind all other arguments, `bringup_random` with the random words of the element
             (`bringup/random.h`), or of kind `"raw"` a list of two integers, seed and offset:
             `"generator[0], generator[1]"` in `args`.
-
-    Returns:
-        The handle with which the kernel is disabled or closed.
 
     Raises:
         DeviceError: no driver is loaded, or another library has a kernel for the operator.

@@ -114,27 +114,15 @@ POINTWISE: tuple[Operator, ...] = (
 def pointwise_kernels(without: Collection[str] = ()) -> dict[str, OperatorKernel]:
     """Give the loaded driver's device kernels for the pointwise operators of torch that the kit has
     expressions for: arithmetic, comparisons, functions, activations and their gradients. Each is
-    compiled at its first call, by the device's target, which needs a writer.
+    compiled at its first call, by the device's target, which needs a writer. Returns the handle of
+    each, by its name in the table.
 
     Args:
         without: operators of the table that get none, "aten::gelu".
 
-    Returns:
-        The handle of each, by its name in the table.
-
     Raises:
         DeviceError: no driver is loaded, or other code has a kernel for one of them.
         SchemaError: `without` names an operator that the table does not have.
-
-    Examples:
-        >>> import torch
-        >>> from bringup import devices
-        >>> _ = devices.load_driver("sim")
-        >>> handles = devices.pointwise_kernels(without=("aten::gelu",))
-        >>> torch.addcmul(*torch.ones(3, 2, device="npu")).tolist()
-        [2.0, 2.0]
-        >>> for handle in handles.values():
-        ...     handle.close()
     """
     names = {row.name for row in POINTWISE}
     if unknown := sorted(set(without) - names):

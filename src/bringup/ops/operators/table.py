@@ -59,17 +59,6 @@ class OperatorTable:
         operators: its rows.
         folder: where their files are.
         flags: more options of the compiler, of every row.
-
-    Examples:
-        >>> import torch
-        >>> from bringup import devices
-        >>> _ = devices.load_driver("sim")
-        >>> table = devices.OperatorTable([devices.Operator("aten::neg", ("floating",), "-self")])
-        >>> list(table.load())
-        ['aten::neg']
-        >>> torch.neg(torch.ones(2, device="npu")).tolist()
-        [-1.0, -1.0]
-        >>> table.unload()
     """
 
     def __init__(
@@ -83,13 +72,9 @@ class OperatorTable:
 
     def load(self) -> dict[str, OperatorKernel]:
         """Give the loaded driver's device the table's kernels; the same ones a second time. Each is
-        compiled at its first call.
-
-        Returns:
-            The handle of each operator, by its name in the table.
-
-        Raises:
-            DeviceError: no driver is loaded, or other code has a kernel for one of the operators.
+        compiled at its first call. Returns the handle of each operator, by its name in the table.
+        Raises `DeviceError`: no driver is loaded, or other code has a kernel for one of the
+        operators.
         """
         with self._lock:
             if not self._loaded:

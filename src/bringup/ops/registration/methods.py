@@ -84,11 +84,9 @@ class RegistrationMethods(CustomOpDef):  # type: ignore[misc]
         """Register the Python implementation for one device type or several, or with None for all
         that have none of their own; also a decorator.
 
-        A later one replaces an earlier one, however either was given. "npu" is PrivateUse1.
-
-        Raises:
-            SchemaError: there is no such device type, or the operator has neither a tensor nor a
-                `device` argument that could say where to run.
+        A later one replaces an earlier one, however either was given. "npu" is PrivateUse1. Raises
+        `SchemaError`: there is no such device type, or the operator has neither a tensor nor a
+        `device` argument that could say where to run.
         """
         devices = listed(device)
         if function is None:
@@ -281,11 +279,9 @@ class RegistrationMethods(CustomOpDef):  # type: ignore[misc]
     def register_autocast(self, device: str, dtype: torch.dtype) -> None:
         """Make the operator run in `dtype` inside `torch.autocast(device)`.
 
-        Floating-point tensors of that device, float64 excepted, are cast, also in lists and
-        keyword arguments. Another call for the same device replaces the dtype.
-
-        Raises:
-            SchemaError: the device has no autocast, or `dtype` is no floating-point dtype.
+        Floating-point tensors of that device, float64 excepted, are cast, also in lists and keyword
+        arguments. Another call for the same device replaces the dtype. Raises `SchemaError`: the
+        device has no autocast, or `dtype` is no floating-point dtype.
         """
         key = autocast_key(device)
         if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
@@ -332,9 +328,7 @@ class RegistrationMethods(CustomOpDef):  # type: ignore[misc]
 
         `strategy(*args)` gets `DTensorSpec`s for tensors and returns the acceptable placements, as
         for `torch.distributed.tensor.experimental.register_sharding`, to which this is handed on.
-
-        Raises:
-            SchemaError: this torch was built without `torch.distributed`.
+        Raises `SchemaError`: this torch was built without `torch.distributed`.
         """
         if not torch.distributed.is_available():
             raise SchemaError(

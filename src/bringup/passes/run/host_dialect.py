@@ -28,7 +28,6 @@ class HostDialect(ir.Dialect):
     def bind(
         self, op_type: str, arguments: Sequence[object], keywords: Mapping[str, object]
     ) -> tuple[ir.Operator, tuple[object, ...]]:
-        """As the program's schema provider says."""
         if not self._operators.has_schemas:
             if keywords:
                 raise SchemaError(
@@ -87,7 +86,6 @@ class HostDialect(ir.Dialect):
         return False
 
     def constant_meta(self, payload: object) -> object:
-        """Return what its data say."""
         if not isinstance(payload, ir.ConstantData):
             raise TypeError(
                 f"a constant of a C++ program's graph is an ir.ConstantData, got {payload!r}"

@@ -52,7 +52,6 @@ class LibraryHost:
         return ir.Graph(name, self._dialect)
 
     def payload(self, dtype: str, shape: tuple[int, ...], data: bytes) -> object:
-        """Return the payload of a constant with these data."""
         constant = ir.ConstantData(dtype, shape, data)
         return constant if self._dialect is None else self._dialect.constant_of(constant)
 
@@ -71,5 +70,4 @@ class LibraryHost:
     def pattern(
         self, graph: ir.Graph, name: str, constant_values: bool, attributes: bool
     ) -> Pattern:
-        """Return the pattern of a graph."""
         return Pattern(graph, name, constant_values=constant_values, attributes=attributes)

@@ -148,7 +148,6 @@ class Session:
         self._around.close()
 
     def finish(self, result: PassResult) -> None:
-        """Complete the result and report it to the listeners."""
         result.traceback = self.traceback
         result.refused += len(self._refusals)
         result.near_misses.extend(self._refusals[:1])
@@ -175,11 +174,9 @@ class Session:
         self._context.expire()
 
     def library_host(self) -> LibraryHost:
-        """Return what hooks of a library may ask about this graph."""
         return LibraryHost(self.graph.dialect)
 
     def undo_since(self, notes: int) -> None:
-        """Undo what the graph noted beside its journal."""
         self.graph._undo_since(notes)
 
     # A graph pass
@@ -209,7 +206,6 @@ class Session:
         return self._compiled(patterns_of(self.graph, self._instance))
 
     def take_patterns(self, patterns: list[Pattern]) -> list[ProgramCore]:
-        """Return the programs of the patterns of a library's pass."""
         names = [pattern.name for pattern in patterns]
         for name in names:
             if names.count(name) > 1:
@@ -301,7 +297,6 @@ class Session:
         )
 
     def report_rewrite(self, made: tuple[ir.Node, ...]) -> None:
-        """Report that the candidate was replaced by these nodes."""
         self._emit(
             EventKind.REPLACED,
             pattern=self._pattern,

@@ -27,7 +27,6 @@ class DropNoOps(NodePass):
     }  # fmt: skip
 
     def either(self, node: ir.Node) -> ir.Value:
-        """Of operators that commute."""
         left, right = node.inputs
         neutral = 0 if node.op_type == "onnx::Add" else 1
         if _is_neutral(right, left, neutral):
@@ -36,7 +35,6 @@ class DropNoOps(NodePass):
         return right
 
     def second(self, node: ir.Node) -> ir.Value:
-        """Of operators that do not."""
         left, right = node.inputs
         neutral = 0 if node.op_type == "onnx::Sub" else 1
         require(_is_neutral(right, left, neutral), _no_neutral(neutral))

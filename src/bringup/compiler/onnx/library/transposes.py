@@ -15,7 +15,6 @@ class MergeTransposes(NodePass):
     rules: ClassVar = {"Transpose": "transpose"}
 
     def transpose(self, node: ir.Node) -> ir.Value:
-        """Read through the transposition in front, if there is one."""
         (source,) = node.inputs
         outer = attribute(node, "perm")
         if _is_identity(outer, rank_of(source)):
