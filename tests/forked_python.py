@@ -130,14 +130,17 @@ def ask(
     return int(status)
 
 
-def output_of(code: str, *arguments: str, **variables: str) -> str:
+def output_of(
+    code: str, *arguments: str, preload: tuple[str, ...] = ("torch",), **variables: str
+) -> str:
     """Return the output, stripped, of code that must end well.
 
     `variables` are beside those of this process; Python processes that it starts have its path.
     """
     path = {"PYTHONPATH": os.pathsep.join(sys.path)}
     environment = {**os.environ, **path, **variables}
-    done = run_forked(code, *arguments, environment=environment, ends_at_once=_ends_at_once(code))
+    ends = _ends_at_once(code)
+    done = run_forked(code, *arguments, environment=environment, preload=preload, ends_at_once=ends)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.strip()
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import html
 import json
-import subprocess
-import sys
 from pathlib import Path
 
-from tests.forked_python import output_of_module
+from tests.forked_python import DYNAMO, output_of_module, run_forked
 
 
 def test_torch_knows_the_backend_where_nobody_imported_bringup() -> None:
@@ -21,9 +19,7 @@ def test_torch_knows_the_backend_where_nobody_imported_bringup() -> None:
         "model = torch.compile(torch.nn.Linear(3, 2).eval(), backend='bringup')\n"
         "with torch.no_grad(): print(tuple(model(torch.ones(4, 3)).shape))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
+    done = run_forked(program, preload=DYNAMO)  # it has torch, and nothing of bringup
     assert done.stdout.strip() == "(4, 2)", done.stderr
 
 

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.forked_python import PACKAGES, output_of_module, run_forked
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "passes" / "native"
 PASSES = [
@@ -23,16 +24,11 @@ PASSES = [
 ]
 
 
-def run(*command: str, **environment: str) -> str:
+def run(*command: str) -> str:
     """The output of a command, which must succeed."""
     paths = os.pathsep.join(path for path in sys.path if path)
-    done = subprocess.run(
-        command,
-        env={**os.environ, "PYTHONPATH": paths, **environment},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    environment = {**os.environ, "PYTHONPATH": paths}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{command}:\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
     return done.stdout
 
@@ -54,8 +50,10 @@ def test_cmake_builds_a_library_for_each_language(built: Path) -> None:
 
 def test_every_pass_of_the_example_rewrites_the_model(built: Path) -> None:
     """Every pass found its place, and the result is that of the model."""
-    printed = run(sys.executable, str(EXAMPLE / "run.py"), BRINGUP_PASS_PATH=str(built))
-    *counts, difference = printed.splitlines()
+    environment = {**os.environ, "BRINGUP_PASS_PATH": str(built)}
+    done = run_forked(EXAMPLE / "run.py", environment=environment, preload=PACKAGES)
+    assert done.returncode == 0, done.stderr
+    *counts, difference = done.stdout.splitlines()
     found = dict(line.split(": ") for line in counts)
     assert sorted(found) == PASSES
     assert all(int(count) >= 1 for count in found.values()), found
@@ -64,5 +62,6 @@ def test_every_pass_of_the_example_rewrites_the_model(built: Path) -> None:
 
 
 def test_command_line_lists_the_passes_of_the_libraries(built: Path) -> None:
-    listed = run(sys.executable, "-m", "bringup", "passes", "list", BRINGUP_PASS_PATH=str(built))
+    place = {"BRINGUP_PASS_PATH": str(built)}
+    listed = output_of_module("bringup", "passes", "list", preload=PACKAGES, **place)
     assert all(name in listed for name in PASSES), listed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.forked_python import output_of
+from tests.forked_python import DYNAMO, output_of
 from tests.opencl.conftest import ROOT
 from tests.opencl.operators_program import LOADED
 
@@ -66,7 +66,7 @@ except KernelError as error:
 
 def test_compiled_functions_give_what_eager_operators_give(library: Path) -> None:
     program = f"ROOT = {str(ROOT / 'drivers/opencl/src')!r}\n{LOADED}\n{COMPILED}"
-    said = output_of(program, str(library), BRINGUP_OPENCL_MEMORY="coarse")
+    said = output_of(program, str(library), preload=DYNAMO, BRINGUP_OPENCL_MEMORY="coarse")
     *_, picked, trained, last = said.splitlines()
     assert picked == "[8.0, 0.0]"
     assert trained == "True False"

@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from tests.forked_python import output_of
+from tests.forked_python import PACKAGES, output_of
 from tests.opencl.conftest import ROOT
 
 pytestmark = pytest.mark.skipif(
@@ -57,6 +57,7 @@ def check(mode):
     return called
 """
 
+COARSE = {"BRINGUP_OPENCL_MEMORY": "coarse"}
 SERVED = """
 print(check("default")["aten::native_layer_norm"])
 torch._dynamo.reset()
@@ -89,7 +90,7 @@ print([row.operator for row in devices.fallback_report().native])
 
 
 def test_minilm_is_the_cpus_and_captured_where_the_mode_says_so(library: Path) -> None:
-    said = output_of(BEGIN + SERVED + MASKED, str(library), BRINGUP_OPENCL_MEMORY="coarse")
+    said = output_of(BEGIN + SERVED + MASKED, str(library), preload=PACKAGES, **COARSE)
     assert said.splitlines()[-3:] == ["3", "{}", "[]"]  # a replay calls no operator
 
 
@@ -142,5 +143,5 @@ print(check("default").get("aten::native_layer_norm", 0))
 
 
 def test_a_fused_kernel_of_ones_own_is_put_into_minilm_by_a_pass(library: Path) -> None:
-    said = output_of(BEGIN + FUSED, str(library), BRINGUP_OPENCL_MEMORY="coarse")
+    said = output_of(BEGIN + FUSED, str(library), preload=PACKAGES, **COARSE)
     assert said.splitlines()[-1] == "0"

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 import pytest
 import torch
-from tests.forked_python import output_of
+from tests.forked_python import DYNAMO, output_of
 
 from bringup import jit
 from bringup.compiler.inductor import launch, torch_private
@@ -48,7 +48,8 @@ LOADED = "from bringup import compiler, devices\ndevices.load_driver('sim')\n"
 
 
 def test_code_for_the_cpu_is_the_same_with_a_driver() -> None:
-    plain, loaded = output_of(CODE_OF_THE_CPU), output_of(LOADED + CODE_OF_THE_CPU)
+    programs = CODE_OF_THE_CPU, LOADED + CODE_OF_THE_CPU
+    plain, loaded = (output_of(program, preload=DYNAMO) for program in programs)
     assert "cpp_fused" in plain
     assert loaded == plain
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.forked_python import output_of
+from tests.forked_python import DYNAMO, output_of
 from tests.unit.passes.native_libraries import build
 from tests.unit.passes.support import STAGE
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -137,4 +137,4 @@ def test_native_pass_finds_a_node_of_a_torch_graph_by_name(tmp_path, monkeypatch
     source.write_text(SOURCE)
     build(source, tmp_path / "look.so")
     monkeypatch.setenv("BRINGUP_PASS_PATH", str(tmp_path / "look.so"))
-    assert output_of(SCRIPT) == "unchanged"
+    assert output_of(SCRIPT, preload=DYNAMO) == "unchanged"
