@@ -8,7 +8,7 @@ import torch
 
 from bringup import devices
 from bringup.devices import OperatorKernel, OperatorTable
-from bringup_opencl import _clblast
+from bringup_opencl import _clblast, _dequantize
 from bringup_opencl import _target as _target  # .cl is a language from here on
 from bringup_opencl._operators import OPERATORS
 from bringup_opencl._optimizers import optimizers
@@ -30,6 +30,7 @@ def load() -> dict[str, OperatorKernel]:
             except BaseException:
                 unload()
                 raise
+    _dequantize.register()
     loaded: dict[str, OperatorKernel] = _tables[0].load()
     return loaded
 

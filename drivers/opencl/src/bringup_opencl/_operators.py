@@ -97,6 +97,43 @@ def _where_alike(blocks: str, more: str = "1") -> str:
     return f"({blocks} + 1) * ({same} and {more}) - 1"
 
 
+def _lying(name: str, dims: int = 3) -> str:
+    return ", ".join([f"ptr({name})", *(f"stride({name}, {d})" for d in range(dims))])
+
+
+def _threads_of(name: str) -> str:
+    """Return the threads for the rows of a tensor's heads: attention.cl's SOME to a thread."""
+    return f"size({name}, 0) * size({name}, 1) * ((size({name}, 2) + 3) // 4)"
+
+
+def _attention(backward: bool) -> Operator:
+    """Return flash attention, or its gradients; where it cannot be, the operator falls back."""
+    tensors, results = ["query", "key", "value"], ["out0", "out1"]
+    threads = [_threads_of("query")]
+    if backward:
+        tensors = ["grad_out", *tensors, "out", "logsumexp"]
+        results = ["out0", "out1", "out2"]
+        threads.append(_threads_of("key"))
+    mask = [f"stride(attn_mask, {d}, 0) * (size(attn_mask, {d}, 1) > 1)" for d in range(-4, 0)]
+    args = [
+        *map(_lying, (*tensors, *results)), *threads, "ptr(attn_mask)", *mask,
+        "i32(has(attn_mask))", "size(query, 1)", "size(key, 1)", "size(query, 2)", "size(key, 2)",
+        "i32(size(query, 3))", "i32(size(value, 3))", "f32(scale)", "i32(has(scale))",
+        "i32(is_causal)", "f32(dropout_p)", "fault('dropout_p: this attention has no dropout')",
+    ]  # fmt: skip
+    dense = [f"stride({name}, 3) == 1" for name in tensors if name != "logsumexp"]
+    sizes = ["size(query, 3) <= 256", "size(value, 3) <= 256"]
+    every = " and ".join([*dense, *sizes])
+    blocks = f"({' + '.join(threads)} + {_THREADS - 1}) // {_THREADS}"
+    return raw(
+        f"_scaled_dot_product_flash_attention_for_cpu{'_backward' if backward else ''}",
+        f"attention.cl:attention{'_backward' if backward else ''}", ", ".join(args),
+        f"({blocks} + 1) * ({every}) - 1", block=_THREADS,
+        strided=" ".join([*tensors, "attn_mask", *results]),
+    )  # fmt: skip
+
+
+_THREADS = 16  # of attention in a block
 _INDEXED_DIMS, _INDEX_DIMS = 5, 4  # of index_elements in indexing.cl
 _PIECES = 30  # tensors that cat.cl takes: a call has at most 64 plain values
 _NORMED = "(numel(input) // (numel(out1) + (numel(out1) == 0)))"  # elements of a row
@@ -211,6 +248,7 @@ OPERATORS: tuple[Operator, ...] = (
         "(size(out, 0) * (size(out, 1) > 0) + 1) * (scale_grad_by_freq == 0) - 1",
         dtypes={"T": "grad_output", "I": "indices"},
     ),
+    *map(_attention, (False, True)),
     *(
         raw(
             f"{name}_forward", "nll_loss.cl:nll_loss",
