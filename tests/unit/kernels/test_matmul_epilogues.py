@@ -6,7 +6,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tests.unit.kernels.matmul_support import FLOATS, LAYOUTS, QUANT_TOLERANCE, close, matrix
+from tests.unit.kernels.matmul_support import (
+    FLOATS,
+    LAYOUTS,
+    QUANT_TOLERANCE,
+    close,
+    lay_out,
+    matrix,
+)
 from torch.nn import functional
 
 from bringup import graphs, kernels
@@ -199,6 +206,18 @@ def test_sums_of_int8_are_exact_over_any_depth() -> None:
     ours = kernels.quant_matmul(a, a[:1].t(), torch.ones(1), out_dtype="float32")
     assert ours.tolist() == [[float(torch.tensor(depth * 128 * 128).float())]] * 2
     a, b = int8(9, 3001), int8(3001, 11)
+    ours = kernels.quant_matmul(a, b, torch.ones(1), out_dtype="float32")
+    assert torch.equal(ours, (a.double() @ b.double()).float())
+
+
+@pytest.mark.bits
+@pytest.mark.parametrize("layouts", [("row", "column"), ("column", "row"), ("strided", "padded")])
+@pytest.mark.parametrize(("m", "n", "k"), [(17, 96, 64), (100, 70, 131), (5, 33, 3), (1, 1, 1)])
+def test_sums_of_int8_are_exact_in_any_layout(
+    m: int, n: int, k: int, layouts: tuple[str, str]
+) -> None:
+    """Words of four bytes along the depth, and what is left of them; with and without VNNI."""
+    a, b = lay_out(int8(m, k), layouts[0]), lay_out(int8(k, n), layouts[1])
     ours = kernels.quant_matmul(a, b, torch.ones(1), out_dtype="float32")
     assert torch.equal(ours, (a.double() @ b.double()).float())
 

@@ -103,6 +103,23 @@ using PartialSum = typename PartialSumOf<First, Second>::type;
 typedef uint32_t Words __attribute__((vector_size(kVectorBytes)));
 typedef uint16_t HalfWords __attribute__((vector_size(kVectorBytes / 2)));
 typedef int8_t Bytes __attribute__((vector_size(kVectorBytes / 4)));
+typedef uint8_t UnsignedBytes __attribute__((vector_size(kVectorBytes / 4)));
+
+// Bytes as 32-bit lanes. g++ 12 takes a conversion of lanes apart.
+#if defined(__AVX512F__) && !defined(__clang__)
+typedef char CharLanes __attribute__((vector_size(kVectorBytes / 4)));
+inline Mask<float> widened(Bytes bytes) {
+  return __builtin_ia32_pmovsxbd512_mask(reinterpret_cast<CharLanes>(bytes), Mask<float>{},
+                                         static_cast<short>(-1));
+}
+inline Words widened(UnsignedBytes bytes) {
+  return reinterpret_cast<Words>(__builtin_ia32_pmovzxbd512_mask(
+      reinterpret_cast<CharLanes>(bytes), Mask<float>{}, static_cast<short>(-1)));
+}
+#else
+inline Mask<float> widened(Bytes bytes) { return __builtin_convertvector(bytes, Mask<float>); }
+inline Words widened(UnsignedBytes bytes) { return __builtin_convertvector(bytes, Words); }
+#endif
 
 template <class To, class From>
 inline To reinterpret(From from) {
@@ -149,8 +166,7 @@ inline Vec<float> load_float(const bringup::half* from) {
 }
 
 inline Vec<float> load_float(const int8_t* from) {
-  return __builtin_convertvector(__builtin_convertvector(load_bits<Bytes>(from), Mask<float>),
-                                 Vec<float>);
+  return __builtin_convertvector(widened(load_bits<Bytes>(from)), Vec<float>);
 }
 
 // As SmallFloat's operator float, of one with a fraction.
@@ -168,10 +184,9 @@ inline Vec<float> decode(Words bits) {
 
 template <int kExponentBits, int kFractionBits, uint32_t kSpecial>
 inline Vec<float> load_float(const SmallFloat<kExponentBits, kFractionBits, kSpecial>* from) {
-  typedef uint8_t Unsigned __attribute__((vector_size(kVectorBytes / 4)));
   if constexpr (kFractionBits > 0) {
     using Float = SmallFloat<kExponentBits, kFractionBits, kSpecial>;
-    return decode<Float>(__builtin_convertvector(load_bits<Unsigned>(from), Words));
+    return decode<Float>(widened(load_bits<UnsignedBytes>(from)));
   } else {  // scales, of which a few are read
     Vec<float> value;
     for (int i = 0; i < kLanes<float>; ++i) value[i] = from[i];

@@ -8,6 +8,7 @@
 // caller's, row by row.
 #pragma once
 
+#include "bytes.h"
 #include "scales.h"
 
 #ifndef TILE_M
@@ -31,6 +32,7 @@ constexpr int64_t kSharedBytes = int64_t{16} << 20;  // of right operands laid o
 constexpr int64_t kWorthATask = 262144;              // multiplications
 
 static_assert(TILE_K <= 1024, "the sum of a block of int8_t products must be exact in float");
+static_assert(TILE_K % kInWord == 0, "blocks of the depth are whole words");
 static_assert(TILE_M > 0 && TILE_N % 64 == 0 && TILE_N > 0 && TILE_K > 0, "see the tile loop");
 
 template <class T>
@@ -48,7 +50,7 @@ inline Mask<float> partial(Vec<float> tile, const int32_t* sum, bool first) {
 // kRows rows of `a` times one panel, stored in or added to `sums`.
 template <int kRows, class T, class Sum>
 KERNEL_NOINLINE void product_tile(const T* a, const T* panel, int64_t depth, Sum* sums,
-                                  int64_t sum_stride, bool first) {
+                                  int64_t sum_stride, bool first, const int32_t*) {
   Vec<T> tile[kRows][2] = {};
   for (int64_t i = 0; i < depth; ++i) {
     const Vec<T> left_half = load(panel + i * kPanelWidth<T>);
@@ -71,19 +73,25 @@ KERNEL_NOINLINE void product_tile(const T* a, const T* panel, int64_t depth, Sum
 }
 
 // All rows of a task times one panel. Rows up to the next whole tile are there, as zeros.
+template <int kRows>
+inline void product_tile(const int32_t* a, const int32_t* panel, int64_t words, int32_t* sums,
+                         int64_t sum_stride, bool first, const int32_t* offsets) {
+  product_tile_of_bytes<kRows, kRowStride>(a, panel, words, sums, sum_stride, first, offsets);
+}
+
 template <class T, class Sum>
 inline void product_column(const T* a, int64_t rows, const T* panel, int64_t depth, Sum* sums,
-                           int64_t sum_stride, bool first) {
+                           int64_t sum_stride, bool first, const int32_t* offsets) {
   constexpr int kTile = static_cast<int>(kProductTileRows);
   constexpr int kPart = 4;
   int64_t row = 0;
   for (; rows - row > kTile - kPart; row += kTile) {
     product_tile<kTile>(a + row * kRowStride, panel, depth, sums + row * sum_stride, sum_stride,
-                        first);
+                        first, offsets + row);
   }
   for (; row < rows; row += kPart) {
     product_tile<kPart>(a + row * kRowStride, panel, depth, sums + row * sum_stride, sum_stride,
-                        first);
+                        first, offsets + row);
   }
 }
 
@@ -103,6 +111,18 @@ constexpr bool is_whole = false;
 template <>
 constexpr bool is_whole<int32_t> = true;
 
+// What operands are laid out as: what they are computed in, or words of bytes.
+template <class T, bool kBytes>
+struct LaidOutAs {
+  using type = T;
+  static constexpr int64_t depth(int64_t count) { return count; }
+};
+template <class T>
+struct LaidOutAs<T, true> {
+  using type = int32_t;
+  static constexpr int64_t depth(int64_t count) { return (count + kInWord - 1) / kInWord; }
+};
+
 // One product of a batch: left [rows, depth] times right [depth, columns].
 template <class Left, class Right>
 struct Product {
@@ -114,15 +134,20 @@ struct Product {
 };
 
 // The right operand's columns [column, column + width) at depth [first, first + depth), as panels.
-template <class T, class Right>
-KERNEL_NOINLINE void pack_block(T* to, const Right& right, int64_t first, int64_t depth,
+template <class T, class Packed, class Right>
+KERNEL_NOINLINE void pack_block(Packed* to, const Right& right, int64_t first, int64_t depth,
                                 int64_t column, int64_t columns) {
-  for (int64_t j = 0; j < columns; j += kPanelWidth<T>) {
-    pack_panel<kPanelWidth<T>>(to + j * depth, right, first, depth, column + j,
-                               smaller(columns - j, kPanelWidth<T>));
-    if constexpr (Right::kScaled) {
-      scale_panel<kPanelWidth<T>>(to + j * depth, right, first, depth, column + j,
-                                  smaller(columns - j, kPanelWidth<T>));
+  constexpr int64_t kWidth = kPanelWidth<T>;
+  for (int64_t j = 0; j < columns; j += kWidth) {
+    const int64_t width = smaller(columns - j, kWidth);
+    if constexpr (is_whole<Packed>) {
+      const int64_t words = LaidOutAs<T, true>::depth(depth);
+      pack_panel_of_bytes<kWidth>(to + j * words, right, first, depth, column + j, width);
+    } else {
+      pack_panel<kWidth>(to + j * depth, right, first, depth, column + j, width);
+      if constexpr (Right::kScaled) {
+        scale_panel<kWidth>(to + j * depth, right, first, depth, column + j, width);
+      }
     }
   }
 }
@@ -134,6 +159,8 @@ template <class Left, class Right, class ProductAt, class Finish>
 class Batch {
   using T = Accumulator<typename Left::Element, typename Right::Element>;
   using Sum = SumOf<Left, Right>;
+  using LaidOut = LaidOutAs<T, kMultipliesBytes && is_whole<Sum>>;
+  using Packed = typename LaidOut::type;
 
  public:
   Batch(int64_t items, const Product<Left, Right>& largest, const ProductAt& product_at,
@@ -154,10 +181,9 @@ class Batch {
     if (units == 0 || row_blocks_ == 0) return true;
     // A right operand that one block of rows uses is laid out where it is used, block by block.
     if (row_blocks_ == 1 || depth_ == 0) return compute(ctx, nullptr, 0, units);
-    const int64_t unit_size = width_ * depth_;
-    const int64_t fit = kSharedBytes / (unit_size * static_cast<int64_t>(sizeof(T)));
+    const int64_t fit = kSharedBytes / (unit_size() * static_cast<int64_t>(sizeof(Packed)));
     const int64_t window = smaller(units, fit > 0 ? fit : 1);
-    T* shared = bringup::workspace<T>(ctx, window * unit_size);
+    Packed* shared = bringup::workspace<Packed>(ctx, window * unit_size());
     if (shared == nullptr) return false;
     for (int64_t first = 0; first < units; first += window) {
       const int64_t count = smaller(window, units - first);
@@ -168,14 +194,15 @@ class Batch {
   }
 
  private:
+  int64_t unit_size() const { return width_ * LaidOut::depth(depth_); }
   int64_t blocks_of_depth() const { return (depth_ + kDepthOfBlock - 1) / kDepthOfBlock; }
   int64_t first_column(int64_t unit) const { return unit % column_blocks_ * kColumnsOfTask; }
   int64_t columns_at(int64_t column) const { return smaller(kColumnsOfTask, columns_ - column); }
   // Of the panels of one block of depth within a unit.
-  int64_t block_offset(int64_t first) const { return first * width_; }
+  int64_t block_offset(int64_t first) const { return LaidOut::depth(first) * width_; }
 
   // Lays out the right operands of `count` units from `first`.
-  void share(const bringup_ctx* ctx, T* shared, int64_t first, int64_t count) const {
+  void share(const bringup_ctx* ctx, Packed* shared, int64_t first, int64_t count) const {
     const int64_t blocks = blocks_of_depth();
     bringup::parallel_for(
         ctx, count * blocks, 1 + kWorthATask / (width_ * kDepthOfBlock * 8),
@@ -186,38 +213,38 @@ class Batch {
             const int64_t start = task % blocks * kDepthOfBlock;
             if (start >= product.depth) continue;
             const int64_t column = first_column(unit);
-            pack_block(shared + task / blocks * width_ * depth_ + block_offset(start),
-                       product.right, start, smaller(kDepthOfBlock, product.depth - start), column,
-                       columns_at(column));
+            pack_block<T>(shared + task / blocks * unit_size() + block_offset(start), product.right,
+                          start, smaller(kDepthOfBlock, product.depth - start), column,
+                          columns_at(column));
           }
         });
   }
 
-  bool compute(const bringup_ctx* ctx, const T* shared, int64_t first, int64_t count) const {
+  bool compute(const bringup_ctx* ctx, const Packed* shared, int64_t first, int64_t count) const {
     const int64_t work = rows_ * width_ * (depth_ + 1);
     bool enough = true;
     bringup::parallel_for(
         ctx, count * row_blocks_, 1 + kWorthATask / work, [&](int64_t begin, int64_t end) {
           const int64_t padded = round_up(rows_, kProductTileRows);
-          T* left = bringup::workspace<T>(ctx, padded * kRowStride);
+          Packed* left = bringup::workspace<Packed>(ctx, padded * kRowStride);
           Sum* sums = bringup::workspace<Sum>(ctx, padded * width_);
-          T* own = shared != nullptr
-                       ? nullptr
-                       : bringup::workspace<T>(ctx, width_ * smaller(kDepthOfBlock, depth_));
+          const int64_t own_size = width_ * LaidOut::depth(smaller(kDepthOfBlock, depth_));
+          Packed* own = shared != nullptr ? nullptr : bringup::workspace<Packed>(ctx, own_size);
           if (left == nullptr || sums == nullptr || (shared == nullptr && own == nullptr)) {
             __atomic_store_n(&enough, false, __ATOMIC_RELAXED);
             return;
           }
           for (int64_t task = begin; task < end; ++task) {
             const int64_t unit = task / row_blocks_;
-            const T* panels = shared == nullptr ? nullptr : shared + unit * width_ * depth_;
+            const Packed* panels = shared == nullptr ? nullptr : shared + unit * unit_size();
             compute_task(first + unit, task % row_blocks_ * kRowsOfTask, panels, own, left, sums);
           }
         });
     return enough;
   }
 
-  void compute_task(int64_t unit, int64_t row, const T* panels, T* own, T* left, Sum* sums) const {
+  void compute_task(int64_t unit, int64_t row, const Packed* panels, Packed* own, Packed* left,
+                    Sum* sums) const {
     const int64_t item = unit / column_blocks_;
     const auto product = product_at_(item);
     if (row >= product.rows) return;
@@ -229,21 +256,28 @@ class Batch {
     }
     for (int64_t start = 0; start < product.depth; start += kDepthOfBlock) {
       const int64_t depth = smaller(kDepthOfBlock, product.depth - start);
-      const T* block = panels + (panels == nullptr ? 0 : block_offset(start));
+      const Packed* block = panels + (panels == nullptr ? 0 : block_offset(start));
       if (panels == nullptr) {
-        pack_block(own, product.right, start, depth, column, columns);
+        pack_block<T>(own, product.right, start, depth, column, columns);
         block = own;
       }
-      pack_rows(left, kRowStride, product.left, row, rows, start, depth);
-      if constexpr (Left::kScaled) {
-        scale_rows(left, kRowStride, product.left, row, rows, start, depth);
+      int32_t offsets[kRowsOfTask] = {};
+      const int64_t packed = LaidOut::depth(depth);
+      if constexpr (is_whole<Packed>) {
+        pack_rows_of_bytes(left, kRowStride, offsets, product.left, row, rows, start, depth);
+      } else {
+        pack_rows(left, kRowStride, product.left, row, rows, start, depth);
+        if constexpr (Left::kScaled) {
+          scale_rows(left, kRowStride, product.left, row, rows, start, depth);
+        }
       }
       const int64_t padded = round_up(rows, kProductTileRows);
       for (int64_t r = rows; r < padded; ++r) {
-        __builtin_memset(left + r * kRowStride, 0, static_cast<size_t>(depth) * sizeof(T));
+        __builtin_memset(left + r * kRowStride, 0, static_cast<size_t>(packed) * sizeof(Packed));
       }
       for (int64_t j = 0; j < columns; j += kPanelWidth<T>) {
-        product_column(left, rows, block + j * depth, depth, sums + j, width_, start == 0);
+        product_column(left, rows, block + j * packed, packed, sums + j, width_, start == 0,
+                       offsets);
       }
     }
     for (int64_t r = 0; r < rows; ++r) finish_(item, row + r, column, sums + r * width_, columns);
