@@ -23,16 +23,16 @@ size_t rounded_up(size_t bytes, size_t step) { return (bytes + step - 1) / step 
 
 }  // namespace
 
-// The free blocks of one stream. Small ones lie in a list for each size, with a bit for each list
-// that is not empty: an operator's temporaries cost a few loads.
+// The free blocks of one stream and pool. Small ones lie in a list for each size, with a bit for
+// each list that is not empty: an operator's temporaries cost a few loads.
 struct StreamBlocks {
-  StreamBlocks(int64_t of, size_t sizes)
-      : stream(of),
+  StreamBlocks(std::pair<int64_t, uint64_t> of, size_t sizes)
+      : key(of),
         lists(sizes, nullptr),
         words((sizes + 63) / 64, 0),
         full((sizes + 4095) / 4096, 0) {}
 
-  const int64_t stream;
+  const std::pair<int64_t, uint64_t> key;
   std::vector<Block*> lists;
   std::vector<uint64_t> words;
   std::vector<uint64_t> full;  // a bit for each word that is not 0
@@ -107,19 +107,20 @@ size_t BlockPool::segment_bytes(size_t bytes) const {
   return rounded_up(segment, granularity_);
 }
 
-StreamBlocks& BlockPool::blocks_of(int64_t stream) {
-  if (last_used_ != nullptr && last_used_->stream == stream) return *last_used_;
-  auto& blocks = streams_[stream];
+StreamBlocks& BlockPool::blocks_of(int64_t stream, uint64_t pool) {
+  const std::pair key(stream, pool);
+  if (last_used_ != nullptr && last_used_->key == key) return *last_used_;
+  auto& blocks = streams_[key];
   if (blocks == nullptr) {
     const size_t largest = rounded_up(kSmallSegment, granularity_);
-    blocks = std::make_unique<StreamBlocks>(stream, largest / granularity_ + 1);
+    blocks = std::make_unique<StreamBlocks>(key, largest / granularity_ + 1);
   }
   last_used_ = blocks.get();
   return *blocks;
 }
 
-Block* BlockPool::find(int64_t stream, size_t bytes) {
-  StreamBlocks& blocks = blocks_of(stream);
+Block* BlockPool::find(int64_t stream, size_t bytes, uint64_t pool) {
+  StreamBlocks& blocks = blocks_of(stream, pool);
   if (bytes > kSmallRequest) {
     const auto best = blocks.large.lower_bound(BySize::Key{bytes});
     if (best != blocks.large.end()) return *best;
@@ -185,15 +186,34 @@ Block* BlockPool::put(Block* block, int* absorbed, size_t* absorbed_bytes) {
   return block;
 }
 
-Block* BlockPool::add_segment(int64_t stream, size_t bytes, void* address, size_t segment_bytes) {
+Block* BlockPool::add_segment(int64_t stream, size_t bytes, void* address, size_t segment_bytes,
+                              uint64_t pool) {
   auto segment = std::make_unique<Segment>();
   segment->device = device_;
   segment->stream = stream;
+  segment->pool = pool;
   segment->kind = bytes <= kSmallRequest ? PoolKind::kSmall : PoolKind::kLarge;
   segment->address = static_cast<std::byte*>(address);
   segment->bytes = segment_bytes;
-  segment->owner = &blocks_of(stream);
+  segment->owner = &blocks_of(stream, pool);
   return restore_segment(std::move(segment));
+}
+
+void BlockPool::release(uint64_t pool) {
+  for (const auto& [address, segment] : segments_) {
+    if (segment->pool != pool) continue;
+    const auto each_free = [&](auto&& visit) {
+      for (Block* block = segment->first; block != nullptr; block = block->behind) {
+        if (block->state == BlockState::kFree) visit(block);
+      }
+    };
+    each_free([&](Block* block) { unlink(block); });
+    segment->pool = 0;
+    segment->owner = &blocks_of(segment->stream, 0);
+    each_free([&](Block* block) { link(block); });
+  }
+  last_used_ = nullptr;
+  std::erase_if(streams_, [&](const auto& blocks) { return blocks.first.second == pool; });
 }
 
 Block* BlockPool::restore_segment(std::unique_ptr<Segment> segment) {

@@ -9,7 +9,7 @@
 #include <map>
 #include <memory>
 #include <set>
-#include <unordered_map>
+#include <utility>
 #include <vector>
 
 namespace bringup::driver {
@@ -27,10 +27,12 @@ struct StreamOfDevice {
 // Small requests are cut from segments of their own, so that they do not break up large memory.
 enum class PoolKind : uint8_t { kSmall, kLarge };
 
-// One allocation of the driver. All of its blocks belong to one stream.
+// One allocation of the driver. All of its blocks belong to one stream, and to one pool: 0 or one
+// that a program has made.
 struct Segment {
   int32_t device = 0;
   int64_t stream = 0;
+  uint64_t pool = 0;
   PoolKind kind = PoolKind::kSmall;
   std::byte* address = nullptr;
   size_t bytes = 0;
@@ -81,8 +83,8 @@ class BlockPool {
   // Bytes to ask the driver for when no block is free that has `bytes`, a result of round().
   size_t segment_bytes(size_t bytes) const;
 
-  // The smallest free block of the stream with at least `bytes`, or null. It stays free.
-  Block* find(int64_t stream, size_t bytes);
+  // The smallest free block of the stream and pool with at least `bytes`, or null. It stays free.
+  Block* find(int64_t stream, size_t bytes, uint64_t pool = 0);
   // True when the block should not be broken up for `bytes`, because it is a whole segment of many
   // times their size: what needs all of it would have to ask for new memory later.
   bool is_oversized(const Block& block, size_t bytes) const;
@@ -94,7 +96,10 @@ class BlockPool {
   Block* put(Block* block, int* absorbed, size_t* absorbed_bytes);
 
   // New memory of the driver: one free block.
-  Block* add_segment(int64_t stream, size_t bytes, void* address, size_t segment_bytes);
+  Block* add_segment(int64_t stream, size_t bytes, void* address, size_t segment_bytes,
+                     uint64_t pool = 0);
+  // What is of a pool is of pool 0 from now on.
+  void release(uint64_t pool);
   // Takes out a segment whose one block is free; restore_segment() puts it in again.
   std::unique_ptr<Segment> remove_segment(Segment* segment);
   Block* restore_segment(std::unique_ptr<Segment> segment);
@@ -105,7 +110,7 @@ class BlockPool {
   const std::byte* segment_of(const void* address) const;
 
  private:
-  StreamBlocks& blocks_of(int64_t stream);
+  StreamBlocks& blocks_of(int64_t stream, uint64_t pool);
   void link(Block* block);
   void unlink(Block* block);
   Block* new_block();
@@ -114,7 +119,7 @@ class BlockPool {
   const size_t granularity_;
   const int shift_;  // log2 of it
   std::map<const std::byte*, std::unique_ptr<Segment>> segments_;
-  std::unordered_map<int64_t, std::unique_ptr<StreamBlocks>> streams_;
+  std::map<std::pair<int64_t, uint64_t>, std::unique_ptr<StreamBlocks>> streams_;  // and pools
   StreamBlocks* last_used_ = nullptr;
   std::deque<Block> storage_;
   std::vector<Block*> spare_;

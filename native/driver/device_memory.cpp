@@ -39,7 +39,12 @@ DeviceMemory::~DeviceMemory() {
   for (const auto& [device, event] : idle_events_) driver_.event_destroy(event);
 }
 
-int32_t DeviceMemory::allocate(size_t requested, int64_t stream, Block** block) {
+void DeviceMemory::release(uint64_t pool) {
+  const std::lock_guard lock(mutex_);
+  pool_.release(pool);
+}
+
+int32_t DeviceMemory::allocate(size_t requested, int64_t stream, Block** block, uint64_t pool) {
   if (pending_bytes() > pending_limit_) {
     const int32_t status = wait_for_some();
     if (status != BRINGUP_OK) return status;
@@ -48,25 +53,25 @@ int32_t DeviceMemory::allocate(size_t requested, int64_t stream, Block** block) 
   if (waiting_.load(std::memory_order_relaxed) != 0) collect_finished();
   {
     std::unique_lock lock(mutex_);
-    Block* found = bytes != 0 ? pool_.find(stream, bytes) : nullptr;
+    Block* found = bytes != 0 ? pool_.find(stream, bytes, pool) : nullptr;
     if (found != nullptr && pool_.is_oversized(*found, bytes)) {
       const uint64_t until = clock_;
       lock.unlock();
       const int32_t status = give_back_oversized(found, bytes, stream, until);
       if (status != BRINGUP_OK) return status;
       lock.lock();
-      found = pool_.find(stream, bytes);
+      found = pool_.find(stream, bytes, pool);
     }
     if (found != nullptr) {
       *block = hand_out(found, bytes, requested);
       return BRINGUP_OK;
     }
   }
-  return allocate_segment(bytes, stream, block, requested);
+  return allocate_segment(bytes, stream, block, requested, pool);
 }
 
 int32_t DeviceMemory::allocate_segment(size_t bytes, int64_t stream, Block** block,
-                                       size_t requested) {
+                                       size_t requested, uint64_t pool) {
   void* address = nullptr;
   size_t got = 0;
   const int32_t status = bytes != 0 ? ask_driver(bytes, &address, &got) : BRINGUP_OUT_OF_MEMORY;
@@ -75,7 +80,7 @@ int32_t DeviceMemory::allocate_segment(size_t bytes, int64_t stream, Block** blo
     if (status == BRINGUP_OUT_OF_MEMORY) ++stats_.failures;
     return status;
   }
-  Block* added = pool_.add_segment(stream, bytes, address, got);
+  Block* added = pool_.add_segment(stream, bytes, address, got, pool);
   ++stats_.driver_allocations;
   change(stats_.segment, added->segment->kind, 1);
   change(stats_.reserved_bytes, added->segment->kind, static_cast<int64_t>(got));
@@ -428,8 +433,8 @@ std::vector<SegmentSnapshot> DeviceMemory::snapshot() const {
   const std::lock_guard lock(mutex_);
   std::vector<SegmentSnapshot> segments;
   for (const auto& [address, segment] : pool_.segments()) {
-    SegmentSnapshot& shown = segments.emplace_back(
-        SegmentSnapshot{address, segment->bytes, segment->stream, segment->kind, {}});
+    SegmentSnapshot& shown = segments.emplace_back(SegmentSnapshot{
+        address, segment->bytes, segment->stream, segment->pool, segment->kind, {}});
     for (const Block* block = segment->first; block != nullptr; block = block->behind) {
       shown.blocks.push_back({block->address, block->bytes, block->requested, block->state});
     }

@@ -64,6 +64,7 @@ struct SegmentSnapshot {
   const void* address;
   size_t bytes;
   int64_t stream;
+  uint64_t pool;
   PoolKind kind;
   std::vector<BlockSnapshot> blocks;  // by address, without gaps
 };
@@ -87,7 +88,9 @@ class DeviceMemory {
   // BRINGUP_OUT_OF_MEMORY: the driver has no more, although unused segments were given back to it.
   // BRINGUP_TIMEOUT: too much memory waits for events that do not end. Any other status is the
   // driver's, and its words are for this thread.
-  int32_t allocate(size_t bytes, int64_t stream, Block** block);
+  int32_t allocate(size_t bytes, int64_t stream, Block** block, uint64_t pool = 0);
+  // See BlockPool.
+  void release(uint64_t pool);
   void free(Block* block) noexcept;
   // The block is also used by work in `stream`, up to the point where it is freed.
   void record(Block* block, StreamOfDevice stream);
@@ -121,7 +124,8 @@ class DeviceMemory {
     std::deque<Waiting> entries;
   };
 
-  int32_t allocate_segment(size_t bytes, int64_t stream, Block** block, size_t requested);
+  int32_t allocate_segment(size_t bytes, int64_t stream, Block** block, size_t requested,
+                           uint64_t pool);
   int32_t ask_driver(size_t bytes, void** address, size_t* got);
   int32_t alloc_within_limit(size_t bytes, void** address);
   int32_t give_back_oversized(Block* block, size_t bytes, int64_t stream, uint64_t until);

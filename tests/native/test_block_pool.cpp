@@ -164,6 +164,21 @@ TEST(a_stream_gets_no_block_of_another) {
   put(pool, take(pool, addresses, 1'024, 1).block);
   CHECK(pool.find(2, 1'024) == nullptr);
   CHECK(pool.find(1, 1'024) != nullptr);
+  CHECK(pool.find(1, 1'024, 7) == nullptr);
+}
+
+TEST(what_a_released_pool_has_serves_everybody) {
+  BlockPool pool(0, 512);
+  Addresses addresses;
+  Block* rest = nullptr;
+  Block* first = pool.take(pool.add_segment(1, 1'024, addresses.take(kMiB), kMiB, 7), 512, &rest);
+  Block* second = pool.take(pool.find(1, 2'048, 7), 2'048, &rest);
+  put(pool, first);
+  pool.release(7);
+  CHECK_EQ(pool.find(1, 512), first);
+  CHECK(pool.find(1, 512, 7) == nullptr);
+  put(pool, second);
+  CHECK_EQ(pool.find(1, kMiB)->bytes, kMiB);
 }
 
 TEST(large_blocks_keep_a_rest_that_serves_nothing) {

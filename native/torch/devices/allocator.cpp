@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdio>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "driver/device_memory.h"
@@ -185,6 +186,9 @@ class DirectAllocator final : public c10::Allocator {
   }
 };
 
+// Of this thread, from which pool it allocates on each device.
+thread_local std::vector<uint64_t> t_pools;
+
 DirectAllocator& direct_allocator() { return forever<DirectAllocator>(); }
 
 class DriverAllocator final : public c10::DeviceAllocator {
@@ -236,7 +240,10 @@ at::DataPtr allocate_block(size_t bytes, c10::DeviceIndex device) {
   TORCH_CHECK(!in_forked_child(), "device '", driver_facts().device_name,
               "' cannot be used in a forked process: start the process with the 'spawn' method");
   Block* block = nullptr;
-  const int32_t status = memory_of(device).allocate(bytes, current_stream(device).id(), &block);
+  const auto index = static_cast<size_t>(device);
+  const uint64_t pool = index < t_pools.size() ? t_pools[index] : 0;
+  const int32_t status =
+      memory_of(device).allocate(bytes, current_stream(device).id(), &block, pool);
   if (C10_UNLIKELY(status != BRINGUP_OK)) raise_allocation_failure(status, bytes, device);
   if (C10_UNLIKELY(c10::memoryProfilingEnabled())) {
     report_to_profiler(block->address, static_cast<int64_t>(block->bytes), device);
@@ -273,6 +280,18 @@ c10::DeviceIndex device_of_address(const void* address) {
 
 void set_memory_limit(c10::DeviceIndex device, size_t bytes) {
   memory_of(checked_device(device)).set_limit(bytes);
+}
+
+uint64_t set_memory_pool(c10::DeviceIndex device, uint64_t pool) {
+  const auto index = static_cast<size_t>(checked_device(device));
+  if (index >= t_pools.size()) t_pools.resize(index + 1);
+  return std::exchange(t_pools[index], pool);
+}
+
+void release_memory_pool(uint64_t pool) {
+  for (int32_t device = 0; device < driver_facts().device_count; ++device) {
+    memory_of(static_cast<c10::DeviceIndex>(device)).release(pool);
+  }
 }
 
 std::vector<driver::SegmentSnapshot> device_memory_snapshot(c10::DeviceIndex device) {

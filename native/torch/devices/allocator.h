@@ -35,6 +35,10 @@ c10::DeviceIndex device_of_address(const void* address);
 
 // The most bytes that the allocator takes of the driver; what it has stays.
 void set_memory_limit(c10::DeviceIndex device, size_t bytes);
+// From now on this thread's allocations on the device are from a pool, 0 for the one of all; which
+// it was. What is of one that is released is of that one from then on.
+uint64_t set_memory_pool(c10::DeviceIndex device, uint64_t pool);
+void release_memory_pool(uint64_t pool);
 
 // The segments of a device with their blocks, by address.
 std::vector<driver::SegmentSnapshot> device_memory_snapshot(c10::DeviceIndex device);

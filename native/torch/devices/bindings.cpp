@@ -159,7 +159,7 @@ nb::dict segment_dict(const driver::SegmentSnapshot& segment, c10::DeviceIndex d
   dict["requested_size"] = requested;
   dict["stream"] = segment.stream;
   dict["segment_type"] = segment.kind == driver::PoolKind::kSmall ? "small" : "large";
-  dict["segment_pool_id"] = nb::make_tuple(0, 0);
+  dict["segment_pool_id"] = nb::make_tuple(0, segment.pool);
   dict["is_expandable"] = false;
   dict["frames"] = nb::list();
   dict["blocks"] = blocks;
@@ -300,6 +300,8 @@ void bind_devices(nb::module_& module) {
   module.def("stop_dispatch_trace", &dispatch_trace);
   module.def("memory_snapshot", &memory_snapshot);
   module.def("set_memory_limit", &set_memory_limit, nb::arg("device"), nb::arg("bytes"));
+  module.def("set_memory_pool", &set_memory_pool, nb::arg("device"), nb::arg("pool"));
+  module.def("release_memory_pool", &release_memory_pool, nb::arg("pool"));
   module.def("record_memory_history", &record_memory_history, nb::arg("most").none());
   module.def("device_traces", &device_traces);
   module.def("host_memory_stats", &host_memory_stats);

@@ -26,6 +26,7 @@ _MEMORY = (
     "memory_reserved", "memory_snapshot", "memory_stats", "memory_summary",
     "reset_accumulated_host_memory_stats", "reset_accumulated_memory_stats",
     "reset_peak_host_memory_stats", "reset_peak_memory_stats", "set_per_process_memory_fraction",
+    "use_mem_pool",
 )  # fmt: skip
 _ROWS = (
     ("in tensors", "allocated_bytes.all"),

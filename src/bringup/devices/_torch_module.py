@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+import weakref
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -136,12 +138,6 @@ class Event(torch.Event, metaclass=_EventType):  # type: ignore[misc]
         return made()
 
 
-_ABSENT = {
-    "use_mem_pool": "a MemPool is the memory of captures, given as their `pool`; tensors outside of"
-    " them have the caching allocator's"
-}
-
-
 class DeviceModule(ModuleType):
     """The module `torch.<name>` of a loaded driver.
 
@@ -161,6 +157,7 @@ class DeviceModule(ModuleType):
         self._native = _native.torch_library().devices
         self._fractions: dict[int, float] = {}
         self._lent: dict[int, torch.Tensor] = {}
+        self._pools: weakref.WeakSet[Any] = weakref.WeakSet()
         self.default_generators = tuple(
             self._native.default_generator(index) for index in range(self.device_count())
         )
@@ -170,10 +167,7 @@ class DeviceModule(ModuleType):
         try:
             value = _device_attributes.resolve(name)
         except KeyError:
-            why = f": {_ABSENT[name]}" if name in _ABSENT else ""
-            raise AttributeError(
-                f"module {self.__name__!r} has no attribute {name!r}{why}"
-            ) from None
+            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}") from None
         setattr(self, name, value)
         return value
 
@@ -474,6 +468,27 @@ class DeviceModule(ModuleType):
     def get_per_process_memory_fraction(self, device: DeviceLike = None) -> float:
         """Return what `set_per_process_memory_fraction` was given, 1.0 where it was not."""
         return self._fractions.get(self._index(device), 1.0)
+
+    @contextmanager
+    def use_mem_pool(self, pool: Any, device: DeviceLike = None) -> Iterator[None]:
+        """Let this thread make the device's tensors in memory of a `MemPool` alone; what the pool
+        has becomes everybody's when there is no such pool any more.
+
+        Raises:
+            TypeError: `pool` is none.
+        """
+        _, number = getattr(pool, "id", (None, None))
+        if type(number) is not int:
+            raise TypeError(f"use_mem_pool takes a MemPool, got {pool!r}")
+        if pool not in self._pools:
+            self._pools.add(pool)
+            weakref.finalize(pool, self._native.release_memory_pool, number).atexit = False
+        index = self._index(device)
+        former = self._native.set_memory_pool(index, number)
+        try:
+            yield
+        finally:
+            self._native.set_memory_pool(index, former)
 
     def caching_allocator_alloc(
         self, size: int, device: DeviceLike = None, stream: torch.Stream | None = None

@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -165,10 +166,36 @@ def test_external_events_are_asked_for_as_cudas_are() -> None:
         event.elapsed_time(torch.npu.Event(external=True))
 
 
-def test_a_pool_of_captures_is_refused_for_other_tensors() -> None:
-    assert not hasattr(torch.npu, "use_mem_pool"), "programs ask so whether it is there"
-    with pytest.raises(AttributeError, match="'use_mem_pool': a MemPool is the memory of captures"):
-        torch.npu.use_mem_pool(torch.npu.MemPool())
+def test_tensors_of_a_block_are_in_memory_of_its_pool_alone() -> None:
+    def pools() -> dict[int, tuple[int, int]]:
+        return {row["address"]: row["segment_pool_id"] for row in torch.npu.memory_snapshot()}
+
+    gc.collect()
+    torch.npu.empty_cache()
+    pool, outer = torch.npu.MemPool(), torch.npu.MemPool()
+    with torch.npu.use_mem_pool(outer), torch.npu.use_mem_pool(pool, "npu:0"):
+        x = torch.ones(3, device="npu")
+        with ThreadPoolExecutor(1) as thread:  # the pool is this thread's
+            others = [thread.submit(torch.ones, 3, device="npu").result()]
+    others.append(torch.ones(3, device="npu"))
+    place, number = x.data_ptr(), pool.id
+    segment = max(one for one in pools() if one <= place)
+    assert pools()[segment] == number
+    assert not any(0 <= other.data_ptr() - segment < 2 << 20 for other in others)
+    del x
+    assert place not in (torch.ones(3, device="npu").data_ptr(), others[0].data_ptr())
+    with torch.npu.use_mem_pool(pool):
+        x = torch.ones(3, device="npu")
+        assert x.data_ptr() == place
+    del pool
+    gc.collect()
+    assert pools()[segment] == (0, 0)
+    assert x.tolist() == [1, 1, 1]
+    del x
+    torch.npu.empty_cache()
+    assert segment not in pools()
+    with pytest.raises(TypeError, match="use_mem_pool takes a MemPool, got 3"):
+        torch.npu.use_mem_pool(3).__enter__()
 
 
 @pytest.mark.parametrize("variable", ["PYTORCH_NPU_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
