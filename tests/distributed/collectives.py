@@ -431,6 +431,20 @@ def captured_ones_are_replayed_or_refused_in_words(me: Rank) -> None:
     assert _is(_summed(me, turned), me.size)  # the group goes on
 
 
+def those_between_pieces_of_a_graph_are_called_by_each_replay(me: Rank) -> None:
+    if not torch.get_device_module(me.device).get_device_properties(0).host_visible_memory:
+        return  # what is captured around them falls back
+    for call in (_summed, _gathered, _scattered, _exchanged):
+        graph, x = graphs.CapturedGraph(), torch.zeros(2 * me.size, device=me.device)
+        with graphs.capture(graph, split_at=lambda op, args, kwargs: op.namespace == "c10d"):
+            y = call(me, x * 2 + me.rank) - 1
+        assert any(piece.then.startswith("c10d") for piece in graph.pieces)
+        for turn in range(3):
+            x.fill_(turn + me.rank)
+            graph.replay()
+            assert torch.equal(y.cpu(), (call(me, x * 2 + me.rank) - 1).cpu()), (call, turn, y)
+
+
 def split_groups(me: Rank) -> None:
     if torch.distributed.group.WORLD.bound_device_id is None:
         return
@@ -472,6 +486,7 @@ CHECKS: tuple[Check, ...] = (
     tensors_of_other_devices,
     two_devices_of_a_process,
     captured_ones_are_replayed_or_refused_in_words,
+    those_between_pieces_of_a_graph_are_called_by_each_replay,
     split_groups,
 )
 

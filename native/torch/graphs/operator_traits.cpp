@@ -80,7 +80,8 @@ OperatorTraits look_up(const c10::OperatorHandle& op,
   traits.has_kernel = kernel != nullptr && kernel->runs_on(c10::kCPU);
   traits.foreign = foreign_device_kernel(op);
   traits.made_of_others =
-      op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) &&
+      (op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutograd) ||
+       op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional)) &&
       (!op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1) || is_list_operator(op));
   traits.may_draw =
       !traits.has_kernel && (traits.numbers.draws_inside() || traits.numbers.generator() >= 0);
@@ -93,6 +94,8 @@ OperatorTraits look_up(const c10::OperatorHandle& op,
   traits.beta = schema.argumentIndexWithName("beta").value_or(-1);
   traits.read_argument = argument_read_by_address(traits.name);
   traits.asserts = reads_tensors && returns.empty();
+  traits.reads_values =
+      traits.asserts || (reads_tensors && (base == "aten::linspace" || base == "aten::logspace"));
   const std::string bare = base.substr(base.find("::") + 2);
   const std::string& overload = op.operator_name().overload_name;
   const std::string suffix = overload.empty() ? ".default" : "." + overload;

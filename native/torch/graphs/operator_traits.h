@@ -29,6 +29,7 @@ struct OperatorTraits {
   bool dynamic_shape = false;    // its result's shape depends on data
   bool of_allocator = false;     // tells an allocator about memory, which is the graph's own
   bool asserts = false;          // reads tensors and gives nothing back
+  bool reads_values = false;     // of tensors on the host, in what it is made of
   int device = -1;               // an argument: on which a result is to be
   int beta = -1;                 // an argument of the addmm family
   int read_argument = -1;        // a tensor that it reads by address, where no operator is seen

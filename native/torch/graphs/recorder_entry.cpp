@@ -73,8 +73,7 @@ bool is_made_of_native(const OperatorTraits& traits, DispatchKeySet keys,
       (backend == c10::BackendComponent::InvalidBit && asks_for_device(traits, stack));
   if (!on_device) return false;
   if (!driver_facts().host_visible) return true;
-  // What only checks values reads them on the host.
-  return !traits.asserts && traits.of_torch && has_native_kernels();
+  return !traits.reads_values && traits.of_torch && has_native_kernels();
 }
 
 bool is_composite_here(const OperatorTraits& traits, const c10::OperatorHandle& op,

@@ -143,6 +143,12 @@ def linear_algebra_of_the_input(x: Any) -> Any:
     return torch.linalg.solve(a, x), torch.linalg.cholesky(a), torch.linalg.eigvalsh(a)
 
 
+@captured((2, 3), (2, 4), (5, 3, 4))
+def what_is_made_of_products_and_sums(x: Any, y: Any, weight: Any) -> Any:
+    between = torch.linspace(x[0, 0], x[1, 1], 5, device=x.device)
+    return functional.bilinear(x, y, weight), torch.linalg.pinv(y), between
+
+
 @captured((2, 3, 8, 8), (4, 3, 3, 3))
 def an_image_with_channels_last(x: Any, weight: Any) -> Any:
     y = functional.conv2d(x.contiguous(memory_format=torch.channels_last), weight)
