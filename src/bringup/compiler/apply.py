@@ -28,22 +28,18 @@ def apply_passes(
 
     Args:
         target: a `torch.fx.GraphModule` of ATen operators, a `torch.export.ExportedProgram` (its
-            weights count as constants, and what is computed from them alone is folded), an
-            `onnx.OnnxModel` or an `onnx.ModelProto` (its graph, the graphs that nodes call, and its
-            functions), or an `ir.Graph`.
-        passes: names of registered passes; None for all of them. The library that bringup ships is
-            among them (see `load_pass_plugins`), on graphs of ATen operators alone.
-        options: what passes may read with `context.get_option_value`. Of these, `pass_switch`
-            switches passes on or off by name (`{"ALL": False, "FuseGelu": True}`) and
-            `pass_versions` says which version of a pass runs (`{"FuseGelu": "1.2"}`); `verify`
-            runs every rewrite against what it replaces, on random inputs; `dump_passes` names a
-            folder for the graphs before and after every pass; `fold` computes once what depends on
-            the constants of an ONNX model alone and is not large; `freeze` says that the tensors
-            of a `GraphModule` are constants, whose data patterns may read and passes may fold.
+            weights count as constants), an `onnx.OnnxModel` or `onnx.ModelProto` with the graphs
+            that nodes call and its functions, or an `ir.Graph`.
+        passes: names of registered passes; None for all, bringup's library on ATen graphs among
+            them.
+        options: what passes may read. `pass_switch`: on or off by name; `pass_versions`: the
+            version by name; `verify`: rewrites are run against what they replace; `dump_passes`: a
+            folder for graphs; `fold`: what depends on an ONNX model's constants is computed once;
+            `freeze`: a `GraphModule`'s tensors are constants.
 
     Returns matches, near misses and edits per pass. Raises `PassError` when a pass failed (its
     edits are undone, those of others stay), `ValueError` for an unknown name or an option that
-    looks like a misspelt one, `TypeError` for another kind of target or option.
+    looks misspelt, `TypeError` for another kind of target or option.
 
     Examples:
         >>> from bringup import compiler

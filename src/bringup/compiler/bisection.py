@@ -207,22 +207,18 @@ def bisect(
 ) -> Bisection:
     """Find what makes the result of a compiled model differ from eager's.
 
-    The model is compiled with parts of the backend switched off: first everything, then freezing,
-    the passes, narrow weights and the capture are added, as far as `mode` and `options` have them.
-    If it is the passes, their rewrites are halved until the first one is found that makes the
-    result differ. Then that pass or part is left out, until the result is right.
-
-    Each compiled model is called three times: on copies of the inputs, on the same with every
-    tensor flipped along its last dimension (unless eager refuses that), and on copies again.
-    Buffers and random numbers are put back before every call; other state of the model is not.
+    The model is compiled with nothing of the backend, then with freezing, passes, narrow weights
+    and the capture added, as far as `mode` and `options` have them; the rewrites of passes are
+    halved. What is found is left out until the result is right. Each compiled model is called on
+    copies of the inputs, on flipped ones (unless eager refuses those), and on copies again; buffers
+    and random numbers are put back before each call, other state is not.
 
     Args:
         model: a module or function, as it will be served: in evaluation mode.
         example_inputs: a tensor, a tuple of arguments, or a dict of keyword arguments.
         mode, options, dynamic: as for `torch.compile(model, backend="bringup", ...)`.
-        atol, rtol: how far tensors may be apart; by default what `torch.testing.assert_close` takes
-            for their dtypes, and 1.6 % of the largest value where weights are narrower than
-            float32.
+        atol, rtol: how far tensors may be apart; by default as `torch.testing.assert_close` has it,
+            and 1.6 % of the largest value where weights are narrower than float32.
         on_step: told what was tried, and what came of it.
 
     Returns:

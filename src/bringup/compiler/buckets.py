@@ -23,18 +23,16 @@ AUTO = tuple(size for power in range(4, 16) for size in (2**power, 3 * 2 ** (pow
 def bucket_ladder(
     lengths: Mapping[int, int] | Iterable[int], count: int, *, multiple_of: int = 1
 ) -> tuple[int, ...]:
-    """Return the buckets that pad lengths like these least: at most `count` sizes, rising, of which
+    """Return the buckets that pad lengths like these least: at most `count` rising sizes, of which
     the last holds the longest. Every length is padded up to the first bucket that holds it.
 
     Args:
         lengths: how often each length comes, or the lengths themselves (0 takes the first bucket).
-        count: of buckets, from 1.
+        count: of buckets, from 1; fewer are returned where more would save nothing.
         multiple_of: sizes are multiples of it.
 
-    Returns:
-        Sizes for which the sum of padding over all lengths is the least there is (dynamic
-        programming over the cut positions, exact; quadratic in the number of distinct sizes).
-        Fewer than `count` where more would save nothing.
+    The sum of padding is the least there is (dynamic programming over the cut positions, exact;
+    quadratic in the number of distinct sizes).
 
     Raises:
         ContractError: there is no length above 0, a length or a number of times is negative, or

@@ -45,13 +45,11 @@ class CaptureReport:
         uncaptured: how many kinds of calls run as they are, since they could not be captured.
         max_captures: how many kinds are kept.
         dropped: how many captures made room for others, in this graph or elsewhere.
-        memory_bytes: what all captures hold: copies of inputs, results and intermediates; of these
-            only the copies where they share their memory. Weights are not among them.
-        shared_bytes: what the memory takes that they share with those of other graphs of the
-            device; 0 where none of them does.
+        memory_bytes: what the captures hold besides weights and shared memory.
+        shared_bytes: what the memory takes that they share with others of the device; 0 without
+            one.
         pieces: into how many pieces option 'split_at' splits a capture, at most.
-        plan: what calls write into the captures, where some inputs of the graph are nothing but
-            host arguments of its operators; another value of these is no other kind of call.
+        plan: what calls write into the captures, for inputs that are host arguments alone.
     """
 
     name: str

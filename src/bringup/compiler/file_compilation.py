@@ -32,19 +32,15 @@ def compile_file(
     """Run passes over the model in a file and write what comes of it, whole or not at all.
 
     Args:
-        source: an ONNX model (`.onnx`, which needs no torch) or what `torch.export.save` wrote
-            (`.pt2`).
-        target: where the result goes, of the same kind; `source` itself may be overwritten. Data
-            that an ONNX model keeps in other files stay there where both lie in one folder.
+        source: an ONNX model (`.onnx`, which needs no torch), or a `.pt2` of `torch.export.save`.
+        target: where the result goes, of the same kind; may be `source`. Data that an ONNX model
+            keeps in other files stay there where both lie in one folder.
         names: of the passes; None for all that are registered and switched on.
         paths: files and folders with passes, besides those of `BRINGUP_PASS_PATH`.
         modules: Python modules that register passes when they are imported.
         stages: run only the passes of these stages; None for all of them.
-        library: whether the passes that bringup ships for such models are among them: those of
-            `compiler.onnx.register_library`, or those for torch's operators. Also without them
-            where `BRINGUP_PASS_LIBRARY` is 0.
-        decompose: whether composite operators of an exported program (aten::linear) are taken apart
-            first (aten::addmm), by its `run_decompositions`; an ONNX model has none.
+        library: whether bringup's passes for such models are among them.
+        decompose: whether composite operators of an exported program are taken apart first.
         options: see `apply_passes`, for example `{"verify": True}`.
 
     Returns the report. Raises `ModelError` for a file that is no model or of another kind,

@@ -21,57 +21,47 @@ _CAPTURES = 8
 class CompileOptions:
     """The options of `torch.compile(backend="bringup", options={...})`.
 
-    A graph's weights are *frozen* when it is compiled with gradients disabled and the modules that
-    own them are in evaluation mode, or when `freeze` says so: they become constants that are folded
-    and packed once, and are watched for changes at every call.
+    A graph's weights are *frozen* when it is compiled with gradients disabled and their modules are
+    in evaluation mode, or when `freeze` says so: constants, folded and packed once, watched at
+    every call.
 
     Attributes:
-        mode: `default` rewrites, and freezes where it may, for any use, training too; `serve` also
-            captures every graph that can be captured and logs why another cannot; `max` also keeps
-            weights in `bfloat16`, layer by layer, where results stay close enough (see `weights`).
+        mode: `default` rewrites, and freezes where it may, for training too; `serve` also captures
+            what can be captured, and logs why not; `max` also keeps weights in `bfloat16` where
+            results stay close.
         inner: what runs the rewritten graph: `eager` (its operators one by one) or `inductor`.
-        capture: whether the compiled inference graph is captured with `bringup.graphs`, once for
-            each kind of call. True refuses what cannot be captured (training graphs, written
-            inputs, kernels that Inductor generates for the cpu) with an error; None: as `mode`
-            says, and what cannot be captured runs as it is.
-        max_captures: how many captures are kept for one graph; the one used longest ago makes room.
-            None: 8, or one for each bucket where there are more.
+        capture: whether the inference graph is captured, once a kind of call. True refuses what
+            cannot be captured (training graphs, written inputs, Inductor's kernels for the cpu);
+            None: as `mode` says.
+        max_captures: how many captures a graph keeps, those used last. None: 8, or one a bucket.
         buckets: sizes to which the length of padded sequences is rounded up before a captured graph
-            runs, for graphs whose attention takes `actual_seq_lengths` (`kernels.use_lengths`): one
-            capture serves every length of a bucket. Rising sizes, a histogram of lengths
-            ({length: how often}: the best `max_captures` sizes, 8 by default), or "auto". A longer
-            call runs as it is, not captured. Where it cannot be shown that padding is inert,
-            nothing is padded and the log has the operator.
-        shared_memory: whether captures of all compiled functions take turns in one memory of their
-            device, which then holds what the largest of them needs, and not the sum. None: on a
-            driver's device. On the cpu, where each has its own, calls of other threads wait then.
-        static_outputs: results of captured graphs are the captured tensors, which the next call
-            overwrites, instead of copies that belong to the caller. They share no memory.
-        split_at: which operators replays call eagerly, between two pieces of the captured graph: a
-            list as for `graphs.capture`. Their host arguments are written into captures, so that
-            other values are no other kind of call, where the list names them.
+            runs, where attention takes `actual_seq_lengths` (`kernels.use_lengths`): rising sizes,
+            a histogram ({length: how often}: the best `max_captures` sizes), or "auto". A longer
+            call runs as it is, and nothing is padded where that is not shown to be inert: the log
+            says so.
+        shared_memory: whether captures of all functions take turns in one memory of their device.
+            None: on a driver's device. On the cpu calls of other threads wait then.
+        static_outputs: results are the captured tensors, which the next call overwrites; no shared
+            memory.
+        split_at: which operators replays call eagerly: a list as for `graphs.capture`. Their host
+            arguments are written into captures where the list names them.
         passes: names of the passes to run; None for all registered ones.
         freeze: whether the weights of an inference graph are frozen; None: where they may be.
-        freeze_inference_tensors: whether weights made in inference mode are frozen too. They have
-            no version counter: that they were written shows only by the elements that a call looks
-            at. Without it they stay inputs, and a warning counts them.
+        freeze_inference_tensors: whether weights made in inference mode, which count no versions,
+            are too. Without it they stay inputs, and a warning counts them.
         on_weight_change: what a call does after a frozen weight changed: `raise`, or `refold`
-            (rewrite the graph with the new weights, then run; with `eager` only). None: `raise`
-            where `freeze` is True; otherwise `refold`, and when weights go on changing they are no
-            longer frozen.
-        weights: the dtype in which packed weights are kept: `float32`, `bfloat16`, `int8` (with a
-            scale for each output channel) or `w8a8` (activations are rounded to int8 too). Less
-            than float32 is taken for a layer only if its output, and the results of the graph, have
-            a cosine of at least 0.999 and the same top-1 (ties apart) on the first call's inputs;
-            the log says which. None: as `mode` says.
-        autotune: whether the form of each packed weight is the fastest that was measured on this
-            machine; otherwise all are packed alike (`BRINGUP_JIT_AUTOTUNE` may forbid it).
+            (rewrite the graph, then run; with `eager` only). None: `raise` where `freeze` is True;
+            otherwise `refold`, until weights go on changing: then they are not frozen.
+        weights: the dtype of packed weights: `float32`, `bfloat16`, `int8` (with a scale an output
+            channel) or `w8a8` (activations rounded, too). Narrow ones are taken for a layer only if
+            its output and the graph's results have a cosine of at least 0.999 and the same top-1 on
+            the first call's inputs. None: as `mode` says.
+        autotune: whether packed weights have the form that was measured as the fastest here.
         pass_switch: passes switched on or off by name, `ALL` for all others.
         pass_versions: by name, the version of a pass to run instead of the newest.
-        verify: whether every rewrite is run against what it replaces; None: as
-            `BRINGUP_PASS_VERIFY` says.
-        dump_passes: folder for the graphs before and after every pass; None: as
-            `BRINGUP_PASS_DUMP` says.
+        verify: whether rewrites are run against what they replace; None: as `BRINGUP_PASS_VERIFY`
+            says.
+        dump_passes: folder for graphs before and after passes; None: as `BRINGUP_PASS_DUMP` says.
     """
 
     mode: str = "default"

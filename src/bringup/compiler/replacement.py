@@ -43,22 +43,20 @@ def register_replacement(
     scalar_workaround: Mapping[str, float] | None = None,
     **settings: Unpack[PassSettings],
 ) -> type[passes.PatternFusionPass]:
-    """Register a pass that puts `replace` wherever a graph does what `search` does. Returns the
-    class of the pass.
+    """Register a pass that puts `replace` wherever a graph does what `search` does. Returns its
+    class.
 
-    Both are plain torch functions of the same parameters. They are traced here, and again for each
-    match with other shapes, dtypes, devices or strides, symbolic sizes included; what was traced is
-    kept while the pass runs on a graph. A match is left alone, with the reason in the report, where
-    `search` is other operators there, where `replace` cannot be traced, or where the results of
-    both differ in shape, dtype or device.
+    Both are torch functions of the same parameters, traced here, and again for each match with
+    other shapes, dtypes, devices or strides. A match is left alone, with the reason in the report,
+    where `search` is other operators there, `replace` cannot be traced, or their results differ in
+    form.
 
     Args:
         search: takes tensors, returns one or several. Numbers in it are matched as they are, and so
             are parameters that have a default.
         replace: takes the same parameters; it need not use them all.
-        example_inputs: one tensor (real, fake or meta) for each parameter without a default, of the
-            rank and dtype to expect. Their sizes do not matter, but 1 stays 1. Without them every
-            parameter is a float32 matrix.
+        example_inputs: one tensor for each parameter without a default, of the rank and dtype to
+            expect. Sizes do not matter, but 1 stays 1. Without them each is a float32 matrix.
         name: of the pass; the function's name by default, of a lambda its file and line.
         stage: when it runs.
         extra_check: asked for every match whether it shall be rewritten; it may raise
@@ -69,7 +67,7 @@ def register_replacement(
 
     Raises:
         TypeError: no function, parameters that cannot be given by position, or that differ.
-        PassError: a function cannot be traced, writes its inputs, depends on data, uses a tensor of
+        PassError: a function cannot be traced, writes inputs, depends on data or uses a tensor of
             its own; `search` does not use an input; results of both differ.
         ValueError: the name is taken, or a setting has a value that it cannot take.
     """

@@ -30,17 +30,15 @@ def trace_pattern(
 
     Args:
         function: takes tensors and returns one or several of them.
-        examples: tensors (real, fake or meta) of the rank and dtype to expect; each becomes an
-            input of the pattern. Their sizes do not matter unless an operator of the graph names
-            them (a `view`): leave those open. Without examples every parameter that has no default
-            is a floating-point matrix of any size.
+        examples: tensors of the rank and dtype to expect, one an input. Their sizes do not matter
+            unless an operator names them (a `view`): leave those open. Without examples every
+            parameter without a default is a floating-point matrix of any size.
         open_arguments: names of operator parameters that may be anything, e.g. `{"size"}`. The one
             of node `view` is captured as `match_result["view.size"]`.
         name: what reports call it; the function's name by default.
 
-    Raises `TypeError` when the examples do not fit the parameters of `function`, and `PassError`
-    when an input is not used, the trace holds a constant tensor, or `function` cannot be traced
-    without examples: it refuses matrices, or its operators depend on their sizes or dtype.
+    Raises `TypeError` when the examples do not fit the parameters, and `PassError` when an input is
+    not used, the trace holds a constant tensor, or `function` needs examples to be traced.
     """
     called = name or getattr(function, "__name__", "traced")
     if examples:

@@ -101,10 +101,10 @@ def compare(
 ) -> Comparison:
     """Run a model on two devices, or in two forms, and return what is wrong on side `a`.
 
-    Each operator (or module) is called on both sides with equal inputs, those that it has in the
-    run of `a`: an error then is its own. How far the results of the two runs are apart is the
-    accumulated error. The gradient is that of the sum of all outputs, weighted; operators of the
-    backward run have the module whose forward they belong to.
+    Each operator (or module) is called on both sides with the inputs that it has in the run of `a`:
+    an error then is its own; how far the results of the runs are apart is the accumulated error.
+    The gradient is that of the sum of all outputs, weighted; operators of the backward run have the
+    module whose forward they belong to.
 
     Args:
         model: copied, and left as it was. Its mode (`train`, `eval`) is kept.
@@ -112,15 +112,12 @@ def compare(
         kwargs: keyword arguments.
         a: a device ("npu", "npu:1", "cpu"), or a form: "compiled" (Inductor), "fused" (the backend
             `bringup` and its passes), "captured" (graphs), "eager".
-        b: the side that is believed, the same; a form is compared with the eager model on the
-            device that the other side names, or where the model is.
+        b: the side that is believed; beside a form the eager model, on the device named here.
         level: "op" or "module"; forms are compared by modules, the innermost that differs first.
-        isolate: whether each operator's result is replaced by the other side's, so that no error
-            accumulates.
+        isolate: whether each operator's result is replaced by the other side's.
         backward: False to compare the forward run only.
         limit: the accumulated error, relative to the largest value, up to which results are near.
-        seed: of random numbers. Random operators draw other numbers on each device; those of `b`
-            are used on both sides, which the result says.
+        seed: of random numbers; random operators give those of `b` on both sides.
 
     Raises:
         ModelError: the sides cannot be compared, or the model has no tensor in its output.

@@ -112,25 +112,24 @@ def run_conformance(
     baseline: dict[str, str] | None = None,
     on_result: Callable[[CaseResult, int, int], object] = lambda result, done, of: None,
 ) -> Conformance:
-    """Run the cases of a driver in processes of their own; what they gave is kept in the cache
-    folder case by case. Ctrl-C ends the run early; returns what is known.
+    """Run the cases of a driver in processes of their own, and return what is known at the end, or
+    at Ctrl-C; results are kept in the cache folder case by case.
 
     Args:
         driver: its library, or its name.
-        load: "MODULE:FUNCTION" of a package with kernels for the device: the function is called in
-            each process, once the driver is loaded. The module has to be importable there
-            (installed, or on PYTHONPATH).
+        load: "MODULE:FUNCTION" of a package with kernels for the device, called in each process
+            once the driver is loaded. The module has to be importable there.
         level: 0, the functions of the driver; 1, the runtime too; 2, operators, modules and
-            optimizers too; 3, compiling, mixed precision, captured graphs, DDP and FSDP2 too; 4,
-            a GPT and a CNN that train to the CPU's losses, too.
+            optimizers; 3, compiling, mixed precision, graphs, DDP and FSDP2; 4, a GPT and a CNN
+            that train.
         pattern: cases whose names match, as in a shell.
         every: of these, each so-and-so-manieth.
         samples: of an operator, at most so many.
         seconds: what one case may take.
         workers: how many processes run at a time on this machine.
         executor: who runs the cases instead: an executor of concurrent.futures, or the address of
-            an engine, "dask://HOST:PORT" or "ray://HOST:PORT". Its workers need the same driver,
-            torch and package of kernels. A worker that is lost costs its case.
+            an engine, "dask://HOST:PORT" or "ray://HOST:PORT", whose workers have the same driver,
+            torch and package. A worker that is lost costs its case.
         resume: whether the cases of the last run on the same driver and torch are taken over.
         baseline: what `read_baseline` gives: outcomes of an earlier run, for regressions.
         on_result: called with each result, how many there are, and of how many.

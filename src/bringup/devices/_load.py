@@ -71,23 +71,17 @@ def load_driver(
     *,
     downcast_float64: Float64Policy | None = None,
 ) -> DriverInfo:
-    """Make a driver torch's PrivateUse1 backend, so that `torch.device(name)` exists. Returns what
-    was loaded.
-
-    One process has one driver: asking again for the loaded one returns what is loaded. It also
-    puts the kit's kernels where a library that was there before the driver has gone.
+    """Make a driver torch's PrivateUse1 backend, so that `torch.device(name)` exists; return what
+    was loaded, also where it is loaded already.
 
     Args:
-        driver: the path of a driver's shared library, or a name: "sim" (the simulated NPU), one
-            found on `BRINGUP_DRIVER_PATH`, or that of an entry point in the group
-            `bringup.drivers`; an object of a class made from `PythonDriver`; None for the setting
-            `BRINGUP_DRIVER`.
+        driver: the path of a driver's shared library, or a name: "sim" (the simulated NPU), one on
+            `BRINGUP_DRIVER_PATH`, or that of an entry point in the group `bringup.drivers`; an
+            object of a class made from `PythonDriver`; None for the setting `BRINGUP_DRIVER`.
         name: what torch shall call the device; None for the name that the driver gives.
-        downcast_float64: what becomes of float64 and complex128 tensors on a device whose driver
-            says that it has none. "error": TypeError. "warn": they are float32 and complex64, with
-            a warning. "cpu": they are on cpu, with a warning. None for the setting
-            `BRINGUP_DOWNCAST_FLOAT64`, which is "error" by default. A device that has float64 keeps
-            it, whatever is said here.
+        downcast_float64: what becomes of float64 and complex128 tensors on a device without them.
+            "error": TypeError. "warn": they are float32 and complex64, with a warning. "cpu": they
+            are on cpu, with a warning. None for the setting `BRINGUP_DOWNCAST_FLOAT64`.
 
     Raises:
         DriverError: the library cannot be loaded or breaks the contract of `bringup/driver.h`, as

@@ -33,14 +33,10 @@ class SymbolicDim:
     """A size, or another number made of sizes, that differs from call to call.
 
     `+`, `-`, `*`, `//`, `%` and `**` with whole numbers and other sizes give a number, or another
-    symbolic one. As an argument of an operator in a replacement it becomes what computes it in the
-    graph.
-
-    `==`, `!=`, `<`, `<=`, `>`, `>=` and truth give an answer that holds for every size. Where it
-    depends on the size they raise `PassSkipException`, which leaves the match alone and says so.
-    The same goes for `int`, `float` and arithmetic with floats (`size * 0.5`, `size / 2`, `size **
-    -0.5`), which need the size itself. Use `same_size` to ask whether
-    two sizes are known to be equal without refusing anything.
+    symbolic one; as an argument in a replacement it becomes what computes it. Comparisons and truth
+    give an answer that holds for every size; where there is none, and for `int`, `float` and
+    arithmetic with floats, they raise `PassSkipException`, which leaves the match alone.
+    `same_size` asks whether two sizes are known to be equal without refusing anything.
 
     Args:
         terms: the factor of each product of sizes. Use `named` for a new size, then arithmetic.

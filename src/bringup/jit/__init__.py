@@ -1,15 +1,12 @@
 """Kernel sources become cached, loadable binaries.
 
 In reading order: `Source` says what is compiled, `compile` makes a `Binary` of it or finds one,
-`Binary.kernel_id` loads it into the native kernel table. `freeze` and `frozen` forbid compiling,
-`cache` and `toolchain` show what there is, `include_flags` is for compilers that other code
-runs. `Spec` is one kernel as a value: `record` notes those that a run needs, `prebuild` builds them
-beforehand, `use_bundle` takes those that a package brings, `end_warmup` says that from now on none
-should be missing.
+`Binary.kernel_id` loads it. `freeze` and `frozen` forbid compiling; `cache`, `toolchain` and
+`include_flags` show what there is. `Spec` is one kernel as a value: `record` notes those of a run,
+`prebuild` builds them beforehand, `use_bundle` takes a package's, `end_warmup` warns from then on.
 
-`Template` is a source whose dtypes, layouts and choices are macros, `params` the parameter set that
-a call makes of it: see docs/jit/templates.md. `tune` measures which of its tile sizes is the
-fastest, `tuned` looks that up; `measured` does it for anything else.
+`Template` is a source whose dtypes, layouts and choices are macros, `params` the parameter set of a
+call (docs/jit/templates.md). `tune` measures its tile sizes, `measured` anything else.
 
 What is not named here is internal. Its packages, each knowing only those before it (the language of
 `args=` and of conditions is `bringup._language`, below `jit` and `ops`):

@@ -1,35 +1,21 @@
 """Kernels become torch operators.
 
-In reading order: `kernel_op` defines an operator from a kernel file and returns its callable
-(`KernelOperator`). `empty_like` and `empty` say how its outputs are allocated, with a dtype by
-`promote`, or up to `at_most` as many rows as the kernel counts; `same_shape`,
-`same_dtype`, `shape`, `rank`, `dtype` and `kernel_checks` are its input contract. Both are written
-once and serve real, fake and meta tensors. Within `autotune` the tile sizes of templates are
-measured.
+`kernel_op` defines an operator from a kernel file (`KernelOperator`). Its outputs: `empty_like`,
+`empty`, `promote`, `at_most`. Its input contract: `same_shape`, `same_dtype`, `shape`, `rank`,
+`dtype`, `kernel_checks`. Both serve real, fake and meta tensors. `autotune` measures tile sizes.
 
-Python functions as operators: `custom_op` defines one and returns its callable (`CustomOperator`,
-which mindtorch_v2 calls `CustomOpHandle`).
-`Library` and `impl` are torch's, with the names of dispatch keys that people use; `register_fake`,
-`register_kernel`, `register_autograd`, `register_jvp`, `register_vmap`, `register_autocast`,
-`register_effect`, `register_sharding` and `register_torch_dispatch` add to any operator, by name or
-by its callable. Within `debugging` hidden writes are found.
+`custom_op` defines one from a Python function (`CustomOperator`, mindtorch_v2's `CustomOpHandle`).
+`Library` and `impl` are torch's, with the names of dispatch keys that people use; the `register_*`
+functions add to any operator, by name or by its callable. `debugging` finds hidden writes.
+`triton_op` defines one from a Triton kernel (`TritonOperator`), `adopt` adds what others' operators
+lack (`AdoptedOperator`), `ascendc_op` wraps launches.
 
-A Triton kernel as an operator: `triton_op` (`TritonOperator`), where triton is installed.
+Kernels without an operator: `ascendc_load`, `KernelLauncher` (`tensor_ptr`, `alloc_like`, typed
+numbers such as `i32`) and `TwoPhaseLauncher`, for functions that first ask for a workspace.
 
-Operators of others: `adopt` gives a handle (`AdoptedOperator`) that adds what they lack.
-
-Kernels without an operator: `ascendc_load` builds AscendC sources, `KernelLauncher` starts kernels
-of a built library with raw arguments (`tensor_ptr`, `alloc_like`, typed numbers such as `i32`),
-`TwoPhaseLauncher` calls functions that first ask for a workspace. `ascendc_op` makes an operator of
-a function that launches them.
-
-`check` calls an operator in every way that torch may call it and says what is wrong
-(`CheckReport`).
-
-`load_op_plugins` defines the operators of files on `BRINGUP_OPS_PATH` and of installed packages.
-
-Into a model without a graph: `replace_modules` lets its layers run other functions,
-`register_attention` offers an operator to transformers.
+`check` calls an operator in every way that torch may (`CheckReport`). `load_op_plugins` defines
+those of files on `BRINGUP_OPS_PATH` and of packages. `replace_modules` lets a model's layers run
+other functions, `register_attention` offers an operator to transformers.
 
 What is not named here is internal. Its packages, each knowing only those before it:
 

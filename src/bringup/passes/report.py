@@ -64,12 +64,11 @@ class PassResult:
         matches: how many matches were rewritten (for a graph pass: 1 when it edited anything).
         refused: how many matches a hook refused.
         edits: how many edits reached the graph.
-        near_misses: the best near miss of every pattern, in each graph of the module; for
-            information also when others matched.
+        near_misses: the best near miss of every pattern in each graph, also when others matched.
         message: why it was skipped or failed, or stopped early.
         seconds: wall time.
         version, graph, instance_id: of the pass, the graph's name, and the session's number.
-        code: 0; for a pass that failed, the status that it returned, or the code of the error.
+        code: 0; of a pass that failed, its status, or the code of the error.
         failures: how many matches failed and were left alone (`on_error="skip"`).
         tolerated: whether the pass failed and the compile went on.
         verified: how many rewrites were run against what they replaced, and agreed.

@@ -254,21 +254,17 @@ def prebuild(
     targets: Sequence[str] | None = None,
     executor: Executor | str | None = None,
 ) -> PrebuildReport:
-    """Build every kernel that the cache does not have, and say what became of each. One that fails
-    does not stop the others.
+    """Build every kernel that the cache does not have, and return a report with an outcome for
+    each; one that fails does not stop the others (`report.check()` raises then).
 
     Args:
-        specs: what to build: a source alone is built without macros and flags, the parameter set
-            of a template's call with its own.
+        specs: what to build: a source alone is built without macros and flags, the parameter set of
+            a template's call with its own.
         workers: how many compilers run at a time here; as many as there are processors by default.
         targets: build each spec for each of these, instead of the spec's own target.
-        executor: who builds: any `concurrent.futures` executor, also of processes or of another
-            machine, or the address of an engine, "dask://HOST:PORT" or "ray://HOST:PORT". Its
-            workers need this version of bringup, the same compiler and processor, and source files
-            at the same paths.
-
-    Returns:
-        A report with an outcome for each spec; `report.check()` raises if one failed.
+        executor: who builds: a `concurrent.futures` executor, also of processes or another machine,
+            or the address of an engine, "dask://HOST:PORT" or "ray://HOST:PORT". Workers need this
+            version of bringup, compiler and processor, and source files at the same paths.
 
     Raises:
         TypeError: a spec is none, or `executor` is no executor.

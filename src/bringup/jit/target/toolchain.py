@@ -37,22 +37,18 @@ class Toolchain:
         family: `"gcc"`, `"clang"`, or the vendor's own name for the dialect of its options.
         machine: what it builds for: a target triple, or the vendor's name for it.
         isa: the instruction set in explicit terms, whatever `-march=native` means here.
-        identity: digest over the version text and the content of the compiler's programs and of the
-            libraries they load.
-        assembler: the same for the assembler.
-        linker: the same for the linker.
+        identity: digest over version text, programs and the libraries that they load.
+        assembler, linker: the same for these.
         runtime: digest over the files that are linked into every binary.
         fingerprint: digest over all of that.
-        tools: the compiler's programs, with the stamps for which this holds. Looked at in every
+        tools: the compiler's programs, with the stamps for which this holds, looked at in each
             call.
-        parts: the other files that were digested, with theirs. Looked at once in a process.
+        parts: the other files that were digested, with theirs, looked at once in a process.
         linked: the files behind `runtime`.
         lacking: what of `isa` this machine cannot run.
         environment: the variables that can change a binary, as `NAME=value`.
         include_directories: where every build finds bringup's headers.
-        c_folders: the compiler's own folders for headers of C, in order; those that are not there
-            are among them.
-        cxx_folders: the same for C++.
+        c_folders, cxx_folders: the compiler's own folders for headers, in order, missing ones too.
         host: the compiler of the host that this one uses, if it uses one.
     """
 

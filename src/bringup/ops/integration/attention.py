@@ -30,30 +30,28 @@ def register_attention(
     returns: Layout = "bhld",
     mask: Literal["additive", "bool"] = "additive",
 ) -> str:
-    """Register an operator with transformers' attention interface. Returns `name`.
+    """Register an operator with transformers' attention interface; returns `name`.
 
     What `op` declares is what it gets, by name: `query`, `key` and `value` ([batch, heads, length,
     depth]), `scaling`, `attention_mask` ([batch, 1, queries, keys]), `is_causal`, `dropout`,
-    `sliding_window`, `softcap`, `module`, `num_key_value_groups` (or `enable_gqa`; without them key
-    and value heads are repeated), and any keyword that the model is called with. `q`, `k`, `v`,
-    `scale`, `mask`, `attn_mask`, `dropout_p` and `causal` are understood. With `is_causal` declared
-    no mask is built for plain causal attention; without `attention_mask` a model that needs one is
-    refused.
+    `sliding_window`, `softcap`, `module`, `num_key_value_groups` (or `enable_gqa`; without them
+    heads are repeated), and keywords of the model's call; also `q`, `k`, `v`, `scale`, `mask`,
+    `attn_mask`, `dropout_p` and `causal`. With `is_causal` no mask is built for plain causal
+    attention; without `attention_mask` a model that needs one is refused.
 
     Args:
         name: what `attn_implementation=` or `set_attn_implementation` is given.
         op: an operator or a Python function.
         names: for parameters of other names, transformers' name: `{"lengths": "seq_lengths"}`.
         returns: the layout of its result, "bhld" or "blhd".
-        mask: "additive": 0 and the lowest number, in the dtype of the model; "bool": True where a
-            key takes part.
+        mask: "additive": 0 and the lowest number of the dtype; "bool": True where a key takes part.
 
     Raises:
         ImportError: transformers is not installed.
         TypeError: the parameters of `op` cannot be found out, or it declares no query, key, value.
-        ValueError: `returns` or `mask` is none of the two. At a call of the model: it asks for what
-            `op` does not declare, or does not give what `op` needs, or `op` returned another shape
-            than the layout says.
+        ValueError: `returns` or `mask` is none of the two. At a call: the model asks for what `op`
+            does not declare, or lacks what it needs, or a result has another shape than the layout
+            says.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
 

@@ -141,19 +141,17 @@ def any_value(
 def constant(
     value: object = None, *, atol: float = 0.0, rtol: float = 0.0, name: str = ""
 ) -> Constant:
-    """Return a constant argument of a pattern: a number in the call, or a constant of the graph.
+    """Return a constant argument of a pattern: a number in the call, or a constant of the graph,
+    which stays when others read it too.
 
     Args:
-        value: a number, which every element must equal; or a nested sequence, array or tensor,
-            whose shape must be that of the constant too; None for any constant. A number is
-            rounded to the constant's dtype before it is compared.
+        value: a number, which every element must equal, rounded to the constant's dtype; a nested
+            sequence, array or tensor, whose shape must be the constant's; or None for any constant.
         atol, rtol: `|found - value| <= atol + rtol * |value|`; to the bit by default: 0.0 is not
             -0.0, NaN is the same NaN.
         name: what it is captured as.
 
-    A constant stays when others read it too: matching one does not need it to be read by the match
-    alone. Raises `TypeError` for a value that is no number, `ValueError` for a bad tolerance or a
-    ragged sequence.
+    Raises `TypeError` for no number, `ValueError` for a bad tolerance or a ragged sequence.
     """
     for key, item in (("atol", atol), ("rtol", rtol)):
         if not 0 <= item < math.inf:

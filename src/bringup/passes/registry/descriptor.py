@@ -34,15 +34,13 @@ class PassDescriptor:
         priority: within a stage the higher one runs first; equal ones in the order of their names.
         module_name, class_qualname: where its class is defined.
         op_types: what a decompose pass replaces.
-        version: numbers with dots; the newest version of a name runs unless an option names
-            another.
+        version: numbers with dots; the newest one of a name runs unless an option names another.
         requires: passes that must run, and be done, before this one.
         after: passes that run before this one where they run at all.
         max_rewrites: after so many rewrites a run stops; None for no limit.
         repeat_until_stable: whether the graph is swept again until nothing matches any more.
         on_error: what a failure does.
-        source_digest: of the file that defines it, "" when there is none; part of what a compile
-            depends on.
+        source_digest: of the file that defines it, or ""; part of what a compile depends on.
         pass_class: its class; of a library's pass one whose hooks call those of the library.
         registration: what the engine's registry holds of it; None before it is registered.
     """

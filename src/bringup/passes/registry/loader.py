@@ -89,19 +89,17 @@ def load_pass_plugins(*places: str | os.PathLike[str], library: bool = True) -> 
     r"""Bring the registry in line with the shipped library, the pass path and the entry points;
     return what became of each plugin.
 
-    The shipped library (`bringup.kernels.patterns`) comes first, unless `BRINGUP_PASS_LIBRARY` is
-    0 or torch is not installed; its passes run after those of priority 0, so that passes of your
-    own see the graph first. Without `library` it is not loaded, which would import torch; where it
-    was loaded before, it stays.
+    The shipped library (`bringup.kernels.patterns`) comes first, unless `BRINGUP_PASS_LIBRARY` is 0
+    or torch is missing; its passes run after those of priority 0, so that yours see the graph
+    first. Without `library` it is not loaded now, which would import torch.
 
-    Entry points are those of the groups `bringup.passes` and `ge.passes.plugins`. After
-    `clear_registered_passes` every plugin is loaded anew.
-
-    The path (`BRINGUP_PASS_PATH`, then `ASCEND_GE_PY_PASS_PATH`) is read again at every call: a
-    file whose content is unchanged stays as it is, a changed one is loaded anew, one that is gone
-    is unloaded. `places` are more files, folders and packages; they come first and stay until
-    `unload_pass_plugins`. A plugin that raises registers nothing and becomes an error in the
-    report; the others load. Shared libraries (`.so`) with passes in C or C++ are plugins too.
+    Entry points are those of the groups `bringup.passes` and `ge.passes.plugins`. The path
+    (`BRINGUP_PASS_PATH`, then `ASCEND_GE_PY_PASS_PATH`) is read again at every call: an unchanged
+    file stays, a changed one is loaded anew, one that is gone is unloaded; after
+    `clear_registered_passes` all are loaded anew. `places` are more files, folders and packages;
+    they come first and stay until `unload_pass_plugins`. A plugin that raises registers nothing and
+    becomes an error in the report. Shared libraries (`.so`) with passes in C or C++ are plugins
+    too.
     """
     if registry.take_cleared():
         _loader.load_again()

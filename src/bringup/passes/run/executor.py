@@ -33,9 +33,8 @@ def run_passes(
     """Run passes over `graph` and its subgraphs, stage by stage, and return what each did.
 
     A pass that fails leaves no edit; the others of its stage still run, then `PassError` is raised
-    for the stage (at once for `PassFatalError`), unless the pass was registered with
-    `on_error="skip"` or `"rollback"`. The error's `report` attribute has all results, its `status`
-    is that of the first failure. Edits of passes that succeeded stay.
+    for the stage (at once for `PassFatalError`), unless its `on_error` is "skip" or "rollback". The
+    error's `report` has all results, its `status` is that of the first failure.
 
     Args:
         graph: edited in place.
