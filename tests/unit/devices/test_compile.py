@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from tests.forked_python import DYNAMO
 from torch._dynamo.testing import CompileCounter
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -132,4 +133,4 @@ devices.load_driver("sim")
 print(torch.compile(lambda x: x + 1, backend="aot_eager")(torch.ones(2, device="npu")).tolist())
 print(torch.compile(lambda x: x + 1)(torch.ones(2, device="npu")).tolist())
 """
-    assert fresh_python(code) == "[2.0, 2.0]\n[2.0, 2.0]"
+    assert fresh_python(code, preload=DYNAMO) == "[2.0, 2.0]\n[2.0, 2.0]"
