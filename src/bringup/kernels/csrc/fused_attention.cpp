@@ -1,5 +1,7 @@
 // npu::npu_fused_infer_attention_score.out, npu_fused_infer_attention_score_v2.out,
-// npu_incre_flash_attention.out and npu_fusion_attention_v3.out. The arguments come by macros
+// npu_incre_flash_attention.out and npu_fusion_attention_v3.out; npu::_npu_paged_attention and
+// atb::npu_multi_head_latent_attention.out, which have one row for each sequence and keys in pages,
+// the second in two parts, of which the first are the values. The arguments come by macros
 // (attention/layouts.h).
 #include "attention/fused.h"
 
@@ -12,9 +14,9 @@ const char* describe_outputs(void** args, const char* layout, Job& job) {
   Shaped out;
   const DLTensor& given = bringup::tensor(args[ARG_OUT]);
   const bool fits = read_operand(given, layout, job.heads, out) && out.depth == job.width &&
-                    out.rows == job.rows.padded && out.lie.column == 1 &&
+                    rows_of(out) == job.rows.padded && out.lie.column == 1 &&
                     (job.rows.cumulative || out.batch == job.batch);
-  if (!fits) return "attention_out is not the query's shape with the size of a head of value";
+  if (!fits) return "the output is not the query's shape with the size of a head of value";
   job.out = out.lie;
 #if ARG_LSE >= 0
   if (bringup::scalar<bool>(args[ARG_LSE_FLAG]) &&
@@ -33,7 +35,7 @@ const char* describe_outputs(void** args, const char* layout, Job& job) {
 // Null, or why it cannot be. `workspace` is what was given, or null.
 const char* describe(void** args, Job& job, int64_t& pages, T*& workspace) {
   const char* why = describe_inputs(args, job, pages);
-  if (why == nullptr) why = describe_outputs(args, bringup::text(args[ARG_LAYOUT]), job);
+  if (why == nullptr) why = describe_outputs(args, layout_of(args), job);
   if (why == nullptr && !is_empty(job))
     workspace = read_workspace(args, ARG_WORKSPACE, workspace_size(job), why);
   return why;
@@ -71,6 +73,7 @@ BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx* ctx) {
   int64_t pages = 0;
   T* workspace = nullptr;
   const char* why = describe(args, job, pages, workspace);
+  if (why == nullptr) why = read_context(args, ctx, job);
   if (why == nullptr) why = refused_content(args, job, pages);
   if (why == nullptr) why = read_seed(args, job);
   if (why == nullptr) {

@@ -152,7 +152,7 @@ PAGED_ARGUMENTS = (
     "Tensor(z!)? workspace=None"
 )
 PAGED_ON_DEVICE = Signature(
-    f"{PAGED}.tensor", PAGED_ARGUMENTS, (), "paged_attention",
+    f"{PAGED}.tensor", PAGED_ARGUMENTS, (), "fused_attention",
     {
         "QUERY": "query", "KEY": "key_cache", "VALUE": "value_cache", "HEADS": "num_heads",
         "KV_HEADS": "num_kv_heads", "SCALE": "scale_value", "BLOCK_TABLE": "block_table",
@@ -161,7 +161,7 @@ PAGED_ON_DEVICE = Signature(
 )  # fmt: skip
 PAGED_ON_HOST = Signature(
     f"{PAGED}.lengths",
-    PAGED_ARGUMENTS.replace("Tensor context_lens", "int[] context_lens"), (), "paged_attention",
+    PAGED_ARGUMENTS.replace("Tensor context_lens", "int[] context_lens"), (), "fused_attention",
     {
         **{k: v for k, v in PAGED_ON_DEVICE.roles.items() if k != "KV_LENGTHS_TENSOR"},
         "KV_LENGTHS": "context_lens",
@@ -174,7 +174,7 @@ LATENT = Signature(
     "int[] context_lens, int q_headnum, float qk_scale, int kv_headnum, *, Tensor? mask=None, "
     "int[]? qseqlen=None, Tensor? qk_descale=None, Tensor? pv_descale=None, "
     "str? mask_type=None, str? calc_type=None, str? cache_mode=None", ("output",),
-    "paged_attention",
+    "fused_attention",
     {
         "QUERY": "q_nope", "KEY": "ctkv", "VALUE": "ctkv", "QUERY_ROPE": "q_rope",
         "KEY_ROPE": "k_rope", "HEADS": "q_headnum", "KV_HEADS": "kv_headnum", "SCALE": "qk_scale",

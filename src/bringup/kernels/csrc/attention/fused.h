@@ -1,6 +1,7 @@
 // What the fused attention operators of torch_npu have in common: layouts BSH, BSND, BNSD and TND,
 // grouped heads, keys and values in pages, positions in tensors of their own (rope), the masks of
-// sparse_mode 0 to 4. X(number, name) lists arguments that have to be None or 0.
+// sparse_mode 0 to 4. X(number, name) lists arguments that have to be None or 0. Where no argument
+// has the layout there is one row for each sequence, [B, N, D], and pages are [B, S, N, D].
 #pragma once
 
 #include "layouts.h"
@@ -8,8 +9,21 @@
 #ifndef ZERO_ARGUMENTS
 #define ZERO_ARGUMENTS
 #endif
+#ifndef NONE_ARGUMENTS
+#define NONE_ARGUMENTS
+#endif
 
 namespace bringup_kernels::attention {
+
+#if ARG_LAYOUT >= 0
+inline const char* layout_of(void** args) { return bringup::text(args[ARG_LAYOUT]); }
+inline const char* layout_of_pages(const DLTensor& t) { return t.ndim == 3 ? "BSH" : "BNSD"; }
+inline int64_t rows_of(const Shaped& shaped) { return shaped.rows; }
+#else
+inline const char* layout_of(void**) { return "BND"; }
+inline const char* layout_of_pages(const DLTensor&) { return "BSND"; }
+inline int64_t rows_of(const Shaped&) { return 1; }
+#endif
 
 inline const char* refused(const char* name, const char* why) {
   static thread_local char text[96];
@@ -26,6 +40,12 @@ inline const char* unsupported(void** args) {
   if (bringup::scalar<int64_t>(args[number]) != 0) return refused(#name, "leave it at 0");
   ZERO_ARGUMENTS
 #undef X
+#if ARG_CACHE_MODE >= 0
+  if (args[ARG_CACHE_MODE] != nullptr &&
+      !equal(bringup::text(args[ARG_CACHE_MODE]), "krope_ctkv")) {
+    return "cache_mode must be krope_ctkv";
+  }
+#endif
 #if ARG_SOFTMAX_LAYOUT >= 0
   if (bringup::text(args[ARG_SOFTMAX_LAYOUT])[0] != 0)
     return refused("softmax_layout", "leave it out");
@@ -45,6 +65,41 @@ inline const char* read_seed(void** args, Job& job) {
   if (job.seed == 0) return "dropout needs a seed: keep_prob was 1 when the forward was called";
 #else
   static_cast<void>(args), static_cast<void>(job);
+#endif
+  return nullptr;
+}
+
+// The lengths of keys where they are in a tensor. Null, or why they do not do.
+inline const char* describe_context(void** args, const Job& job) {
+#if ARG_KV_LENGTHS_TENSOR >= 0
+  const DLTensor& lengths = bringup::tensor(args[ARG_KV_LENGTHS_TENSOR]);
+  const bool is_integer = lengths.dtype.code == 0 && lengths.dtype.bits >= 32;
+  if (lengths.ndim != 1 || lengths.shape[0] != job.batch || !is_integer) {
+    return "context_lens must be int32 or int64, with one length for each sequence";
+  }
+#else
+  static_cast<void>(args), static_cast<void>(job);
+#endif
+  return nullptr;
+}
+
+inline const char* read_context(void** args, const bringup_ctx* ctx, Job& job) {
+#if ARG_KV_LENGTHS_TENSOR >= 0
+  const DLTensor& lengths = bringup::tensor(args[ARG_KV_LENGTHS_TENSOR]);
+  auto* copy = bringup::workspace<int64_t>(ctx, larger(1, job.batch));
+  if (copy == nullptr) return "no workspace memory left";
+  for (int64_t b = 0; b < job.batch; ++b) {
+    const int64_t place = b * lengths.strides[0];
+    copy[b] = lengths.dtype.bits == 32 ? static_cast<const int32_t*>(lengths.data)[place]
+                                       : static_cast<const int64_t*>(lengths.data)[place];
+    if (copy[b] < 0 || copy[b] > job.keys.padded) {
+      return "a length of context_lens is negative, or more than the pages of its sequence hold";
+    }
+  }
+  job.keys.data = copy;
+  job.keys.count = job.batch;
+#else
+  static_cast<void>(args), static_cast<void>(ctx), static_cast<void>(job);
 #endif
   return nullptr;
 }
@@ -135,7 +190,7 @@ inline const char* describe_keys(void** args, const char* layout, Job& job, int6
   const DLTensor& k = bringup::tensor(args[ARG_KEY]);
   const DLTensor& v = bringup::tensor(args[ARG_VALUE]);
   const bool paged = is_given(args, ARG_BLOCK_TABLE);
-  if (paged) layout = k.ndim == 3 ? "BSH" : "BNSD";
+  if (paged) layout = layout_of_pages(k);
   KeyShaped key;
   KeyShaped value;
   if (!read_operand(k, layout, job.shared, key) || !read_operand(v, layout, job.shared, value)) {
@@ -158,7 +213,9 @@ inline const char* describe_keys(void** args, const char* layout, Job& job, int6
   const int64_t size = integer(args, ARG_BLOCK_SIZE, 0);
   if (size != 0 && size != key.rows) return "block_size differs from the rows of a page of key";
   if (key.rows == 0) return "a page of key has no rows";
-  if (!is_given(args, ARG_KV_LENGTHS)) return "keys in pages need the lengths of keys";
+  if (!is_given(args, ARG_KV_LENGTHS) && ARG_KV_LENGTHS_TENSOR < 0) {
+    return "keys in pages need the lengths of keys";
+  }
   return read_pages(bringup::tensor(args[ARG_BLOCK_TABLE]), job);
 }
 
@@ -173,10 +230,10 @@ inline const char* describe_rope(void** args, const char* layout, int64_t pages,
   if (!read_operand(bringup::tensor(args[ARG_QUERY_ROPE]), layout, job.heads, query)) {
     return "query_rope does not have the layout";
   }
-  const char* of_key = job.pages.table == nullptr ? layout : k.ndim == 3 ? "BSH" : "BNSD";
+  const char* of_key = job.pages.table == nullptr ? layout : layout_of_pages(k);
   if (!read_operand(k, of_key, job.shared, key)) return "key_rope does not have the layout of key";
   const int64_t rows = job.pages.table == nullptr ? job.keys.padded : job.pages.size;
-  const bool fits = query.rows == job.rows.padded && key.rows == rows && key.batch == pages &&
+  const bool fits = rows_of(query) == job.rows.padded && key.rows == rows && key.batch == pages &&
                     (job.rows.cumulative || query.batch == job.batch) && query.depth == key.depth;
   if (!fits) return "query_rope and key_rope differ from query and key in more than the last size";
   if (job.depth % kPanel != 0) return "a head of query has a multiple of 16 elements beside a rope";
@@ -190,8 +247,8 @@ inline const char* describe_rope(void** args, const char* layout, int64_t pages,
 // Reads shapes and host arguments. Null, or why it cannot be.
 inline const char* describe_inputs(void** args, Job& job, int64_t& pages) {
   if (const char* why = unsupported(args)) return why;
-  const char* layout = bringup::text(args[ARG_LAYOUT]);
-  if (!known(layout)) return "input_layout must be BSH, BSND, BNSD or TND";
+  const char* layout = layout_of(args);
+  if (ARG_LAYOUT >= 0 && !known(layout)) return "input_layout must be BSH, BSND, BNSD or TND";
   job.heads = bringup::scalar<int64_t>(args[ARG_HEADS]);
   job.shared = integer(args, ARG_KV_HEADS, 0);
   Shaped query;
@@ -216,7 +273,7 @@ inline const char* describe_inputs(void** args, Job& job, int64_t& pages) {
   job.depth = query.depth;
   job.q.first = query.lie;
   job.batch = ragged ? bringup::list<int64_t>(args[ARG_Q_LENGTHS]).size() : query.batch;
-  job.rows.padded = query.rows;
+  job.rows.padded = rows_of(query);
   if (job.batch == 0 && query.rows > 0) return "query has rows, and there are no sequences";
   job.scale = bringup::scalar<T>(args[ARG_SCALE]);
 #if ARG_KEEP_PROB >= 0
@@ -224,9 +281,10 @@ inline const char* describe_inputs(void** args, Job& job, int64_t& pages) {
   if (!(job.kept > 0 && job.kept <= 1)) return "keep_prob must be more than 0 and at most 1";
 #endif
 #if ARG_LSE < 0 && ARG_KEEP_PROB < 0
-  if (ragged || query.rows > 1) return "query must have one row for each sequence, and no TND";
+  if (ragged || rows_of(query) > 1) return "query must have one row for each sequence, and no TND";
 #endif
-  const bool is_one_row = !ragged && query.rows == 1;  // then torch_npu takes no lengths of rows
+  const bool is_one_row =
+      !ragged && rows_of(query) == 1;  // then torch_npu takes no lengths of rows
   if (!is_one_row) {
     const char* why = read_lengths(args, ARG_Q_LENGTHS, job.batch, ragged, job.rows);
     if (why != nullptr) return why;
@@ -234,6 +292,7 @@ inline const char* describe_inputs(void** args, Job& job, int64_t& pages) {
   if (const char* why = describe_keys(args, layout, job, pages)) return why;
   const bool ends = ragged && job.pages.table == nullptr;
   if (const char* why = read_lengths(args, ARG_KV_LENGTHS, job.batch, ends, job.keys)) return why;
+  if (const char* why = describe_context(args, job)) return why;
   if (const char* why = describe_factors(args, pages, job)) return why;
   if (const char* why = describe_rope(args, layout, pages, job)) return why;
   const DLTensor* mask = is_given(args, ARG_MASK) ? &bringup::tensor(args[ARG_MASK]) : nullptr;
