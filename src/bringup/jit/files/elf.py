@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 DEVICE_CODE = "an NVIDIA GPU"
+FATBIN = b"\x50\xed\x55\xba"  # begins device code for several models
 
 # e_machine -> the name that `uname -m` has for it.
 _MACHINES = {
@@ -18,12 +19,14 @@ _MACHINES = {
 
 
 def machine_of(path: str | os.PathLike[str]) -> str:
-    """Return the machine of an ELF file, or "" for another file. Raises `OSError`."""
+    """Return the machine of an ELF file or a fatbin, or "" for another file. Raises `OSError`."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         head = os.read(descriptor, 20)
     finally:
         os.close(descriptor)
+    if head[:4] == FATBIN:
+        return DEVICE_CODE
     if len(head) < 20 or head[:4] != b"\x7fELF":
         return ""
     number = int.from_bytes(head[18:20], "little" if head[5] == 1 else "big")

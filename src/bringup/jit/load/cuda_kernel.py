@@ -1,4 +1,4 @@
-"""Starting device code that NVRTC built. `bringup[cuda]`'s cuda-core does the work."""
+"""Starting device code. `bringup[cuda]`'s cuda-core does the work."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from bringup.errors import BringupError, DeviceError, TargetError
+from bringup.jit.files.elf import FATBIN
 from bringup.jit.load.binary import Binary
 
 
@@ -35,7 +36,10 @@ class CudaKernel:
             self._core: Any = core
             self._device = core.Device(device)
             self._device.set_current()
-            self._kernel = core.ObjectCode.from_cubin(str(binary.path)).get_kernel(binary.entry)
+            form = core.ObjectCode
+            several = binary.path.read_bytes()[:4] == FATBIN
+            load = form.from_fatbin if several else form.from_cubin
+            self._kernel = load(str(binary.path)).get_kernel(binary.entry)
 
     def launch(
         self,

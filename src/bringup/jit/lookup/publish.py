@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bringup.jit.builder.build import search_of_build, shown_names
@@ -56,6 +57,10 @@ def publish(
         machine=compiler.machine.partition("-")[0] if runs_here else "",
         requires=required_features(compiler.isa) if runs_here else (),
         headers=(*(portable(file, roots) for file in files), *portable_places(searched, roots)),
+        also=tuple(
+            portable_key(replace(request, target=target), source_digest)
+            for target in request.platform.covered()
+        ),
     )
     key = request.key(source_digest)
     return store.publish(staged, key, record, files, searched, origin, facts)

@@ -264,6 +264,7 @@ class Cache:
                 origin, binary = entry.meta["origin"], entry.meta["files"][BINARY]
                 headers = tuple(PortableHeader(*header) for header in origin["headers"])
                 of = Origin(origin["key"], origin["machine"], tuple(origin["requires"]), headers)
+                of = of._replace(also=tuple(origin.get("also", ())))
                 self.add_portable(of, entry.key, binary["size"], binary["sha256"], imported=True)
             self.make_room()
         keys = {entry.key for entry in fitting}
@@ -432,8 +433,9 @@ class Cache:
             sha256: of its binary.
             imported: whether it came with a bundle.
         """
-        variant = PortableVariant(key, size, sha256, *origin[1:], imported)
-        self._portables.add(origin.key, variant)
+        variant = PortableVariant(key, size, sha256, *origin[1:4], imported)
+        for name in (origin.key, *origin.also):
+            self._portables.add(name, variant)
 
     def _commit(self, staged: Path, key: str, ours: Mapping[str, Any]) -> tuple[int, str]:
         """Return size and digest of the binary now under `key`; `ours` describes the staged one."""

@@ -25,3 +25,4 @@ class Origin(NamedTuple):
     machine: str
     requires: tuple[str, ...]
     headers: tuple[PortableHeader, ...]
+    also: tuple[str, ...] = ()  # keys of other requests that it answers

@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs: host entries by nvcc, device code by NVRTC, without a GPU."""
+"""NVIDIA's GPUs: host entries by nvcc, device code by NVRTC or, for several models, nvcc."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ _GET_NVCC = (
 )
 _ARCHITECTURES = r"sm_\d+[af]?(\+sm_\d+[af]?)*\Z"
 _DEFAULT = "sm_90"
-_FLAGS = ("-x", "cu", "-std=c++17", "-O3", "-shared", "-Xcompiler=-fPIC")
+_FLAGS = ("-x", "cu", "-std=c++17", "-O3")
+_LIBRARY = ("-shared", "-Xcompiler=-fPIC", "-Xlinker=-Bsymbolic,-z,defs,--as-needed")
+_FATBIN = ("-fatbin", "-no-compress")  # its content tells which kernels it has
 # nvcc runs its parts through a shell: with file, -I and -D in double quotes, all else as it is.
 _ACTIVE_IN_QUOTES = r'[$`"\\\n]'
 _ACTIVE = r"[^\w@%+=:,./-]"
@@ -85,10 +87,27 @@ class CudaTarget(Target):
             )
         super().check_loadable(path, debug)
 
+    def covered(self) -> tuple[str, ...]:
+        """Return the names of the target for each of several architectures."""
+        family = self.name.partition(":")[0]
+        several = self._architectures[1:] and self._architectures
+        return tuple(find_target(f"{family}:{name}").name for name in several)
+
     def toolchain(self, memo: Memo, kind: Kind = "host") -> Toolchain:
-        """Return nvcc with the host's compiler, or NVRTC for device code."""
-        if kind == "device":
+        """Return nvcc with the host's compiler, or for device code NVRTC where it will do."""
+        if kind == "host":
+            return self._nvcc(memo)
+        if self._architectures[1:]:
+            return replace(self._nvcc(memo), family="fatbin").fingerprinted()
+        try:
             return self._nvrtc.toolchain(memo)
+        except MissingCompilerError as missing:
+            try:
+                return replace(self._nvcc(memo), family="fatbin").fingerprinted()
+            except MissingCompilerError:
+                raise missing from None
+
+    def _nvcc(self, memo: Memo) -> Toolchain:
         host = self._host().toolchain(memo)
         asked_for = (
             host.fingerprint,
@@ -137,12 +156,13 @@ class CudaTarget(Target):
             return self._nvrtc.flags(debug)
         numbers = [name.removeprefix("sm_") for name in self._architectures]
         inside = ("-lineinfo", "-Xcompiler=-g") if debug.line_info else ("-Xlinker=-s",)
+        fatbin = toolchain.family == "fatbin"
         return (
             *_FLAGS,
+            *(_FATBIN if fatbin else _LIBRARY),
             *(f"-gencode=arch=compute_{number},code=sm_{number}" for number in numbers),
             f"-gencode=arch=compute_{numbers[-1]},code=compute_{numbers[-1]}",
-            "-Xlinker=-Bsymbolic,-z,defs,--as-needed",
-            *inside,
+            *(inside[:1] if fatbin and debug.line_info else () if fatbin else inside),
         )
 
     def command(self, job: Job) -> list[str]:
@@ -151,12 +171,13 @@ class CudaTarget(Target):
             return self._nvrtc.command(job, self.flags(job.toolchain, "cuda", job.debug))
         _check_for_shell(job)
         linking = f"--require-defined={job.source.symbol},--dependency-file={job.linked}"
+        fatbin = job.toolchain.family == "fatbin"
         return [
             *self._compile_command(job, self.flags(job.toolchain, "cuda", job.debug)),
-            f"-Xlinker={linking}",
+            *(() if fatbin else (f"-Xlinker={linking}",)),
             *("-MD", "-MF", job.headers, "-MT", "kernel", "-o", job.output),
             job.file,
-            *job.flags,
+            *(_compile_flags(job.flags) if fatbin else job.flags),
         ]
 
     def _compile_command(self, job: Job, flags: Sequence[str]) -> list[str]:

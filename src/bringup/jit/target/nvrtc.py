@@ -38,7 +38,7 @@ _HEADERS_AT_MOST = 4096
 
 
 class Nvrtc:
-    """The device compiler of a `cuda` target."""
+    """The device compiler of a `cuda` target, for its first architecture."""
 
     def __init__(self, name: str, architectures: Sequence[str]) -> None:
         self._name = name
@@ -49,11 +49,6 @@ class Nvrtc:
         """NVRTC as it is now. Raises `MissingCompilerError` saying how to get it."""
 
         def find() -> Toolchain:
-            if len(self._architectures) > 1:
-                raise ValueError(
-                    f"target {self._name!r}: device code is built for one architecture; expected "
-                    f"one of {', '.join(f'cuda:{name}' for name in self._architectures)}"
-                )
             where = (sys.prefix, settings.inherited("CUDA_HOME", "LD_LIBRARY_PATH"))
             return recalled_or_asked(memo, ("nvrtc", self._name, where), self._query)
 

@@ -195,6 +195,12 @@ class Target(abc.ABC):
         """Return the commands that write what `job.debug` wants beside the binary, by file name."""
         return {}
 
+    def covered(self) -> tuple[str, ...]:
+        """Return the names of other targets whose requests a build of this one in a bundle answers:
+        a fatbin's, those for each of its models. By default there are none.
+        """
+        return ()
+
     def check_loadable(self, path: Path, debug: Debug) -> None:
         """Raise `TargetError` if the binary at `path`, built with `debug`, cannot load here."""
         built_for = machine_of(path)

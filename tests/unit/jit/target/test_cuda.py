@@ -11,7 +11,7 @@ from tests.unit.jit.support import Call
 
 from bringup import jit
 from bringup.errors import CompileError, DeviceError, MissingCompilerError, TargetError
-from bringup.jit.files.elf import DEVICE_CODE, machine_of
+from bringup.jit.files.elf import DEVICE_CODE, FATBIN, machine_of
 from bringup.jit.target.toolchain import KnownToolchain
 
 HOST = """
@@ -235,10 +235,57 @@ def test_a_bad_architecture_is_refused(name: str) -> None:
         jit.compile(device_source(), target=name)
 
 
-@pytest.mark.usefixtures("nvrtc")
-def test_device_code_is_for_one_architecture() -> None:
-    with pytest.raises(ValueError, match="built for one architecture; expected one of cuda:sm_80"):
-        jit.compile(device_source(), target="cuda:sm_80+sm_90")
+def compiled_for(model: str, value: int = 1) -> jit.Binary:
+    return jit.compile(device_source(), macros={"V": value}, target=f"cuda:{model}")
+
+
+@pytest.fixture(scope="module")
+def fatbin(nvcc: None) -> jit.Binary:
+    return compiled_for("sm_80+sm_90")
+
+
+def test_device_code_for_several_models_is_a_fatbin(fatbin: jit.Binary) -> None:
+    content = fatbin.path.read_bytes()
+    assert content[:4] == FATBIN
+    models = [content[at + 49] for at in range(len(content)) if content[at : at + 4] == b"\x7fELF"]
+    assert sorted(models) == [80, 90]  # the second byte of e_flags
+    with pytest.raises(TargetError, match=r"is device code for .* jit\.CudaKernel"):
+        fatbin.kernel_id  # noqa: B018
+    with pytest.raises(DeviceError, match="cannot be started"):
+        jit.CudaKernel(fatbin)
+
+
+def test_a_bundles_fatbin_answers_for_each_of_its_models_without_a_compiler(
+    fatbin: jit.Binary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jit.cache().export_bundle(tmp_path / "kernels", [fatbin.key])
+    monkeypatch.setenv("BRINGUP_CACHE_DIR", str(tmp_path / "elsewhere"))
+    assert len(jit.cache().import_bundle(tmp_path / "kernels")) == 1
+
+    def absent(*_: object) -> None:
+        raise MissingCompilerError("absent")
+
+    for method in ("toolchain", "_nvcc"):
+        monkeypatch.setattr(jit.CudaTarget, method, absent)
+    for model in ("sm_80", "sm_90", "sm_80+sm_90"):
+        assert compiled_for(model).key == fatbin.key
+    with pytest.raises(MissingCompilerError):
+        compiled_for("sm_75")
+    with pytest.raises(MissingCompilerError):
+        compiled_for("sm_90", value=2)
+
+
+@pytest.mark.usefixtures("nvcc")
+def test_device_code_without_nvrtc_is_nvccs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(*_: object) -> None:
+        raise MissingCompilerError("no NVRTC")
+
+    monkeypatch.setattr("bringup.jit.target.nvrtc.Nvrtc.toolchain", absent)
+    binary = jit.compile(device_source(), macros={"V": 3}, target="cuda:sm_90")
+    assert binary.path.read_bytes()[:4] == FATBIN
+    monkeypatch.setattr(jit.CudaTarget, "_nvcc", absent)
+    with pytest.raises(MissingCompilerError, match="no NVRTC"):
+        jit.compile(device_source(), macros={"V": 4}, target="cuda:sm_90")
 
 
 def test_a_missing_nvcc_says_how_to_get_it_and_what_needs_none(
