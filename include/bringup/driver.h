@@ -98,6 +98,9 @@ typedef struct bringup_device_props {
   uint32_t max_shared_bytes;  /* of one block */
   /* --- since 1.2 */
   uint64_t max_allocation; /* the most bytes of one mem_alloc; 0: unknown */
+  /* --- since 1.5: what launch_values takes beyond blocks of threads */
+  uint64_t values_flags; /* BRINGUP_VALUES_* bits */
+  uint32_t max_cluster;  /* the most blocks of a cluster; 0: there are none */
 } bringup_device_props;
 
 /* Bits of bringup_device_props.dtypes. */
@@ -253,6 +256,15 @@ typedef struct bringup_dim3 {
   uint32_t x, y, z; /* each >= 1 */
 } bringup_dim3;
 
+/* Bits of bringup_launch_values_args.flags. */
+/* All blocks run at the same time, so that they may wait for each other; where the device has no
+ * room for that, the launch is refused. */
+#define BRINGUP_VALUES_COOPERATIVE (UINT64_C(1) << 0)
+/* The stream of this launch_values is no bringup_stream but the vendor's own object, which
+ * native_handle calls BRINGUP_NATIVE_QUEUE, of any library of this process; NULL: the vendor's
+ * default. */
+#define BRINGUP_VALUES_NATIVE_QUEUE (UINT64_C(1) << 1)
+
 /* A launch whose arguments are plain values. The driver reads all of it before it returns and keeps
  * nothing of it. It reads no further than struct_size; what is behind it is 0. */
 typedef struct bringup_launch_values_args {
@@ -269,6 +281,11 @@ typedef struct bringup_launch_values_args {
    * blocks, the last ones smaller (a global size without a local one in OpenCL); no more threads
    * run than these. One that cannot takes grid and block as they are. */
   bringup_dim3 work_items;
+  /* --- since 1.5: only what the device's max_cluster and values_flags have. In a graph both stay
+   * as they were added. */
+  uint64_t flags;       /* BRINGUP_VALUES_* */
+  bringup_dim3 cluster; /* all 0, or the blocks of a cluster, which share their memory: each divides
+                           that of grid */
 } bringup_launch_values_args;
 
 typedef enum bringup_record_kind {

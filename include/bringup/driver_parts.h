@@ -50,12 +50,14 @@ int32_t check_device(int32_t device);
 int32_t check_priority(int32_t device, int32_t priority);
 int32_t check_copy(bringup_copy_kind kind, const void* dst, const void* src, size_t bytes);
 int32_t check_fill(const void* dst, uint32_t size, size_t count);
-/* The blocks of a launch, by the device's limits and the kernel's. */
+/* The blocks of a launch and their clusters, by the device's limits and the kernel's. */
 int32_t check_blocks(int32_t device, const bringup_launch_values_args* launch, const char* kernel,
                      uint64_t max_threads, uint64_t declared_shared_bytes);
 /* Enters the device. The stream itself for NULL and others; refused where it is of another. */
 int32_t stream_of(int32_t device, bringup_stream* stream);
 const char* name_of(const bringup_launch_values_args* launch); /* no status */
+/* With 0 for what lies behind its struct_size; no status. */
+bringup_launch_values_args whole(const bringup_launch_values_args* launch);
 
 /* clang-format off */
 OF_TABLE(shutdown); OF_TABLE(device_count); OF_TABLE(device_props); OF_TABLE(last_error);
@@ -246,6 +248,33 @@ const char* name_of(const bringup_launch_values_args* launch) {
   return launch->name != NULL ? launch->name : "a launch";
 }
 
+bringup_launch_values_args whole(const bringup_launch_values_args* launch) {
+  bringup_launch_values_args all = {.struct_size = sizeof all};
+  give(&all, launch, launch->struct_size);
+  all.struct_size = sizeof all;
+  return all;
+}
+
+static int32_t check_cluster(const bringup_device_props* props,
+                             const bringup_launch_values_args* launch) {
+  const bringup_launch_values_args all = whole(launch);
+  const bringup_dim3 size = all.cluster, grid = all.grid;
+  const uint64_t most = props->max_cluster;
+  if ((all.flags & ~props->values_flags) != 0 || (size.x != 0 && most == 0)) {
+    return fail(BRINGUP_UNSUPPORTED, "%s: %s, which this device has not", name_of(launch),
+                size.x != 0 && most == 0 ? "a launch in clusters"
+                                         : "a cooperative launch, or one in a native queue");
+  }
+  if (size.x == 0) return BRINGUP_OK;
+  NEED(size.y != 0 && size.z != 0 && size.x <= most && size.y <= most && size.z <= most &&
+           (uint64_t)size.x * size.y * size.z <= most && grid.x % size.x == 0 &&
+           grid.y % size.y == 0 && grid.z % size.z == 0,
+       "%s: clusters of %u x %u x %u blocks in a grid of %u x %u x %u: expected %llu blocks at "
+       "most, and a grid of whole clusters",
+       name_of(launch), size.x, size.y, size.z, grid.x, grid.y, grid.z, (unsigned long long)most);
+  return BRINGUP_OK;
+}
+
 int32_t check_blocks(int32_t device, const bringup_launch_values_args* launch, const char* kernel,
                      uint64_t max_threads, uint64_t declared_shared_bytes) {
   const bringup_device_props* props = &DRIVER.devices[device].props;
@@ -268,6 +297,6 @@ int32_t check_blocks(int32_t device, const bringup_launch_values_args* launch, c
        "device has %u",
        name_of(launch), launch->shared_bytes, (unsigned long long)declared_shared_bytes, kernel,
        props->max_shared_bytes);
-  return BRINGUP_OK;
+  return check_cluster(props, launch);
 }
 #endif /* DRIVER_PARTS */

@@ -148,6 +148,8 @@ void put_fields(TraceLine& line, const bringup_device_props& props) {
   line.field("alignment", props.alignment);
   line.field("driver_version", text_of(props.driver_version));
   line.field("max_allocation", props.max_allocation);
+  line.field("max_cluster", props.max_cluster);
+  line.field("values_flags", props.values_flags);
 }
 
 void put_fields(TraceLine& line, const bringup_error_detail& detail) {
@@ -182,6 +184,8 @@ void put_fields(TraceLine& line, const bringup_launch_values_args& launch) {
   put_dim(line, "block", launch.block);
   line.field("shared_bytes", launch.shared_bytes);
   put_dim(line, "work_items", launch.work_items);
+  put_dim(line, "cluster", launch.cluster);
+  line.field("flags", launch.flags);
   line.open("values", '[');
   for (int32_t i = 0; i < launch.nvalues; ++i) {
     const bringup_value& value = launch.values[i];

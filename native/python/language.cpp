@@ -101,12 +101,17 @@ void bind_language(nb::module_& module) {
   nb::class_<LaunchSize>(module, "NativeLaunchSize")
       .def(
           "__init__",
-          [](LaunchSize* self, Sizes grid, Sizes block, Expression shared, bool free_blocks) {
-            new (self)
-                LaunchSize{std::move(grid), std::move(block), std::move(shared), free_blocks};
+          [](LaunchSize* self, Sizes grid, Sizes block, Expression shared, bool free_blocks,
+             std::array<uint32_t, 3> cluster, bool cooperative) {
+            new (self) LaunchSize{std::move(grid),
+                                  std::move(block),
+                                  std::move(shared),
+                                  free_blocks,
+                                  {cluster[0], cluster[1], cluster[2]},
+                                  cooperative ? BRINGUP_VALUES_COOPERATIVE : 0};
           },
           nb::kw_only(), nb::arg("grid"), nb::arg("block"), nb::arg("shared"),
-          nb::arg("free_blocks"));
+          nb::arg("free_blocks"), nb::arg("cluster"), nb::arg("cooperative"));
   module.def("bind_c_function", &runtime::bind_c_function, nb::arg("path"), nb::arg("symbol"),
              nb::arg("convention"), nb::arg("parameters"), nb::arg("arguments"),
              nb::arg("size") = nb::none(), nb::arg("opens") = true,

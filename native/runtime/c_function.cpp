@@ -150,6 +150,9 @@ int32_t call_grid(const Bound& bound, void** args, const bringup_ctx* ctx) {
   ValuesLaunch launch;
   launch.fault = &fault;
   if (const char* reason = bound.values->lower(args, ctx, launch)) return fail(ctx, reason);
+  if (launch.cluster.x != 0 || launch.flags != 0) {
+    return fail(ctx, "cluster= and cooperative= are for devices that have them, not for the host");
+  }
   const auto index = [](const bringup_dim3& dim) { return bringup_index{dim.x, dim.y, dim.z}; };
   grid::GridRun run{bound.function,      index(launch.grid),       index(launch.block),
                     launch.shared_bytes, launch.work_items.x != 0, {}};

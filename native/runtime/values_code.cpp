@@ -41,6 +41,16 @@ bringup_value plain(const CParameter& parameter, Value value) {
   return made;
 }
 
+bool whole_clusters(const ValuesLaunch& launch) {
+  const bringup_dim3 &grid = launch.grid, &cluster = launch.cluster;
+  return cluster.x == 0 ||
+         (grid.x % cluster.x == 0 && grid.y % cluster.y == 0 && grid.z % cluster.z == 0);
+}
+
+std::string text_of(const bringup_dim3& size) {
+  return std::to_string(size.x) + " x " + std::to_string(size.y) + " x " + std::to_string(size.z);
+}
+
 }  // namespace
 
 bringup_launch_values_args ValuesLaunch::arguments(bringup_kernel_fn fn, const char* name) const {
@@ -53,6 +63,8 @@ bringup_launch_values_args ValuesLaunch::arguments(bringup_kernel_fn fn, const c
   made.block = block;
   made.shared_bytes = shared_bytes;
   made.work_items = work_items;
+  made.cluster = cluster;
+  made.flags = flags;
   made.name = name;
   return made;
 }
@@ -125,6 +137,12 @@ const char* ValuesCode::lower(void* const* args, const bringup_ctx* ctx,
     launch.work_items = launch.grid;
     launch.block.x = std::gcd(launch.grid.x, kBlockThreads);
     launch.grid.x /= launch.block.x;
+  }
+  launch.cluster = size_.cluster;
+  launch.flags = size_.flags;
+  if (reason == nullptr && !whole_clusters(launch)) {
+    reason = refuse("the grid of " + text_of(launch.grid) +
+                    " blocks must be of whole clusters of " + text_of(launch.cluster));
   }
   launch.values.clear();
   launch.values.reserve(parameters_.size());

@@ -20,6 +20,9 @@ struct LaunchSize {
   std::array<Expression, 3> block;
   Expression shared;
   bool free_blocks = false;  // the device divides the threads into blocks: work_items=
+  // What only some devices have, as bringup_launch_values_args says it.
+  bringup_dim3 cluster{};
+  uint64_t flags = 0;
 };
 
 // A call's arguments and size.
@@ -28,6 +31,8 @@ struct ValuesLaunch {
   bringup_dim3 block{1, 1, 1};
   uint32_t shared_bytes = 0;
   bringup_dim3 work_items{};
+  bringup_dim3 cluster{};
+  uint64_t flags = 0;
   std::vector<bringup_value> values;
   void* fault = nullptr;  // set before: what fault() in args= is, an int32_t that is 0
 

@@ -41,6 +41,11 @@ void check(const bringup_launch_values_args& launch) {
             "a launch with work items that are not its blocks times their threads");
     require(launch.shared_bytes == 0, "a launch with work items and shared memory");
   }
+  if (launch.cluster.x != 0 || launch.flags != 0) {
+    refuse(BRINGUP_UNSUPPORTED,
+           "a launch in clusters, cooperative or in a native queue: the "
+           "simulator has none of them");
+  }
   if (launch.nvalues < 0 || static_cast<size_t>(launch.nvalues) > grid::kMaxWords) {
     refuse(BRINGUP_INVALID, "a launch with ", launch.nvalues, " values: the device takes 0 to ",
            grid::kMaxWords);

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from tests.opencl.driver_program import CALLS
 
 from bringup import _native
@@ -34,10 +36,38 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def stand_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library that records what it is called for."""
     made = tmp_path_factory.mktemp("stand_in") / "libcuda.so"
-    sources = map(str, Path(__file__).parent.glob("*.cpp"))
-    command = ["c++", "-std=c++17", "-O0", *STRICT, f"-I{SOURCES}", *sources, "-o", str(made)]
+    sources = map(str, Path(__file__).parent.glob("stand_in*.cpp"))
+    command = ["c++", "-std=c++20", "-O0", *STRICT, f"-I{SOURCES}", *sources, "-o", str(made)]
     subprocess.run(command, check=True)
     return made
+
+
+@pytest.fixture(scope="session")
+def torch_cuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a CPU build of torch lacks for CUDA tensors."""
+    made = tmp_path_factory.mktemp("torch_cuda") / "libtorch_cuda.so"
+    folder = Path(torch.__path__[0])
+    command = ["c++", "-std=c++20", "-O0", *STRICT, f"-I{SOURCES}", "-isystem"]
+    command += [str(folder / "include"), str(Path(__file__).with_name("torch_cuda.cpp"))]
+    command += ["-o", str(made), f"-L{folder / 'lib'}", "-lc10"]
+    subprocess.run(command, check=True)
+    return made
+
+
+@pytest.fixture(scope="session")
+def package(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that has the package as it is installed, with the driver in it."""
+    folder = tmp_path_factory.mktemp("installed")
+    there = folder / "bringup_cuda"
+    shutil.copytree(SOURCES / "bringup_cuda", there, ignore=shutil.ignore_patterns("*.so"))
+    shutil.copy(library, there / "libnv.so")
+    about = folder / "bringup_cuda-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: bringup-cuda\nVersion: 1\n")
+    (about / "entry_points.txt").write_text(
+        "[bringup.drivers]\ncuda = bringup_cuda\n[bringup.targets]\nnv = bringup_cuda._target\n"
+    )
+    return folder
 
 
 @pytest.fixture(autouse=True)

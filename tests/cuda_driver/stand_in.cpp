@@ -5,6 +5,7 @@
 // written to $CUDA_STAND_IN_LOG, a line for each call that has an effect on a device.
 //
 //     CUDA_STAND_IN_DEVICES  how many GPUs there are; 1 by default
+//     CUDA_STAND_IN_MODELS   of each, "90,80"; 90 by default
 #include "stand_in.h"
 
 // --- devices
@@ -19,6 +20,8 @@ API cuGetErrorName(CUresult code, const char** text) {
       {CUDA_ERROR_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT"},
       {CUDA_ERROR_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS"},
       {kInvalidImage, "CUDA_ERROR_INVALID_IMAGE"},
+      {kNoBinaryForGpu, "CUDA_ERROR_NO_BINARY_FOR_GPU"},
+      {CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE"},
       {kCaptureUnsupported, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"},
   };
   const auto found = names.find(code);
@@ -38,11 +41,20 @@ API cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) {
   return CUDA_SUCCESS;
 }
 API cuDeviceTotalMem_v2(size_t* bytes, CUdevice) { return *bytes = kMemory, CUDA_SUCCESS; }
-API cuDeviceGetAttribute(int* value, int attribute, CUdevice) {
-  static const std::map<int, int> values = {{1, 1024},       {2, 1024},  {3, 1024},  {4, 64},
-                                            {5, 2147483647}, {6, 65535}, {7, 65535}, {16, 132},
-                                            {75, 9},         {76, 0},    {78, 1},    {97, kShared}};
-  return *value = values.at(attribute), CUDA_SUCCESS;
+API cuDeviceGetAttribute(int* value, int attribute, CUdevice device) {
+  static const std::map<int, int> values = {{1, 1024},       {2, 1024},  {3, 1024},    {4, 64},
+                                            {5, 2147483647}, {6, 65535}, {7, 65535},   {16, 132},
+                                            {78, 1},         {95, 1},    {97, kShared}};
+  const int of_device = model(device - 100);
+  if (attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)
+    *value = of_device / 10;
+  else if (attribute == CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)
+    *value = of_device % 10;
+  else if (attribute == CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)
+    *value = of_device >= 90;
+  else
+    *value = values.at(attribute);
+  return CUDA_SUCCESS;
 }
 API cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   log("retain device=%d", device - 100);
@@ -239,6 +251,7 @@ API cuStreamDestroy_v2(CUstream stream) {
   return CUDA_SUCCESS;
 }
 API cuStreamSynchronize(CUstream stream) {
+  stream = of(stream);
   NEED_CONTEXT(stream->device);
   if (stream->captured != nullptr) return stream->broken = true, kCaptureUnsupported;
   stream->mark()->wait();

@@ -31,7 +31,12 @@ namespace stand_in {
 
 constexpr size_t kMemory = size_t{256} << 20;
 constexpr int kShared = 232448;
-enum { kCaptureUnsupported = 900, kCaptureInvalidated = 901, kInvalidImage = 200 };
+enum {
+  kCaptureUnsupported = 900,
+  kCaptureInvalidated = 901,
+  kInvalidImage = 200,
+  kNoBinaryForGpu = 209
+};
 using Work = std::function<void()>;
 using Lock = std::unique_lock<std::mutex>;
 
@@ -53,6 +58,13 @@ inline void log(const char* format, ...) {
 inline int devices() {
   const char* text = getenv("CUDA_STAND_IN_DEVICES");
   return text != nullptr ? atoi(text) : 1;
+}
+
+// The model of a device, 90 for sm_90: the device's of $CUDA_STAND_IN_MODELS, "90,80".
+inline int model(int device) {
+  const char* text = getenv("CUDA_STAND_IN_MODELS");
+  for (; text != nullptr && device > 0 && *text != '\0'; ++text) device -= *text == ',';
+  return text != nullptr && *text != '\0' ? atoi(text) : 90;
 }
 
 inline int number() {
@@ -129,6 +141,8 @@ struct CUmod_st {
 struct Kernel {
   Function* function;
   unsigned grid[3], block[3], shared;
+  unsigned cluster[3] = {0, 0, 0};
+  bool cooperative = false;
   std::vector<std::string> values;
 };
 struct CUgraphNode_st {
@@ -235,6 +249,21 @@ inline CUresult release(CUdeviceptr address, bool opened) {
   close(found->second.file);
   memory.erase(found);
   return CUDA_SUCCESS;
+}
+
+// The stream itself, or the legacy default one of the current device.
+inline CUstream of(CUstream stream) {
+  if (stream != nullptr || current == nullptr) return stream;
+  static std::mutex& one = *new std::mutex;
+  static CUstream_st* legacy[64];
+  const Lock held(one);
+  CUstream_st*& found = legacy[current->device];
+  if (found == nullptr) {
+    found = new CUstream_st{};
+    found->device = current->device;
+    std::thread([found = found] { found->run(); }).detach();
+  }
+  return found;
 }
 
 // A copy, which of pageable memory waits for its turn and its end, unless it is captured.

@@ -1,6 +1,8 @@
 // Kernels and graphs of the library in the place of libcuda.
 #include <elf.h>
 
+#include <set>
+
 #include "stand_in.h"
 
 namespace {
@@ -51,6 +53,12 @@ std::string text_of(const Kernel& of) {
            "%s grid=%u,%u,%u block=%u,%u,%u shared=%u values=", of.function->name.c_str(),
            of.grid[0], of.grid[1], of.grid[2], of.block[0], of.block[1], of.block[2], of.shared);
   std::string all = text;
+  const auto& [x, y, z] = of.cluster;
+  if (x != 0) {
+    snprintf(text, sizeof text, " cluster=%u,%u,%u", x, y, z);
+    all.insert(all.find(" values="), text);
+  }
+  if (of.cooperative) all.insert(all.find(" values="), " cooperative");
   for (const std::string& value : of.values) {
     for (auto byte = value.rbegin(); byte != value.rend(); ++byte) {
       snprintf(text, sizeof text, "%02x", static_cast<unsigned char>(*byte));
@@ -77,6 +85,24 @@ CUresult kernel_of(CUfunction fn, const unsigned (&grid)[3], const unsigned (&bl
   }
   *made = std::move(kernel);
   return CUDA_SUCCESS;
+}
+
+CUresult set_attribute(Kernel* kernel, int which, const CUlaunchAttributeValue& value) {
+  const auto& [x, y, z] = value.clusterDim;
+  const auto& grid = kernel->grid;
+  switch (which) {
+    case CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION:
+      NEED(x * y * z <= 8 && grid[0] % x == 0 && grid[1] % y == 0 && grid[2] % z == 0,
+           CUDA_ERROR_INVALID_CLUSTER_SIZE);
+      kernel->cluster[0] = x, kernel->cluster[1] = y, kernel->cluster[2] = z;
+      return CUDA_SUCCESS;
+    case CU_LAUNCH_ATTRIBUTE_COOPERATIVE:  // one block for each multiprocessor
+      NEED(grid[0] * grid[1] * grid[2] <= 132, CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE);
+      kernel->cooperative = value.cooperative != 0;
+      return CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
 }
 
 CUresult kernel_of(const CUDA_KERNEL_NODE_PARAMS* p, std::shared_ptr<Kernel>* made) {
@@ -136,16 +162,41 @@ void read_cubin(const char* image, CUmod_st* module) {
   }
 }
 
+constexpr unsigned char kFatbin[] = {0x50, 0xed, 0x55, 0xba};
+
+// The cubin for a model in a fatbin that is not compressed, or what is no fatbin itself.
+const char* code_for(const char* image, int wanted) {
+  if (memcmp(image, kFatbin, sizeof kFatbin) != 0) return image;
+  const auto at = [image](size_t place, auto value) {
+    memcpy(&value, image + place, sizeof value);
+    return value;
+  };
+  size_t next = at(6, uint16_t{});
+  const size_t end = next + at(8, uint64_t{});
+  while (next < end) {
+    const bool is_cubin = at(next, uint16_t{}) == 2;
+    const uint32_t header = at(next + 4, uint32_t{});
+    if (is_cubin && at(next + 28, int32_t{}) == wanted) return image + next + header;
+    next += header + at(next + 8, uint64_t{});
+  }
+  return image;
+}
+
 // Of PTX as nvcc writes it: each entry with the sizes of its parameters.
 API cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned count, int* options,
                        void** values) {
   NEED(current != nullptr, CUDA_ERROR_INVALID_CONTEXT);
   const std::string text = static_cast<const char*>(image);
-  if (memcmp(image, ELFMAG, SELFMAG) == 0) {
+  const char* cubin = code_for(static_cast<const char*>(image), model(current->device));
+  if (memcmp(cubin, ELFMAG, SELFMAG) == 0) {
+    const auto found = reinterpret_cast<const Elf64_Ehdr*>(cubin)->e_flags >> 8 & 0xff;
+    NEED(static_cast<int>(found) == model(current->device), kNoBinaryForGpu);
+    log("module device=%d sm_%u%s", current->device, found, cubin != image ? " of a fatbin" : "");
     *module = new CUmod_st;
-    read_cubin(static_cast<const char*>(image), *module);
+    read_cubin(cubin, *module);
     return CUDA_SUCCESS;
   }
+  NEED(memcmp(image, kFatbin, sizeof kFatbin) != 0, kNoBinaryForGpu);
   if (text.find(".version") == std::string::npos) {
     for (unsigned i = 0; i < count; ++i) {
       if (options[i] == CU_JIT_ERROR_LOG_BUFFER) strcpy(static_cast<char*>(values[i]), "no PTX");
@@ -188,24 +239,44 @@ API cuFuncGetParamInfo(CUfunction function, size_t index, size_t* offset, size_t
   *size = sizes[index];
   return CUDA_SUCCESS;
 }
-API cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                   unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
-                   CUstream stream, void** values, void** extra) {
+static CUresult launch(CUstream stream, CUfunction function, const unsigned (&grid)[3],
+                       const unsigned (&block)[3], unsigned shared, void** values,
+                       const CUlaunchAttribute* attributes, unsigned count) {
+  stream = of(stream);
   NEED_CONTEXT(stream->device);
-  NEED(extra == nullptr, CUDA_ERROR_INVALID_VALUE);
   std::shared_ptr<Kernel> kernel;
-  const CUresult code = kernel_of(function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z},
-                                  shared, values, &kernel);
+  CUresult code = kernel_of(function, grid, block, shared, values, &kernel);
+  for (unsigned i = 0; i < count && code == CUDA_SUCCESS; ++i) {
+    code = set_attribute(kernel.get(), attributes[i].id, attributes[i].value);
+  }
   NEED(code == CUDA_SUCCESS, code);
   log("launch stream=%d %s", stream->number_, text_of(*kernel).c_str());
   stream->give([kernel] { compute(*kernel); }, kernel);
   return CUDA_SUCCESS;
 }
+API cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                   unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared,
+                   CUstream stream, void** values, void** extra) {
+  NEED(extra == nullptr, CUDA_ERROR_INVALID_VALUE);
+  return launch(stream, function, {grid_x, grid_y, grid_z}, {block_x, block_y, block_z}, shared,
+                values, nullptr, 0);
+}
+API cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction function, void** values, void** extra) {
+  NEED(extra == nullptr && c->numAttrs > 0, CUDA_ERROR_INVALID_VALUE);
+  return launch(c->hStream, function, {c->gridDimX, c->gridDimY, c->gridDimZ},
+                {c->blockDimX, c->blockDimY, c->blockDimZ}, c->sharedMemBytes, values, c->attrs,
+                c->numAttrs);
+}
 
 // --- graphs
 
-API cuGraphCreate(CUgraph* graph, unsigned) { return *graph = new CUgraph_st, CUDA_SUCCESS; }
+static std::set<CUgraph> graphs;
+API cuGraphCreate(CUgraph* graph, unsigned) {
+  graphs.insert(*graph = new CUgraph_st);
+  return CUDA_SUCCESS;
+}
 API cuGraphDestroy(CUgraph graph) {
+  graphs.erase(graph);
   delete graph;
   return CUDA_SUCCESS;
 }
@@ -244,8 +315,26 @@ API cuGraphAddChildGraphNode(CUgraphNode* node, CUgraph graph, const CUgraphNode
                              size_t count, CUgraph child) {
   return add_node(node, graph, behind, count, {[] {}, nullptr, child->nodes});
 }
+API cuGraphDestroyNode(CUgraphNode node) {
+  for (CUgraph graph : graphs) std::erase(graph->nodes, node);
+  return CUDA_SUCCESS;
+}
+API cuGraphKernelNodeSetAttribute(CUgraphNode node, int which,
+                                  const CUlaunchAttributeValue* value) {
+  return set_attribute(node->kernel.get(), which, *value);
+}
+// The node's attributes stay.
+static CUresult set_params(const CUDA_KERNEL_NODE_PARAMS* launch, std::shared_ptr<Kernel>* of) {
+  std::shared_ptr<Kernel> kernel;
+  const CUresult code = kernel_of(launch, &kernel);
+  NEED(code == CUDA_SUCCESS, code);
+  std::copy_n((*of)->cluster, 3, kernel->cluster);
+  kernel->cooperative = (*of)->cooperative;
+  *of = std::move(kernel);
+  return CUDA_SUCCESS;
+}
 API cuGraphKernelNodeSetParams_v2(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* launch) {
-  return kernel_of(launch, &node->kernel);
+  return set_params(launch, &node->kernel);
 }
 API cuGraphInstantiateWithFlags(CUgraphExec* made, CUgraph graph, unsigned long long) {
   *made = new CUgraphExec_st{{}, nullptr, number()};
@@ -256,11 +345,7 @@ API cuGraphInstantiateWithFlags(CUgraphExec* made, CUgraph graph, unsigned long 
 API cuGraphExecKernelNodeSetParams_v2(CUgraphExec of, CUgraphNode node,
                                       const CUDA_KERNEL_NODE_PARAMS* launch) {
   for (auto& step : of->steps) {
-    if (step.first != node) continue;
-    std::shared_ptr<Kernel> kernel;
-    const CUresult code = kernel_of(launch, &kernel);
-    if (code == CUDA_SUCCESS) step.second = kernel;
-    return code;
+    if (step.first == node) return set_params(launch, &step.second);
   }
   return CUDA_ERROR_INVALID_VALUE;
 }

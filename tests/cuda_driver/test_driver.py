@@ -131,6 +131,70 @@ call("graph_destroy", graph)
     assert [re.search(r"grid=(\d)", line)[1] for line in kernels] == list("1112121")  # type: ignore[index]
 
 
+def test_launches_with_attributes_keep_them_in_a_graph(recorded: Recorded) -> None:
+    lines = recorded(
+        LOAD
+        + """
+together = dict(grid=(4, 2, 1), cluster=(2, 2, 1), flags=1)
+run(fn, *values(2), **together)
+graph = made("graph_create", 0)
+call("graph_add_values", graph, launch_of(fn, *values(3), **together))
+call("graph_launch", graph, None)
+call("graph_update_values", graph, 0, launch_of(None, *values(5), **together | {"grid": (2, 2, 1)}))
+call("graph_launch", graph, None)
+for other in ({"cluster": (2, 1, 1)}, {"flags": 0}):
+    said = call("graph_update_values", graph, 0, launch_of(None, *values(7), **together | other),
+                gives="INVALID")
+    assert said == "test::run: kernel 0 of the graph keeps its cluster and flags", said
+said = call("graph_add_values", graph, launch_of(fn, *values(3), grid=(200, 1, 1), flags=1),
+            gives="INVALID")
+assert "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE" in said, said
+call("graph_launch", graph, None)  # without the refused one
+older = launch_of(fn, *values(2), **together)._obj
+older.struct_size = abi.LaunchValues.flags.offset
+call("launch_values", 0, None, c.byref(older))
+"""
+    )
+    kernels = [line for line in lines if line.startswith(("launch", "graph kernel"))]
+    together = "shared=0 cluster=2,2,1 cooperative"
+    assert [line.partition("block=1,1,1 ")[2].partition(" values")[0] for line in kernels] == [
+        *[together] * 4,
+        "shared=0",
+    ]
+    assert [numbers_of(line)[4] for line in kernels] == [2, 3, 5, 5, 2]
+
+
+def test_clusters_that_do_not_fit_are_refused_and_never_reach_cuda(recorded: Recorded) -> None:
+    lines = recorded(
+        LOAD
+        + """
+for grid, cluster in (((3, 1, 1), (2, 1, 1)), ((4, 3, 1), (2, 2, 1)), ((4, 4, 3), (1, 1, 2)),
+                      ((9, 1, 1), (9, 1, 1)), ((4, 4, 1), (2, 0, 1)),
+                      ((1, 65535, 65535), (1, 65535, 65535))):
+    said = run(fn, *values(2), grid=grid, cluster=cluster, gives="INVALID")
+    assert "blocks in a grid of " + " x ".join(map(str, grid)) in said, said
+    assert said.endswith("expected 8 blocks at most, and a grid of whole clusters"), said
+said = run(fn, *values(2), flags=4, gives="UNSUPPORTED")
+assert said.endswith(": a cooperative launch, or one in a native queue, which this device has not")
+"""
+    )
+    assert not [line for line in lines if line.startswith("launch")]
+
+
+def test_a_gpu_that_has_no_clusters_says_so(
+    recorded: Recorded, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_STAND_IN_MODELS", "80")
+    recorded(
+        LOAD
+        + """
+said = run(fn, *values(2), grid=(2, 1, 1), cluster=(2, 1, 1), gives="UNSUPPORTED")
+assert said == "test::run: a launch in clusters, which this device has not", said
+"""
+    )
+    assert "are not run on hardware" in devices.describe_driver(library).description
+
+
 def test_fills_of_more_than_four_bytes_are_columns_of_words(recorded: Recorded) -> None:
     lines = recorded(
         """
@@ -339,21 +403,22 @@ def test_device_code_is_an_operator_and_others_fall_back_to_train_as_the_cpu(
 
 
 def test_the_package_is_found_by_its_name_with_the_device_code_of_the_checks(
-    library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    package: Path, tmp_path: Path
 ) -> None:
-    package = tmp_path / "bringup_cuda"
-    shutil.copytree(SOURCES / "bringup_cuda", package, ignore=shutil.ignore_patterns("*.so"))
-    about = tmp_path / "bringup_cuda-1.dist-info"
-    about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: bringup-cuda\nVersion: 1\n")
-    (about / "entry_points.txt").write_text("[bringup.drivers]\ncuda = bringup_cuda\n")
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    environment = {**os.environ, "PYTHONPATH": str(package)}
     command = [sys.executable, "-m", "bringup", "driver", "check", "cuda"]
     command += ["--only", "modules.data", "--json", str(tmp_path / "found")]
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(FileNotFoundError, match=r"libnv\.so is not built"):
-        importlib.import_module("bringup_cuda").driver_path()
-    shutil.copy(library, package / "libnv.so")
     subprocess.run(command, env=environment, check=True, capture_output=True)
     outcomes = {one["outcome"] for one in json.loads((tmp_path / "found").read_text())["results"]}
     assert outcomes == {"pass"}
+
+
+def test_a_package_without_its_library_says_how_it_is_built(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ignored = shutil.ignore_patterns("*.so", "__pycache__")
+    shutil.copytree(package / "bringup_cuda", tmp_path / "bringup_cuda", ignore=ignored)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "bringup_cuda", raising=False)
+    with pytest.raises(FileNotFoundError, match=r"libnv\.so is not built"):
+        importlib.import_module("bringup_cuda").driver_path()

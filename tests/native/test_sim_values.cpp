@@ -205,6 +205,13 @@ TEST(what_cannot_be_launched_is_refused_at_once_and_says_why) {
   launch.args.work_items = {6, 1, 1};
   launch.args.shared_bytes = 8;
   refuse(launch, "work items and shared memory");
+  for (const bool clusters : {true, false}) {
+    launch = adding(memory.get());
+    if (clusters) launch.args.cluster = {1, 1, 1};
+    if (!clusters) launch.args.flags = BRINGUP_VALUES_COOPERATIVE;
+    CHECK_EQ(driver().launch_values(0, nullptr, &launch.args), BRINGUP_UNSUPPORTED);
+    CHECK(last_error().find("in clusters, cooperative") != std::string::npos);
+  }
   launch = adding(memory.get());
   launch.args.nvalues = 65;
   refuse(launch, "65 values");

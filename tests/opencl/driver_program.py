@@ -50,12 +50,14 @@ def double(value):
     return abi.Value(3, 8, c.c_uint64.from_buffer_copy(c.c_double(value)).value)
 
 
-def launch_of(fn, *values, grid=(1, 1, 1), block=(1, 1, 1), shared=0, name=b"test::run"):
+def launch_of(fn, *values, grid=(1, 1, 1), block=(1, 1, 1), shared=0, name=b"test::run",
+              cluster=(0, 0, 0), flags=0):
     launch = abi.LaunchValues()
     launch.struct_size, launch.nvalues = c.sizeof(launch), len(values)
     launch.values = (abi.Value * max(len(values), 1))(*values)
     launch.fn, launch.shared_bytes, launch.name = fn, shared, name
     launch.grid, launch.block = abi.Dim3(*grid), abi.Dim3(*block)
+    launch.cluster, launch.flags = abi.Dim3(*cluster), flags
     return c.byref(launch)
 
 

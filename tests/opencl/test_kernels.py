@@ -120,6 +120,8 @@ for sizes in [
     {"shared": props.max_shared_bytes + 1},
 ]:
     assert run(fn, *values, gives="INVALID", **sizes).startswith("test::run: "), sizes
+for more in {"cluster": (1, 1, 1)}, {"flags": 1}, {"flags": 2}:
+    assert "which this device has not" in run(fn, *values, gives="UNSUPPORTED", **more), more
 assert out.values() == [7]
 """,
     )

@@ -29,7 +29,8 @@ enum { /* CUresult */
   CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES = 701, CUDA_ERROR_LAUNCH_TIMEOUT = 702,
   CUDA_ERROR_CONTEXT_IS_DESTROYED = 709, CUDA_ERROR_ASSERT = 710,
   CUDA_ERROR_HARDWARE_STACK_ERROR = 714, CUDA_ERROR_LAUNCH_FAILED = 719,
-  CUDA_ERROR_NOT_SUPPORTED = 801
+  CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE = 720, CUDA_ERROR_NOT_SUPPORTED = 801,
+  CUDA_ERROR_INVALID_CLUSTER_SIZE = 912
 };
 
 enum { /* CUdevice_attribute */
@@ -38,7 +39,9 @@ enum { /* CUdevice_attribute */
   CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR = 75,
   CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR = 76,
   CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED = 78,
-  CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97
+  CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH = 95,
+  CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN = 97,
+  CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH = 120
 };
 
 enum { /* CUfunction_attribute */
@@ -58,6 +61,10 @@ enum { /* flags and options of the functions below */
   CU_STREAM_CAPTURE_MODE_RELAXED = 2, CU_STREAM_CAPTURE_STATUS_NONE = 0,
   CU_STREAM_CAPTURE_STATUS_ACTIVE = 1, CU_JIT_ERROR_LOG_BUFFER = 5,
   CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES = 6
+};
+
+enum { /* CUlaunchAttributeID */
+  CU_LAUNCH_ATTRIBUTE_COOPERATIVE = 2, CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION = 4
 };
 
 typedef struct CUDA_MEMCPY2D {
@@ -81,6 +88,19 @@ typedef struct CUDA_KERNEL_NODE_PARAMS {
   unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
   void** kernelParams; void** extra; CUkernel kern; CUcontext ctx;
 } CUDA_KERNEL_NODE_PARAMS;
+
+typedef union CUlaunchAttributeValue {
+  char pad[64]; int cooperative; struct { unsigned x, y, z; } clusterDim;
+} CUlaunchAttributeValue;
+
+typedef struct CUlaunchAttribute {
+  int id; char pad[4]; CUlaunchAttributeValue value;
+} CUlaunchAttribute;
+
+typedef struct CUlaunchConfig {
+  unsigned gridDimX, gridDimY, gridDimZ, blockDimX, blockDimY, blockDimZ, sharedMemBytes;
+  CUstream hStream; CUlaunchAttribute* attrs; unsigned numAttrs;
+} CUlaunchConfig;
 
 typedef struct CUDA_HOST_NODE_PARAMS { CUhostFn fn; void* userData; } CUDA_HOST_NODE_PARAMS;
 
@@ -151,6 +171,8 @@ typedef struct CUDA_HOST_NODE_PARAMS { CUhostFn fn; void* userData; } CUDA_HOST_
   NEW(cuLaunchKernel, , (CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z, \
       unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes, \
       CUstream stream, void* * values, void* * extra)) \
+  NEW(cuLaunchKernelEx, , (const CUlaunchConfig* config, CUfunction function, void* * values, \
+      void* * extra)) \
   NEW(cuGraphCreate, , (CUgraph* graph, unsigned flags)) \
   NEW(cuGraphDestroy, , (CUgraph graph)) \
   NEW(cuGraphGetNodes, , (CUgraph graph, CUgraphNode* nodes, size_t* count)) \
@@ -164,6 +186,9 @@ typedef struct CUDA_HOST_NODE_PARAMS { CUhostFn fn; void* userData; } CUDA_HOST_
       size_t count, const CUDA_KERNEL_NODE_PARAMS* launch)) \
   NEW(cuGraphAddChildGraphNode, , (CUgraphNode* node, CUgraph graph, const CUgraphNode* behind, \
       size_t count, CUgraph child)) \
+  NEW(cuGraphDestroyNode, , (CUgraphNode node)) \
+  NEW(cuGraphKernelNodeSetAttribute, , (CUgraphNode node, int which, \
+      const CUlaunchAttributeValue* value)) \
   NEW(cuGraphKernelNodeSetParams, _v2, (CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* launch)) \
   NEW(cuGraphInstantiateWithFlags, , (CUgraphExec* executable, CUgraph graph, \
       unsigned long long flags)) \

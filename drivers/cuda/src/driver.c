@@ -23,6 +23,8 @@ static int32_t status_of(CUresult code) {
     case CUDA_ERROR_INVALID_HANDLE:
     case CUDA_ERROR_NOT_FOUND:
     case CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES:
+    case CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE:
+    case CUDA_ERROR_INVALID_CLUSTER_SIZE:
       return BRINGUP_INVALID;
     case CUDA_ERROR_OUT_OF_MEMORY:
       return BRINGUP_OUT_OF_MEMORY;
@@ -114,12 +116,20 @@ static int32_t describe(nv_device* device, int version) {
   props->max_block_threads = (uint32_t)attribute(device, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK);
   props->max_shared_bytes =
       (uint32_t)attribute(device, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
+  /* What every GPU with clusters has. */
+  if (attribute(device, CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH)) props->max_cluster = 8;
+  props->values_flags = BRINGUP_VALUES_NATIVE_QUEUE;
+  if (attribute(device, CU_DEVICE_ATTRIBUTE_COOPERATIVE_LAUNCH)) {
+    props->values_flags |= BRINGUP_VALUES_COOPERATIVE;
+  }
   return BRINGUP_OK;
 }
 
+/* A second time by a program that uses the table beside a kit that has loaded it. */
 static int32_t init(void) {
   int count = 0;
   int version = 0;
+  if (nv.count > 0) return BRINGUP_OK;
   TRY(load_library());
   TRY(CUDA(cuInit, 0));
   TRY(CUDA(cuDriverGetVersion, &version));
@@ -181,7 +191,9 @@ static const bringup_driver driver = {
     .struct_size = sizeof(bringup_driver),
     .abi_version = BRINGUP_DRIVER_ABI,
     .device_name = "nv",
-    .description = "NVIDIA GPUs through CUDA's driver API",
+    .description =
+        "NVIDIA GPUs through CUDA's driver API (clusters, cooperative launches, more than "
+        "48 KiB of shared memory and torch's own streams are not run on hardware)",
     /* clang-format off */
     HAS(device_count), HAS(device_props), HAS(device_synchronize), HAS(mem_alloc), HAS(mem_free),
     HAS(mem_info), HAS(copy_async), HAS(fill_async), HAS(stream_create), HAS(stream_destroy),

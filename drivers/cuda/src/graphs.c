@@ -1,12 +1,15 @@
 /* Device graphs are CUDA's, a row of nodes. They are instantiated by the first launch; new values
  * go to both, since a graph that gets more nodes is instantiated again. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "nv.h"
 
 typedef struct kernel_node {
   CUgraphNode node;
   bringup_kernel_fn fn;
+  bringup_dim3 cluster; /* this and `flags` stay as they were added */
+  uint64_t flags;
 } kernel_node;
 
 struct bringup_graph_s {
@@ -76,30 +79,33 @@ static int32_t begin_node(bringup_graph graph) {
   return status;
 }
 
-/* `fn`: of a kernel. */
+/* `kernel`: the launch of one. */
 static int32_t end_node(bringup_graph graph, const char* function, CUresult code, CUgraphNode made,
-                        bringup_kernel_fn fn) {
+                        const bringup_launch_values_args* kernel) {
   if (code == CUDA_SUCCESS) {
     graph->last = made;
-    if (fn != NULL) graph->kernels[graph->count++] = (kernel_node){made, fn};
+    if (kernel != NULL) {
+      const bringup_launch_values_args of = whole(kernel);
+      graph->kernels[graph->count++] = (kernel_node){made, of.fn, of.cluster, of.flags};
+    }
   }
   pthread_mutex_unlock(&graph->lock);
   return told(function, code);
 }
 
-#define ADD_NODE(graph, fn, function, ...)                                                     \
+#define ADD_NODE(graph, function, ...)                                                         \
   do {                                                                                         \
     CUgraphNode made_ = NULL;                                                                  \
     TRY(begin_node(graph));                                                                    \
     const CUresult added_ = nv.api.function(&made_, (graph)->graph, &(graph)->last,            \
                                             (graph)->last != NULL __VA_OPT__(, ) __VA_ARGS__); \
-    return end_node(graph, #function, added_, made_, fn);                                      \
+    return end_node(graph, #function, added_, made_, NULL);                                    \
   } while (0)
 
 int32_t graph_add_copy(bringup_graph graph, bringup_copy_kind kind, void* dst, const void* src,
                        size_t bytes) {
   TRY(check_copy(kind, dst, src, bytes));
-  if (bytes == 0) ADD_NODE(graph, NULL, cuGraphAddEmptyNode);
+  if (bytes == 0) ADD_NODE(graph, cuGraphAddEmptyNode);
   const CUDA_MEMCPY3D copy = {
       .srcMemoryType = kind == BRINGUP_HOST_TO_DEVICE ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE,
       .srcHost = src,
@@ -111,27 +117,42 @@ int32_t graph_add_copy(bringup_graph graph, bringup_copy_kind kind, void* dst, c
       .Height = 1,
       .Depth = 1,
   };
-  ADD_NODE(graph, NULL, cuGraphAddMemcpyNode, &copy, nv.devices[graph->device].context);
+  ADD_NODE(graph, cuGraphAddMemcpyNode, &copy, nv.devices[graph->device].context);
 }
 
 int32_t graph_add_host_func(bringup_graph graph, void (*fn)(void* user), void* user) {
   NEED(fn != NULL, "graph_add_host_func without a function");
   const CUDA_HOST_NODE_PARAMS call = {fn, user};
-  ADD_NODE(graph, NULL, cuGraphAddHostNode, &call);
+  ADD_NODE(graph, cuGraphAddHostNode, &call);
+}
+
+static CUresult add_kernel(bringup_graph graph, const prepared_launch* prepared,
+                           CUgraphNode* node) {
+  CUresult code = nv.api.cuGraphAddKernelNode(node, graph->graph, &graph->last, graph->last != NULL,
+                                              &prepared->params);
+  if (code != CUDA_SUCCESS) return code;
+  for (unsigned i = 0; code == CUDA_SUCCESS && i < prepared->attribute_count; ++i) {
+    const CUlaunchAttribute* of = &prepared->attributes[i];
+    code = nv.api.cuGraphKernelNodeSetAttribute(*node, of->id, &of->value);
+  }
+  if (code != CUDA_SUCCESS) nv.api.cuGraphDestroyNode(*node);
+  return code;
 }
 
 int32_t graph_add_values(bringup_graph graph, const bringup_launch_values_args* launch) {
-  void* values[kMaxValues];
-  CUDA_KERNEL_NODE_PARAMS prepared;
-  TRY(prepare(graph->device, launch, values, &prepared));
-  ADD_NODE(graph, launch->fn, cuGraphAddKernelNode, &prepared);
+  prepared_launch prepared;
+  CUgraphNode made = NULL;
+  TRY(prepare(graph->device, launch, &prepared));
+  TRY(begin_node(graph));
+  const CUresult code = add_kernel(graph, &prepared, &made);
+  return end_node(graph, "cuGraphAddKernelNode", code, made, launch);
 }
 
 int32_t graph_add_captured(bringup_graph graph, CUgraph captured) {
   size_t count = 0;
   TRY(CUDA(cuGraphGetNodes, captured, NULL, &count));
   NEED(count > 0, "the captured stream was given nothing");
-  ADD_NODE(graph, NULL, cuGraphAddChildGraphNode, captured);
+  ADD_NODE(graph, cuGraphAddChildGraphNode, captured);
 }
 
 /* --- new values, launches */
@@ -140,15 +161,17 @@ static int32_t update(bringup_graph graph, int32_t kernel,
                       const bringup_launch_values_args* launch) {
   NEED(kernel >= 0 && (size_t)kernel < graph->count, "the graph has no kernel %d", kernel);
   const kernel_node* found = &graph->kernels[kernel];
-  void* values[kMaxValues];
-  CUDA_KERNEL_NODE_PARAMS prepared;
-  bringup_launch_values_args given = *launch;
+  prepared_launch prepared;
+  bringup_launch_values_args given = whole(launch);
   given.fn = found->fn;
-  TRY(prepare(graph->device, &given, values, &prepared));
+  NEED(memcmp(&given.cluster, &found->cluster, sizeof given.cluster) == 0 &&
+           given.flags == found->flags,
+       "%s: kernel %d of the graph keeps its cluster and flags", name_of(launch), kernel);
+  TRY(prepare(graph->device, &given, &prepared));
   if (graph->executable != NULL) {
-    TRY(CUDA(cuGraphExecKernelNodeSetParams, graph->executable, found->node, &prepared));
+    TRY(CUDA(cuGraphExecKernelNodeSetParams, graph->executable, found->node, &prepared.params));
   }
-  return CUDA(cuGraphKernelNodeSetParams, found->node, &prepared);
+  return CUDA(cuGraphKernelNodeSetParams, found->node, &prepared.params);
 }
 
 int32_t graph_update_values(bringup_graph graph, int32_t kernel,

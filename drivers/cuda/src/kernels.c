@@ -146,8 +146,22 @@ static int32_t check_values(const bringup_launch_values_args* launch, const func
   return BRINGUP_OK;
 }
 
-int32_t prepare(int32_t device, const bringup_launch_values_args* launch, void** values,
-                CUDA_KERNEL_NODE_PARAMS* prepared) {
+static void add_attributes(const bringup_launch_values_args* launch, prepared_launch* prepared) {
+  const bringup_launch_values_args all = whole(launch);
+  const bringup_dim3 cluster = all.cluster;
+  CUlaunchAttribute* next = prepared->attributes;
+  if (cluster.x != 0) {
+    *next++ = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                                  .value.clusterDim = {cluster.x, cluster.y, cluster.z}};
+  }
+  if (all.flags & BRINGUP_VALUES_COOPERATIVE) {
+    *next++ = (CUlaunchAttribute){.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE, .value.cooperative = 1};
+  }
+  prepared->attribute_count = (unsigned)(next - prepared->attributes);
+}
+
+int32_t prepare(int32_t device, const bringup_launch_values_args* launch,
+                prepared_launch* prepared) {
   const function* fn = (const function*)(const void*)launch->fn;
   NEED(fn != NULL && fn->device == device, "%s: the function is not of device %d", name_of(launch),
        device);
@@ -155,28 +169,53 @@ int32_t prepare(int32_t device, const bringup_launch_values_args* launch, void**
       check_blocks(device, launch, fn->name, fn->max_threads, fn->declared_shared_bytes);
   if (status == BRINGUP_OK) status = check_values(launch, fn);
   if (status != BRINGUP_OK) return about(status, device, NULL, name_of(launch));
-  for (int32_t i = 0; i < launch->nvalues; ++i) values[i] = (void*)launch->values[i].value.bytes;
-  *prepared = (CUDA_KERNEL_NODE_PARAMS){.func = fn->function,
-                                        .gridDimX = launch->grid.x,
-                                        .gridDimY = launch->grid.y,
-                                        .gridDimZ = launch->grid.z,
-                                        .blockDimX = launch->block.x,
-                                        .blockDimY = launch->block.y,
-                                        .blockDimZ = launch->block.z,
-                                        .sharedMemBytes = launch->shared_bytes,
-                                        .kernelParams = values};
+  for (int32_t i = 0; i < launch->nvalues; ++i) {
+    prepared->values[i] = (void*)launch->values[i].value.bytes;
+  }
+  prepared->params = (CUDA_KERNEL_NODE_PARAMS){.func = fn->function,
+                                               .gridDimX = launch->grid.x,
+                                               .gridDimY = launch->grid.y,
+                                               .gridDimZ = launch->grid.z,
+                                               .blockDimX = launch->block.x,
+                                               .blockDimY = launch->block.y,
+                                               .blockDimZ = launch->block.z,
+                                               .sharedMemBytes = launch->shared_bytes,
+                                               .kernelParams = prepared->values};
+  add_attributes(launch, prepared);
   return BRINGUP_OK;
+}
+
+static CUresult start(prepared_launch* prepared, CUstream queue) {
+  const CUDA_KERNEL_NODE_PARAMS* of = &prepared->params;
+  if (prepared->attribute_count == 0) {
+    return nv.api.cuLaunchKernel(of->func, of->gridDimX, of->gridDimY, of->gridDimZ, of->blockDimX,
+                                 of->blockDimY, of->blockDimZ, of->sharedMemBytes, queue,
+                                 of->kernelParams, NULL);
+  }
+  const CUlaunchConfig config = {of->gridDimX,         of->gridDimY,
+                                 of->gridDimZ,         of->blockDimX,
+                                 of->blockDimY,        of->blockDimZ,
+                                 of->sharedMemBytes,   queue,
+                                 prepared->attributes, prepared->attribute_count};
+  return nv.api.cuLaunchKernelEx(&config, of->func, of->kernelParams, NULL);
 }
 
 int32_t launch_values(int32_t device, bringup_stream stream,
                       const bringup_launch_values_args* launch) {
-  TRY(stream_of(device, &stream));
-  void* values[kMaxValues];
-  CUDA_KERNEL_NODE_PARAMS of;
-  TRY(prepare(device, launch, values, &of));
-  const CUresult code = nv.api.cuLaunchKernel(of.func, of.gridDimX, of.gridDimY, of.gridDimZ,
-                                              of.blockDimX, of.blockDimY, of.blockDimZ,
-                                              of.sharedMemBytes, stream->queue, values, NULL);
+  CUstream queue = (CUstream)stream;
+  if (whole(launch).flags & BRINGUP_VALUES_NATIVE_QUEUE) {
+    TRY(enter(device));
+    stream = NULL; /* of what a failure tells */
+  } else {
+    TRY(stream_of(device, &stream));
+    queue = stream->queue;
+  }
+  prepared_launch prepared;
+  TRY(prepare(device, launch, &prepared));
+  const CUresult code = start(&prepared, queue);
   if (code == CUDA_SUCCESS) return BRINGUP_OK;
-  return about(told(name_of(launch), code), device, stream, name_of(launch));
+  char what[320];
+  snprintf(what, sizeof what, "%s: kernel '%s'", name_of(launch),
+           ((const function*)(const void*)launch->fn)->name);
+  return about(told(what, code), device, stream, name_of(launch));
 }

@@ -61,10 +61,16 @@ OF_TABLE(graph_launch);
 /* clang-format on */
 
 /* The launch as CUDA takes it, checked by the kernel's own declaration and the device's limits.
- * `values`: room for launch->nvalues addresses, which is what CUDA reads before it returns. */
+ * Lives no longer than `launch`, whose values it points at. */
 enum { kMaxValues = 256 };
-int32_t prepare(int32_t device, const bringup_launch_values_args* launch, void** values,
-                CUDA_KERNEL_NODE_PARAMS* prepared);
+typedef struct prepared_launch {
+  CUDA_KERNEL_NODE_PARAMS params;
+  CUlaunchAttribute attributes[2];
+  unsigned attribute_count;
+  void* values[kMaxValues];
+} prepared_launch;
+int32_t prepare(int32_t device, const bringup_launch_values_args* launch,
+                prepared_launch* prepared);
 /* Adds a copy of what was captured. */
 int32_t graph_add_captured(bringup_graph graph, CUgraph captured);
 

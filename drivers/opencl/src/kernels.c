@@ -377,9 +377,6 @@ static int32_t set_arguments(function* fn, const bringup_launch_values_args* lau
 }
 
 /* Whether the runtime divides the threads into groups. */
-static int has_work_items(const bringup_launch_values_args* launch) {
-  return launch->struct_size >= sizeof *launch && launch->work_items.x != 0;
-}
 
 static int32_t set_and_enqueue(bringup_stream stream, function* fn,
                                const bringup_launch_values_args* launch, cl_event* event) {
@@ -388,7 +385,7 @@ static int32_t set_and_enqueue(bringup_stream stream, function* fn,
                             launch->grid.z * block[2]};
   TRY(set_arguments(fn, launch));
   TRY_CL(clEnqueueNDRangeKernel, stream->queue, fn->kernel, 3, NULL, threads,
-         has_work_items(launch) ? NULL : block, 0, NULL, event);
+         whole(launch).work_items.x != 0 ? NULL : block, 0, NULL, event);
   return BRINGUP_OK;
 }
 

@@ -282,6 +282,7 @@ void bind_devices(nb::module_& module) {
     with_metadata_of(source, std::move(result));
   });
   module.def("set_launch_blocking", &set_launch_blocking);
+  module.def("open_cuda_launcher", &open_cuda_launcher, nb::arg("path"));
   module.def("set_wait_limit", &driver::set_wait_limit);
   module.def("set_driver_trace", &set_driver_trace);
   module.def("driver_trace_path", &driver::trace_path);

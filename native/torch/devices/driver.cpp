@@ -219,20 +219,19 @@ std::string driver_error_text(int32_t status) {
   return driver::error_text(*active_driver(), status);
 }
 
-std::string driver_failure_text(int32_t status, const char* what) {
-  std::string text = driver_error_text(status);
+std::string driver_failure_text(int32_t status, const char* what, const bringup_driver& driver) {
+  std::string text = driver::error_text(driver, status);
   if (status == BRINGUP_KERNEL_FAILED) return text;  // it says which operator, which matters
-  const bool resets = status == BRINGUP_DEVICE_LOST && active_driver()->device_reset != nullptr;
+  const bool resets = status == BRINGUP_DEVICE_LOST && driver.device_reset != nullptr;
   const char* next = resets ? ". reset_device() of the device's module makes it usable again; what "
                               "its tensors hold is lost"
                             : "";
-  return std::string(what) + " failed on device '" + driver_facts().device_name + "': " + text +
-         next;
+  return std::string(what) + " failed on device '" + driver.device_name + "': " + text + next;
 }
 
-void check_driver(int32_t status, const char* what) {
+void check_driver(int32_t status, const char* what, const bringup_driver& driver) {
   if (C10_LIKELY(status == BRINGUP_OK)) return;
-  const std::string text = driver_failure_text(status, what);
+  const std::string text = driver_failure_text(status, what, driver);
   TORCH_CHECK_WITH(OutOfMemoryError, status != BRINGUP_OUT_OF_MEMORY, text);
   TORCH_CHECK(false, text);
 }

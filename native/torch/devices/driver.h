@@ -17,6 +17,7 @@
 #include "bringup/driver.h"
 #include "runtime/kernel_table.h"
 #include "runtime/launch_block.h"
+#include "runtime/values_code.h"
 
 namespace bringup::torch_ext {
 
@@ -25,10 +26,12 @@ const bringup_driver* active_driver() noexcept;
 
 // Turns a driver status into a c10::Error that names `what` and repeats the driver's message.
 // BRINGUP_OK: nothing.
-void check_driver(int32_t status, const char* what);
+void check_driver(int32_t status, const char* what,
+                  const bringup_driver& driver = *active_driver());
 
 // The message of that error.
-std::string driver_failure_text(int32_t status, const char* what);
+std::string driver_failure_text(int32_t status, const char* what,
+                                const bringup_driver& driver = *active_driver());
 
 // The driver's own message for its last failure on this thread; without any, what the status means.
 std::string driver_error_text(int32_t status);
@@ -51,8 +54,9 @@ int32_t wait_for_event(bringup_event event) noexcept;
 // The same for what the kit itself waits for.
 void wait_without_gil(const std::function<void()>& wait);
 
-// Waits for the current stream of `device` and raises what failed in it.
-void synchronize_current_stream(c10::DeviceIndex device);
+// Waits for the current stream of `device` and raises what failed in it, as a failure of `what`.
+void synchronize_current_stream(c10::DeviceIndex device,
+                                const char* what = "waiting for the current stream");
 
 // True when the driver starts this kernel: device code, and on a device that runs host code every
 // kernel. Otherwise it is a host entry, which is called and launches for itself.
@@ -83,9 +87,28 @@ void launch_kernel(const LastingKernel& lasting, runtime::LaunchBlock block, con
 void call_host_entry(const runtime::Kernel& kernel, void** args, int32_t count,
                      c10::DeviceIndex device, const char* operator_name);
 
-// Calls a host entry for tensors on a device of torch's CUDA backend, which is no driver's: here
-// and now, with that device current and the handle of torch's current stream.
+// Starts a kernel for tensors on a device of torch's CUDA backend, with that device current, in
+// torch's current stream: a host entry is called here and now, device code with plain arguments is
+// given to the driver that open_cuda_launcher opened.
 void call_on_cuda(const LastingKernel& lasting, void** args, int32_t count, c10::Device device);
+// Opens the driver at `path` for them, beside the active one and whether or not there is one; once.
+// Throws std::runtime_error that says what is wrong with it.
+void open_cuda_launcher(const std::string& path);
+
+// Who starts device code, and in which stream.
+struct Launcher {
+  const bringup_driver& driver;
+  DLDevice device;
+  bringup_stream stream;
+  uint64_t flags = 0;  // BRINGUP_VALUES_*: of what kind the stream is
+};
+// The one path of plain arguments to a driver. `fault`: what fault() in args= is.
+void launch_with_values(const LastingKernel& lasting, void* const* args, void* fault,
+                        const Launcher& launcher);
+// Raises when the device lacks what the launch asks for beyond blocks of threads: a driver that was
+// built for an older header would leave it out.
+void check_device_has(const runtime::ValuesLaunch& launch, const char* operator_name,
+                      c10::DeviceIndex device, const bringup_driver& driver = *active_driver());
 
 // As launch_kernel, for device code with plain arguments (kernel->values); `args` as the
 // kernel's entry would take them, read before this returns.
@@ -105,7 +128,8 @@ void launch_plain_values(const PlainLaunch& launch);
 // Whether the driver loads device code and starts it with plain values.
 bool launches_values() noexcept;
 // Raises when the driver cannot start it.
-void check_takes_values(const runtime::Kernel& kernel, const char* operator_name);
+void check_takes_values(const runtime::Kernel& kernel, const char* operator_name,
+                        const bringup_driver& driver = *active_driver());
 // Where its kernel says that it cannot compute, for driver::fault_word; null for one without rules.
 void* fault_word_of(const LastingKernel& lasting, const std::vector<std::string>& rules,
                     c10::DeviceIndex device);
@@ -114,7 +138,8 @@ void* fault_word_of(const std::vector<std::string>& rules, const char* operator_
 
 // The device code of a kernel, loaded into `device` at its first use. The kernel is kept.
 bringup_kernel_fn device_function(const std::shared_ptr<const runtime::Kernel>& kernel,
-                                  c10::DeviceIndex device);
+                                  c10::DeviceIndex device,
+                                  const bringup_driver& driver = *active_driver());
 
 // The vendor's object of a bringup_native_kind, as the driver's native_handle; BRINGUP_UNSUPPORTED
 // where the driver has none.

@@ -11,11 +11,14 @@
 #include <map>
 #include <mutex>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "driver/faults.h"
+#include "driver/table.h"
 #include "runtime/context.h"
+#include "runtime/loader.h"
 #include "runtime/values_code.h"
 #include "runtime/view_refusal.h"
 #include "torch/common/kernel_call.h"
@@ -65,11 +68,12 @@ const bringup_driver& launching_driver(const char* operator_name) {
   return driver;
 }
 
-bringup_kernel_fn function_of(const LastingKernel& lasting, c10::DeviceIndex device) {
+bringup_kernel_fn function_of(const LastingKernel& lasting, c10::DeviceIndex device,
+                              const bringup_driver& driver = *active_driver()) {
   std::atomic<bringup_kernel_fn>& known = lasting.functions[static_cast<size_t>(device)];
   bringup_kernel_fn fn = known.load(std::memory_order_acquire);
   if (C10_UNLIKELY(fn == nullptr)) {
-    fn = device_function(lasting.kernel, device);
+    fn = device_function(lasting.kernel, device, driver);
     known.store(fn, std::memory_order_release);
   }
   return fn;
@@ -121,18 +125,36 @@ class DeviceWorkspace final : public runtime::WorkspaceSource {
   std::vector<at::DataPtr> held_;
 };
 
-void launch_with_values(const LastingKernel& lasting, void* const* args, c10::DeviceIndex device) {
-  const bringup_driver& driver = *active_driver();
-  check_takes_values(*lasting.kernel, lasting.name);
-  const bringup_kernel_fn fn = function_of(lasting, device);
-  const bringup_stream stream = current_driver_stream(device);
-  const runtime::HostContext context({runtime::kDlExtDev, device}, stream);
-  runtime::ValuesLaunch lowered;
-  lowered.fault = fault_word_of(lasting, lasting.kernel->values->rules(), device);
-  const char* reason = lasting.kernel->values->lower(args, context.get(), lowered);
-  TORCH_CHECK(reason == nullptr, lasting.name, ": ", reason);
-  const bringup_launch_values_args launch = lowered.arguments(fn, lasting.name);
-  check_driver(driver.launch_values(device, stream, &launch), lasting.name);
+// Of device code for torch's CUDA tensors. Never freed, as its library.
+std::atomic<const bringup_driver*> g_cuda_launcher{nullptr};
+
+// Torch makes the device current and a stream of it; the driver takes both as they are.
+void launch_in_stream(const LastingKernel& lasting, void** args, const c10::Stream& stream) {
+  const char* name = lasting.name;
+  TORCH_CHECK(lasting.kernel->values->rules().empty(), name,
+              ": args= has fault(), which no wait for a device of torch's looks at");
+  const bringup_driver& driver = *g_cuda_launcher.load(std::memory_order_acquire);
+  launch_with_values(lasting, args, nullptr,
+                     {driver,
+                      {runtime::kDlCuda, stream.device_index()},
+                      static_cast<bringup_stream>(stream.native_handle()),
+                      BRINGUP_VALUES_NATIVE_QUEUE});
+  if (!g_launch_blocking) return;
+  try {
+    stream.synchronize();
+  } catch (const c10::Error& error) {
+    TORCH_CHECK(false, name, " failed on device '", stream.device(),
+                "': ", error.what_without_backtrace());
+  }
+}
+
+Launcher launcher_of(c10::DeviceIndex device) {
+  return {*active_driver(), {runtime::kDlExtDev, device}, current_driver_stream(device)};
+}
+
+void launch_on_driver(const LastingKernel& lasting, void* const* args, c10::DeviceIndex device) {
+  void* fault = fault_word_of(lasting, lasting.kernel->values->rules(), device);
+  launch_with_values(lasting, args, fault, launcher_of(device));
 }
 
 }  // namespace
@@ -151,13 +173,44 @@ void register_native_handles() {
   });
 }
 
+void launch_with_values(const LastingKernel& lasting, void* const* args, void* fault,
+                        const Launcher& launcher) {
+  const bringup_driver& driver = launcher.driver;
+  const auto device = static_cast<c10::DeviceIndex>(launcher.device.device_id);
+  check_takes_values(*lasting.kernel, lasting.name, driver);
+  const bringup_kernel_fn fn = function_of(lasting, device, driver);
+  const runtime::HostContext context(launcher.device, launcher.stream);
+  runtime::ValuesLaunch lowered;
+  lowered.fault = fault;
+  const char* reason = lasting.kernel->values->lower(args, context.get(), lowered);
+  TORCH_CHECK(reason == nullptr, lasting.name, ": ", reason);
+  check_device_has(lowered, lasting.name, device, driver);
+  lowered.flags |= launcher.flags;
+  const bringup_launch_values_args launch = lowered.arguments(fn, lasting.name);
+  check_driver(driver.launch_values(device, launcher.stream, &launch), lasting.name, driver);
+}
+
+void check_device_has(const runtime::ValuesLaunch& launch, const char* operator_name,
+                      c10::DeviceIndex device, const bringup_driver& driver) {
+  if (C10_LIKELY(launch.cluster.x == 0 && launch.flags == 0)) return;
+  bringup_device_props props{};
+  props.struct_size = sizeof props;
+  check_driver(driver.device_props(device, &props), operator_name, driver);
+  const uint64_t blocks = uint64_t{launch.cluster.x} * launch.cluster.y * launch.cluster.z;
+  TORCH_CHECK(blocks <= props.max_cluster, "operator '", operator_name, "' has clusters of ",
+              blocks, " blocks (cluster=), and device '", driver.device_name, "' takes ",
+              props.max_cluster == 0 ? "none" : std::to_string(props.max_cluster) + " at most");
+  TORCH_CHECK((launch.flags & ~props.values_flags) == 0, "operator '", operator_name,
+              "' starts all its blocks at the same time (cooperative=), which device '",
+              driver.device_name, "' does not do");
+}
+
 bringup_kernel_fn device_function(const std::shared_ptr<const runtime::Kernel>& kernel,
-                                  c10::DeviceIndex device) {
-  const bringup_driver& driver = *active_driver();
+                                  c10::DeviceIndex device, const bringup_driver& driver) {
   if (!loads_kernel(driver, *kernel)) {
     TORCH_CHECK(kernel->run != nullptr, "kernel '", kernel->name, "' of ", kernel->library->path(),
                 " is in a form that only a driver can load, and that of device '",
-                driver_facts().device_name,
+                driver.device_name,
                 "' has no functions for it (module_load or module_load_data, and get_function)");
     return kernel->run;
   }
@@ -166,39 +219,40 @@ bringup_kernel_fn device_function(const std::shared_ptr<const runtime::Kernel>& 
     bringup_kernel_fn fn;
   };
   static std::mutex mutex;
-  static auto* functions =
-      new std::map<std::pair<const runtime::Kernel*, c10::DeviceIndex>, Loaded>;
+  using Key = std::tuple<const bringup_driver*, const runtime::Kernel*, c10::DeviceIndex>;
+  static auto* functions = new std::map<Key, Loaded>;
   {
     std::lock_guard lock(mutex);
-    const auto known = functions->find({kernel.get(), device});
+    const auto known = functions->find({&driver, kernel.get(), device});
     if (known != functions->end()) return known->second.fn;
   }
   const std::string what = "loading kernel '" + kernel->name + "' of " + kernel->library->path();
   void* module = nullptr;
-  check_driver(load_module(driver, device, kernel->library->path(), &module), what.c_str());
+  check_driver(load_module(driver, device, kernel->library->path(), &module), what.c_str(), driver);
   auto unload = c10::make_scope_exit([&] {
     if (driver.module_unload != nullptr) driver.module_unload(module);
   });
   bringup_kernel_fn fn = nullptr;
-  check_driver(driver.get_function(module, kernel->name.c_str(), &fn), what.c_str());
-  if (driver_facts().runs_host_code) {
+  check_driver(driver.get_function(module, kernel->name.c_str(), &fn), what.c_str(), driver);
+  if (&driver == active_driver() && driver_facts().runs_host_code) {
     runtime::let_views_refuse(reinterpret_cast<const void*>(fn));
   }
   std::lock_guard lock(mutex);
-  const auto [known, is_first] = functions->try_emplace({kernel.get(), device}, Loaded{kernel, fn});
+  const auto [known, is_first] =
+      functions->try_emplace({&driver, kernel.get(), device}, Loaded{kernel, fn});
   if (is_first) unload.release();  // else another thread was first
   return known->second.fn;
 }
 
-void check_takes_values(const runtime::Kernel& kernel, const char* operator_name) {
-  const bringup_driver& driver = *active_driver();
+void check_takes_values(const runtime::Kernel& kernel, const char* operator_name,
+                        const bringup_driver& driver) {
   TORCH_CHECK(driver.launch_values != nullptr, "operator '", operator_name,
               "' is device code with plain arguments (block=), and the driver of device '",
-              driver_facts().device_name,
+              driver.device_name,
               "' does not take these (BRINGUP_HAS_LAUNCH_VALUES of bringup/driver.h): leave block= "
               "out, and the driver gets kernel.h's arguments");
   TORCH_CHECK(loads_kernel(driver, kernel), "operator '", operator_name,
-              "': the driver of device '", driver_facts().device_name,
+              "': the driver of device '", driver.device_name,
               "' has no functions that load device code (module_load, get_function)");
 }
 
@@ -224,9 +278,9 @@ void* fault_word_of(const LastingKernel& lasting, const std::vector<std::string>
 void launch_values(const LastingKernel& lasting, void* const* args, c10::DeviceIndex device) {
   {
     const ProfiledWork work(lasting.name, current_stream(device));
-    launch_with_values(lasting, args, device);
+    launch_on_driver(lasting, args, device);
   }
-  if (g_launch_blocking) synchronize_current_stream(device);
+  if (g_launch_blocking) synchronize_current_stream(device, lasting.name);
 }
 
 bringup_launch_values_args PlainLaunch::arguments() const {
@@ -250,7 +304,7 @@ void launch_plain_values(const PlainLaunch& launch) {
     check_driver(active_driver()->launch_values(device, current_driver_stream(device), &arguments),
                  arguments.name);
   }
-  if (g_launch_blocking) synchronize_current_stream(device);
+  if (g_launch_blocking) synchronize_current_stream(device, arguments.name);
 }
 
 bool launches_values() noexcept {
@@ -265,10 +319,29 @@ bool launched_by_driver(const runtime::Kernel& kernel) noexcept {
   return kernel.kind == runtime::KernelKind::kDeviceCode || driver_facts().runs_host_code;
 }
 
+void open_cuda_launcher(const std::string& path) {
+  const auto library = runtime::Library::open(path);
+  const auto get =
+      reinterpret_cast<bringup_driver_get_fn>(library->find_symbol("bringup_driver_get"));
+  try {
+    auto table = std::make_unique<bringup_driver>(driver::read_table(get));
+    table->device_name = "cuda";
+    for (const bringup_device_props& props : driver::start(*table, kMaxDevices).devices) {
+      if ((props.values_flags & BRINGUP_VALUES_NATIVE_QUEUE) != 0) continue;
+      throw driver::Refused("it takes no streams of torch's (BRINGUP_VALUES_NATIVE_QUEUE)");
+    }
+    new std::shared_ptr<runtime::Library>(library);
+    g_cuda_launcher.store(table.release(), std::memory_order_release);
+  } catch (const driver::Refused& why) {
+    throw std::runtime_error("the driver " + path + " cannot be used: " + why.what());
+  }
+}
+
 void call_on_cuda(const LastingKernel& lasting, void** args, int32_t count, c10::Device device) {
   const c10::DeviceGuard guard(device);  // a launch goes to the current device
   const c10::impl::VirtualGuardImpl cuda(device.type());
   const c10::Stream stream = cuda.getStream(device);
+  if (lasting.kernel->values != nullptr) return launch_in_stream(lasting, args, stream);
   DeviceWorkspace workspace(stream);
   const runtime::HostContext context({runtime::kDlCuda, device.index()}, stream.native_handle(), 0,
                                      1, &workspace);
@@ -289,14 +362,14 @@ void launch_kernel(const LastingKernel& lasting, runtime::LaunchBlock block, con
   if (launched_by_driver(*lasting.kernel)) {
     const ProfiledWork work(lasting.name, current_stream(device));
     if (lasting.kernel->values != nullptr) {
-      launch_with_values(lasting, block.args(), device);
+      launch_on_driver(lasting, block.args(), device);
     } else {
       launch_device_code(lasting, std::move(block), grid, device);
     }
   } else {
     call_host_entry(*lasting.kernel, block.args(), block.size(), device, lasting.name);
   }
-  if (g_launch_blocking) synchronize_current_stream(device);
+  if (g_launch_blocking) synchronize_current_stream(device, lasting.name);
 }
 
 }  // namespace bringup::torch_ext

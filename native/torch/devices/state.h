@@ -91,8 +91,10 @@ inline void check_dtype(c10::ScalarType type, c10::DeviceIndex device) {
 // NotImplementedError for a layout that is neither strided nor sparse_coo.
 void refuse_other_layouts(c10::Layout layout);
 
-// The first of the driver's devices that code for this one runs on, and 0 for what is no driver's.
+// The first of the driver's devices that code for this one runs on. Of torch's CUDA the device
+// itself, and 0 for what is neither.
 inline uint8_t device_model(c10::Device device) noexcept {
+  if (device.is_cuda()) return static_cast<uint8_t>(device.index());
   const bool is_ours = device.type() == kDriverDevice && active_driver() != nullptr;
   return is_ours ? driver_facts().models[static_cast<size_t>(std::max<int>(device.index(), 0))] : 0;
 }

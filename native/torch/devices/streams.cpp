@@ -127,10 +127,9 @@ void wait_without_gil(const std::function<void()>& wait) {
   without_gil([&] { return wait(), BRINGUP_OK; });
 }
 
-void synchronize_current_stream(c10::DeviceIndex device) {
+void synchronize_current_stream(c10::DeviceIndex device, const char* what) {
   device = checked_device(device);
-  check_driver(wait_for_stream(device, native_stream(current_stream(device))),
-               "waiting for the current stream");
+  check_driver(wait_for_stream(device, native_stream(current_stream(device))), what);
   raise_host_failure(device);
 }
 

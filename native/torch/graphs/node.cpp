@@ -95,6 +95,7 @@ void KernelNode::lower_values(bringup_kernel_fn fn) {
   values_.fault = fault_word_of(packed_.kernel->values->rules(), op().c_str(), device_);
   const char* reason = packed_.kernel->values->lower(args_.data(), context.get(), values_);
   TORCH_CHECK(reason == nullptr, op(), ": ", reason);
+  check_device_has(values_, op().c_str(), device_);
   values_launch_ = values_.arguments(fn, op().c_str());
 }
 

@@ -124,7 +124,9 @@ runtime::KernelId compile(const KernelOp& op, const runtime::Key128& key) {
   }
   PyObject* result = PyObject_CallFunction(
       op.compile, "sO",
-      c10::Device(type, active_driver() != nullptr && type == kDriverDevice ? model : -1)
+      c10::Device(type, type == c10::kCUDA || (active_driver() != nullptr && type == kDriverDevice)
+                            ? model
+                            : -1)
           .str()
           .c_str(),
       values.ptr());

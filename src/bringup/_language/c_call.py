@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from bringup._language.signature import C_TYPES, Argument
 
 # A number of blocks or threads: in x, or in up to three dimensions.
 Extent: TypeAlias = int | str | Sequence[int | str]
+Cluster: TypeAlias = int | Sequence[int]
 
 
 class CType(NamedTuple):
@@ -173,6 +175,8 @@ class LaunchSize:
     block: tuple[Expression, Expression, Expression]  # the threads of a block, likewise
     shared: Expression  # the bytes of a block's shared memory
     free_blocks: bool = False  # whether the device divides the threads into blocks
+    cluster: tuple[int, int, int] = (0, 0, 0)  # the blocks of a cluster; 0: there are none
+    cooperative: bool = False  # whether all blocks run at the same time
 
     def native(self) -> NativeLaunchSize:
         return NativeLaunchSize(
@@ -180,6 +184,8 @@ class LaunchSize:
             block=[expression.native() for expression in self.block],
             shared=self.shared.native(),
             free_blocks=self.free_blocks,
+            cluster=self.cluster,
+            cooperative=self.cooperative,
         )
 
 
@@ -261,6 +267,8 @@ def parse_size(
     signature: Sequence[Argument],
     where: str,
     work_items: Extent | None = None,
+    cluster: Cluster | None = None,
+    cooperative: bool = False,
 ) -> LaunchSize:
     """Return the size of a launch. `ValueError` starting with `where` for none."""
 
@@ -278,10 +286,10 @@ def parse_size(
         return x, y, z
 
     if work_items is not None:
-        if (grid, block, shared) != (1, 1, 0):
+        if (grid, block, shared, cluster, cooperative) != (1, 1, 0, None, False):
             raise ValueError(
-                f"{where}: work_items={work_items!r}: takes the place of grid=, block= and "
-                "shared=: the device divides them into blocks"
+                f"{where}: work_items={work_items!r}: takes the place of grid=, block=, shared=, "
+                "cluster= and cooperative=: the device divides them into blocks"
             )
         grid = work_items
     what = "grid" if work_items is None else "work_items"
@@ -290,7 +298,23 @@ def parse_size(
         dimensions("block", block),
         read("shared", shared),
         work_items is not None,
+        _cluster(cluster, where),
+        cooperative,
     )
+
+
+def _cluster(given: Cluster | None, where: str) -> tuple[int, int, int]:
+    if given is None:
+        return 0, 0, 0
+    sizes = list(given) if isinstance(given, Sequence) else [given]
+    numbers = all(type(size) is int and size >= 1 for size in sizes)
+    if not 1 <= len(sizes) <= 3 or not numbers or math.prod(sizes) >= 2**32:
+        raise ValueError(
+            f"{where}: cluster={given!r}: expected a number of blocks of at least 1, or one to "
+            "three of them"
+        )
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z
 
 
 def _split(text: str) -> list[str]:

@@ -53,6 +53,8 @@ class NativeLaunchSize:
         block: Sequence[NativeExpression],
         shared: NativeExpression,
         free_blocks: bool,
+        cluster: Sequence[int],
+        cooperative: bool,
     ) -> None: ...
 
 EditKind = enum.Enum("EditKind", "INSERT ERASE MOVE REWIRE CONTROL ATTRIBUTE SUBGRAPH")

@@ -176,6 +176,8 @@ class Launches:
             shared_bytes=given["shared_bytes"],
             name=name,
             work_items=abi.Dim3(*given.get("work_items", ())),
+            cluster=abi.Dim3(*given.get("cluster", ())),
+            flags=given.get("flags", 0),
         )
         return launch, [values, name]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -276,7 +277,15 @@ def define(schema: str = "bad(Tensor x, int[] l, str s) -> Tensor", **options: o
         ({"block": None, "shared": 4}, "needs block="),
         ({"block": None, "grid": (1, 2)}, "needs block="),
         ({"block": None, "args": None, "work_items": (1, 2)}, "needs block="),
-        ({"work_items": 4}, "takes the place of grid=, block= and shared="),
+        ({"work_items": 4}, "takes the place of grid=, block=, shared=, cluster= and cooperative="),
+        ({"block": None, "work_items": 4, "cluster": 2}, "takes the place of grid="),
+        ({"block": None, "work_items": 4, "cooperative": True}, "takes the place of grid="),
+        ({"block": None, "cluster": 2}, "cluster=2: needs block="),
+        ({"block": None, "cooperative": True}, "cooperative=True: needs block="),
+        *(
+            ({"cluster": wrong}, "expected a number of blocks of at least 1, or one to three")
+            for wrong in (0, -2, (), (1, 2, 3, 4), (1, 0), ("2",), True, (2**16, 2**16))
+        ),
         ({"block": None, "shared": 4, "work_items": 4}, "takes the place of grid="),
         ({"block": None, "work_items": "unknown(x)"}, "work_items"),
         ({"block": None, "work_items": 1.5}, "expected numbers or expressions"),
@@ -326,6 +335,35 @@ def test_what_is_beyond_the_devices_limits_is_refused_by_it(
         op(torch.ones(4, device="npu"))  # type: ignore[operator]
     assert words in str(raised.value)
     assert "devices_values::limits" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"cluster": 2}, r"has clusters of 2 blocks \(cluster=\), and device 'npu' takes none"),
+        (
+            {"cluster": (1, 1)},
+            r"has clusters of 1 blocks \(cluster=\), and device 'npu' takes none",
+        ),
+        ({"cooperative": True}, r"\(cooperative=\), which device 'npu' does not do"),
+    ],
+)
+def test_clusters_and_cooperative_launches_are_refused_where_there_are_none(
+    options: dict[str, object], words: str
+) -> None:
+    op: Any = define("together(Tensor x) -> Tensor", redefine=True, grid=4, **options)
+    with pytest.raises(KernelError, match="are for devices that have them, not for the host"):
+        op(torch.ones(4))
+    x = torch.ones(4, device="npu")
+    with pytest.raises(RuntimeError, match=words):
+        op(x)
+    with pytest.raises(RuntimeError, match=words), graphs.capture(graphs.CapturedGraph()):
+        op(x)
+
+
+def test_a_launch_without_options_is_as_it_was() -> None:
+    op: Any = define("plainly(Tensor x) -> Tensor", redefine=True, cooperative=False)
+    assert op(torch.ones(4, device="npu")).tolist() == op(torch.ones(4)).tolist()
 
 
 def test_the_limits_are_properties_of_the_device() -> None:

@@ -12,6 +12,7 @@ from typing import Literal, Protocol, TypeAlias, get_args
 
 from bringup._language.c_call import (
     Binding,
+    Cluster,
     CParameter,
     Extent,
     LaunchSize,
@@ -121,6 +122,8 @@ class Template:
         shared: likewise the bytes of shared memory of a block.
         work_items: likewise, instead of these three, independent threads, which the device divides
             into blocks.
+        cluster: with these three: the blocks of a cluster, numbers alone.
+        cooperative: with these three: whether all blocks run at the same time.
         macros: more macros, the same for every call.
         flags: more compiler options.
 
@@ -148,6 +151,8 @@ class Template:
     block: Extent = 1
     shared: int | str = 0
     work_items: Extent | None = None
+    cluster: Cluster | None = None
+    cooperative: bool = False
     macros: Mapping[str, Macro] = field(default_factory=dict)
     flags: Sequence[str] = ()
     source: Source = field(init=False, repr=False)
@@ -169,7 +174,7 @@ class Template:
         object.__setattr__(self, "name", source.name)
         object.__setattr__(self, "tiles", tuple(MappingProxyType(dict(t)) for t in self.tiles))
         object.__setattr__(self, "flags", render_flags(self.flags))
-        for size in ("grid", "block", "work_items"):
+        for size in ("grid", "block", "work_items", "cluster"):
             if isinstance(given := getattr(self, size), list):
                 object.__setattr__(self, size, tuple(given))
         for mapping in ("dtypes", "layouts", "choices", "buckets", "macros"):
@@ -206,9 +211,10 @@ class Template:
             raise self.error("params=", 'belongs to the other forms; "args" gets all')
         if self.abi not in {"params", "ascendc"} and self.blocks != 1:
             raise self.error("blocks=", 'belongs to abi="params" and "ascendc"')
-        size = (self.grid, self.block, self.shared, self.work_items)
-        if self.abi != "values" and size != (1, 1, 0, None):
-            raise self.error("grid=, block=, shared= and work_items=", 'belong to abi="values"')
+        size = (self.grid, self.block, self.shared, self.work_items, self.cluster)
+        if self.abi != "values" and (size != (1, 1, 0, None, None) or self.cooperative):
+            options = "grid=, block=, shared=, work_items=, cluster= and cooperative="
+            raise self.error(options, 'belong to abi="values"')
         if self.returns is not None:
             self._check_returns()
         if self.source.is_library and (self._variable or self.macros or self.tiles or self.flags):
@@ -380,7 +386,8 @@ class BoundTemplate:
         if template.abi != "values":
             return None
         size = (template.grid, template.block, template.shared)
-        return parse_size(*size, self.signature, where, template.work_items)
+        more = (template.work_items, template.cluster, template.cooperative)
+        return parse_size(*size, self.signature, where, *more)
 
     def _parameters(self, where: str) -> tuple[CParameter, ...]:
         """Return a function's parameters. Raises `ValueError` if it takes others or is missing."""

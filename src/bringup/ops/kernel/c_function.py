@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 
 from bringup import jit
-from bringup._language.c_call import Extent
+from bringup._language.c_call import Cluster, Extent
 from bringup._language.expression import Opcode
 from bringup.errors import SchemaError
 from bringup.ops.contract.constraints import BoundConstraint, CheckKind
@@ -62,6 +62,8 @@ class GridSize:
     block: Extent | None
     shared: int | str | None
     work_items: Extent | None = None
+    cluster: Cluster | None = None
+    cooperative: bool | None = None
 
     @property
     def options(self) -> dict[str, Any]:
@@ -73,8 +75,9 @@ class GridSize:
         """Return `source` in the options' form. Raises `TypeError`, `ValueError`."""
         of_blocks = self.work_items is None or source.abi != "function"
         if self.block is None and of_blocks:
-            if self.shared is not None:
-                raise ValueError(f"shared={self.shared!r}: a block's memory needs block=")
+            for option in ("shared", "cluster", "cooperative"):
+                if (value := getattr(self, option)) is not None:
+                    raise ValueError(f"{option}={value!r}: needs block=, the threads of a block")
             for option, value in (("grid", self.grid), ("work_items", self.work_items)):
                 if not isinstance(value, (int, str, type(None))):
                     raise ValueError(

@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from bringup import jit, settings
-from bringup._language.c_call import Extent
+from bringup._language.c_call import Cluster, Extent
 from bringup._language.expression import Expression
 from bringup._language.reader import parse_expression
 from bringup._native import has_torch_library, torch_library
@@ -338,6 +338,8 @@ def kernel_op(
     block: Extent | None = None,
     shared: int | str | None = None,
     work_items: Extent | None = None,
+    cluster: Cluster | None = None,
+    cooperative: bool = False,
     flags: Iterable[str] = (),
     macros: Mapping[str, jit.Macro] = _NO_MACROS,
     release_gil: Literal["auto"] | bool = "auto",
@@ -389,6 +391,10 @@ def kernel_op(
             threads there are, which the device divides into blocks. None waits for another, and
             none but these run. Without `args`, beside `grid`: how many pieces of work the blocks
             share, at least one each; a driver may then run another number of blocks.
+        cluster: with `block`: how many blocks, or up to three numbers of them, form a cluster, and
+            share their memory. The grid is of whole clusters.
+        cooperative: with `block`: all blocks run at the same time and may wait for each other.
+            These two are for devices that have them, which NVIDIA's GPUs do.
         flags: more compiler options.
         macros: more macros, the same for every call.
         release_gil: whether other Python threads run: "auto": where the tensors have so
@@ -429,7 +435,7 @@ def kernel_op(
             f"{parsed.qualified_name}: layout={layout!r}: expected 'contiguous' or 'strided'"
         )
     function = CFunction(entry, args, returns)
-    size = GridSize(grid, block, shared, work_items)
+    size = GridSize(grid, block, shared, work_items, cluster, cooperative or None)
     template = template_for(
         parsed, source, kind, caller, dtypes, macros, tuple(flags), function, size
     )
