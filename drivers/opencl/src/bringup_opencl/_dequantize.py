@@ -76,5 +76,4 @@ def _dequantize(
 @cache
 def register() -> None:
     """Register it; where the processor is asked the operator stays what it is."""
-    kernels.load()
-    ops.register_kernel("bringup::dequantize", "npu", _dequantize)
+    ops.register_kernel(f"bringup::{kernels.dequantize.__name__}", "npu", _dequantize)

@@ -50,9 +50,6 @@ struct Operand {
       return data + column / kFractal * row_stride + row * kFractal + column % kFractal;
     }
   }
-
-  // The matrix `offset` elements further on: the next one of a batch.
-  Operand shifted(int64_t offset) const { return {data + offset, row_stride, column_stride}; }
 };
 
 // Copies row `row`, columns [column, column + count), one element after the other.
