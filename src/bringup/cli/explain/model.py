@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,9 +14,29 @@ from torch import fx
 
 from bringup import compiler, ir
 from bringup._differences import Leaf, leaves
-from bringup.cli.explain.pass_results import Rewritten
 from bringup.cli.trial.trial_model import Subject, SubjectError, load_subject
 from bringup.compiler.native_program import run_eagerly
+from bringup.passes import PassReport
+
+
+@dataclass
+class Rewritten:
+    """One run of passes over a model; `error` says why `outputs` is None, or a pass failed."""
+
+    reports: list[PassReport] = field(default_factory=list)
+    outputs: list[Leaf] | None = None
+    error: Exception | None = None
+
+    @contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Keep the report of passes that run in this block, also where it raises."""
+        before = compiler.last_report()
+        try:
+            yield
+        finally:
+            report = compiler.last_report()
+            if report is not None and report is not before:
+                self.reports.append(report)
 
 
 class Model(Protocol):

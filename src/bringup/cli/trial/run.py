@@ -12,9 +12,8 @@ from torch.utils import _pytree as pytree
 
 from bringup import compiler
 from bringup._differences import Leaf, largest_gap, leaves, magnitude
-from bringup.cli.trial.graph_breaks import GraphBreak, graph_breaks
 from bringup.cli.trial.inductor import InductorError, compile_frozen, compile_within
-from bringup.cli.trial.messages import Prints, logged_warnings
+from bringup.cli.trial.messages import GraphBreak, Prints, graph_breaks, logged_warnings
 from bringup.cli.trial.model_state import State
 from bringup.cli.trial.timing import Limits, Rounds, waiting, warmed
 from bringup.cli.trial.trial_model import Subject

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import onnx
@@ -11,7 +11,6 @@ from bringup import ir
 from bringup.compiler.onnx import operators
 from bringup.compiler.onnx.attributes import Body
 from bringup.compiler.onnx.constants import ConstantTensor, as_constant
-from bringup.compiler.onnx.naming import Names, Taken, names_in
 from bringup.compiler.onnx.nodes import (
     GRAPH_ORIGIN,
     GraphOrigin,
@@ -24,6 +23,76 @@ from bringup.compiler.onnx.opsets import ModelOperators
 from bringup.compiler.onnx.types import value_info
 from bringup.compiler.onnx.unknown import add_unknown_fields
 from bringup.errors import ModelError
+
+
+class Taken:
+    """Names in use in a model: ONNX lets no graph hide a name of the graphs around it."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._names = set(names)
+
+    def add(self, name: str) -> None:
+        self._names.add(name)
+
+    def fresh(self, wanted: str) -> str:
+        name, number = wanted or "value", 1
+        while name in self._names:
+            name = f"{wanted or 'value'}_{number}"
+            number += 1
+        self._names.add(name)
+        return name
+
+
+def names_in(graph: ir.Graph, outputs: Iterable[str]) -> set[str]:
+    """Return the names that files gave to what is still in a graph, and to its outputs."""
+    found = set(outputs)
+    for node in graph.nodes:
+        origin = origin_of(node)
+        if origin is not None:
+            found.update(origin.names)
+    return found
+
+
+class Names:
+    """The names of a graph's values: none `taken` in the model; `reserved` are outputs'."""
+
+    def __init__(self, taken: Taken, constants: dict[int, str], reserved: Iterable[str]) -> None:
+        self.taken = taken
+        self.constants = dict(constants)
+        self._reserved = frozenset(reserved)
+        self._given: dict[ir.Value, str] = {}
+
+    def give(self, value: ir.Value, name: str) -> str:
+        self._given[value] = name
+        self.taken.add(name)
+        return name
+
+    def has(self, value: ir.Value) -> bool:
+        return value in self._given
+
+    def of(self, value: ir.Value) -> str:
+        """Return what a value is called: as the file calls it, else by its node."""
+        if value in self._given:
+            return self._given[value]
+        node = value.node
+        if node.op_type == ir.CONSTANT and id(node.payload) in self.constants:
+            return self.give(value, self.constants[id(node.payload)])
+        origin = origin_of(node)
+        name = origin.names[value.index] if origin and value.index < len(origin.names) else ""
+        if not name or name in self._reserved:
+            name = self.taken.fresh(_base(value))
+        return self.give(value, name)
+
+    def written(self) -> dict[str, ir.Value]:
+        return {name: value for value, name in self._given.items()}
+
+
+def _base(value: ir.Value) -> str:
+    node = value.node
+    held = node.payload.name if isinstance(node.payload, ConstantTensor) else ""
+    base = held or node.name
+    return base if len(node.outputs) <= 1 else f"{base}_{value.index}"
+
 
 _FREE_INITIALIZERS_SINCE = 4
 """The first IR version whose initializers need not be inputs of the graph."""
