@@ -538,8 +538,8 @@ def _by_record(
     records: Sequence[Record | HandledRecord], inputs: Sequence[Mapping[str, Any]]
 ) -> list[tuple[int, Any]]:
     """Return torch_npu's list of dicts as (slot, value) pairs."""
-    if not isinstance(inputs, (list, tuple)) or not all(
-        type(entry) is dict or isinstance(entry, Mapping) for entry in inputs
+    if not isinstance(inputs, (list, tuple)) or not (
+        {*map(type, inputs)} == {dict} or all(isinstance(entry, Mapping) for entry in inputs)
     ):
         raise UpdateError(
             f"cpu_update_input is a list of dicts, got {inputs!r}. Nothing was changed"
@@ -563,12 +563,14 @@ def _by_record(
     for number, (record, entry) in enumerate(zip(records, entries, strict=False)):
         if isinstance(record, HandledRecord):
             found, keys = record.stage(entry)
+            pairs += found
             is_known = entry.keys() <= keys
         else:
-            slots = record.slots
-            found = [(slots[key], value) for key, value in entry.items() if key in slots]
-            keys, is_known = slots.keys(), len(found) == len(entry)
-        pairs += found
+            slots, before = record.slots, len(pairs)
+            for key, value in entry.items():  # quicker than a comprehension
+                if key in slots:
+                    pairs.append((slots[key], value))
+            keys, is_known = slots.keys(), len(pairs) - before == len(entry)
         if left:
             left.difference_update(keys)
         if not is_known and not shared:
