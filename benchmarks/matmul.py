@@ -84,6 +84,7 @@ def _family(m: int, n: int, k: int) -> dict[str, Callable[[], object]]:
         torch.randint(0, 256, size, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
         for size in ((m, k // 2), (n, k // 2))
     )
+    int4_b = torch.randint(0, 256, (k, n // 2), dtype=torch.uint8)
     token, channel, bias, gate = torch.rand(m), torch.rand(n), torch.rand(n), torch.rand(m, n)
     of_a, of_b, of_blocks = (
         torch.rand(size) for size in ((m, k // 128), (k // 128, n), (k // 128, n // 128))
@@ -101,6 +102,12 @@ def _family(m: int, n: int, k: int) -> dict[str, Callable[[], object]]:
         ),
         "int8, groups of rows": lambda: scaled(
             int8_a, int8_b.expand(2, k, n), token, channel, group_list=ends
+        ),
+        "int8, groups of the depth": lambda: scaled(
+            int8_a, int8_b, token, channel, group_list=ends, slices="depth"
+        ),
+        "w4a8": lambda: scaled(
+            int8_a, kernels.dequantize(int4_b, packed="int4", out_dtype=torch.int8), token, channel
         ),
         "w8a16, float16 scales per group": lambda: scaled(
             a.half(), int8_b, None, of_b.half(), block_b=(128, 1)
