@@ -124,10 +124,13 @@ void add_row(const Sequence& sequence, const Gradients& gradients, const Sums& s
       sums.scores[j] = dot(sums.query, k.row(seen.begin + j), job.depth);
     }
     sequence.hide(row, seen.begin, count, sums.scores);
+    for (int64_t j = 0; j < count; j += kStep) {  // the buffer goes on behind `count`
+      store(sums.scores + j, exp_nonpositive(load(sums.scores + j) - most) / total);
+    }
     const T mean = dot(sums.dout, result.row(row.row), job.width);  // of dy v over the weights
     for (int64_t j = 0; j < count; ++j) {
       const int64_t key = seen.begin + j;
-      const T weight = exp_nonpositive(splat(sums.scores[j] - most))[0] / total;
+      const T weight = sums.scores[j];
       if (weight == 0) continue;
       const T kept = sequence.kept(row, key);
       const T slope = weight * (kept * dot(sums.dout, v.row(key), job.width) - mean);
