@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import torch
+from torch import fx
 
-from bringup import settings
+from bringup import jit, settings
 from bringup._native import has_torch_library
 from bringup.compiler.dynamo import NotFrozenError, owned_in_evaluation
 from bringup.compiler.freeze import Weight, placed, weights_of
-from bringup.compiler.graph_modules import rewrite
+from bringup.compiler.graph_modules import bodies, copied, rewrite
 from bringup.compiler.in_place_inputs import unwrap_writes
 from bringup.compiler.inference_graph import InferenceGraph
 from bringup.compiler.inner_compiler import BoxedFunction
@@ -22,9 +23,54 @@ from bringup.compiler.native_program import run_eagerly
 from bringup.compiler.options import CompileOptions
 from bringup.compiler.overlaps import as_traced_or_eagerly, written_arguments
 from bringup.compiler.pass_runs import load_and_select, without_library
-from bringup.compiler.without_compiler import rewritten_or_left
-from bringup.errors import BringupError
+from bringup.errors import BringupError, MissingCompilerError
 from bringup.passes import PassDescriptor, PluginReport
+
+_LOG = settings.logger("compiler")
+
+
+def rewritten_or_left(module: Any, rewrite: Callable[[bool], None]) -> None:
+    """Call `rewrite(True)` for all passes, or `rewrite(False)` where a kernel cannot be had."""
+    problem = jit.toolchain("cpu").problem
+    if not problem:
+        rewrite(True)
+        return
+    modules = [module, *bodies(module)]
+    graphs = [copied(each).graph for each in modules]
+    try:
+        rewrite(True)
+        missing = next(filter(None, map(_missing, modules)), "")
+    except BringupError as error:  # of a pass that runs kernels, on weights
+        if not isinstance(error.__cause__ or error, MissingCompilerError):
+            raise
+        missing = str(error.__cause__ or error)
+    if missing:
+        _warn(problem, missing.partition(":")[0])
+        for each, graph in zip(modules, graphs, strict=True):
+            each.graph = graph
+        rewrite(False)
+
+
+def _missing(module: Any) -> str:
+    """Return why the first kernel of a graph that cannot be had is missing."""
+    from bringup.ops.kernel.availability import missing_binary
+
+    for node in module.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload):
+            args, kwargs = fx.map_arg((node.args, node.kwargs), lambda given: given.meta["val"])
+            if missing := missing_binary(node.target, args, kwargs):
+                return missing
+    return ""
+
+
+@functools.cache  # once a process: a model may have many graphs
+def _warn(problem: str, kernel: str) -> None:
+    _LOG.warning(
+        "the shipped passes are left out where their kernels are not in the cache (%s): %s",
+        kernel,
+        problem,
+    )
+
 
 _LOG = settings.logger("compiler")
 

@@ -7,7 +7,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from bringup import compiler, ir, passes
 from bringup.errors import BringupError, PassError, PassFatalError, PassSkipException
-from bringup.passes.run.host_dialect import HostDialect
+from bringup.passes.run.host_session import HostDialect
 
 X = torch.randn(4, 8)
 
