@@ -518,3 +518,67 @@ except Exception as error:
     rewritten(npu_file, path, document)
     with pytest.raises(BundleError, match=r"cannot be loaded: [^\n]*$"):
         graphs.load(path)
+
+
+def test_a_loaded_graph_knows_what_its_operators_allocate(tmp_path: Path) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.layer_norm(x, (2,)).roll(1, 0)
+
+    graph = graphs.load(saved(tmp_path / "a.bgraph", program, torch.ones(3, 2)), optimize=0)
+    assert {row.reason for row in graph.levels()} == {"it has not run yet"}
+    graph.replay()
+    assert [node.method for node in graph.nodes] == ["allocations", "allocations"]
+
+
+def test_a_kernel_gets_no_smaller_result_than_it_writes(
+    shift: ops.KernelOperator, tmp_path: Path
+) -> None:
+    path = saved(tmp_path / "k.bgraph", lambda x: shift(x, 1), torch.ones(3, device="npu"))
+    document = document_of(path)
+    _sizes(document["nodes"][0], document["tensors"], 2)
+    rewritten(path, path, document)
+    with pytest.raises(BundleError, match="node 0, save_test::shift: "):
+        graphs.load(path)
+
+
+Edit = Callable[[dict[str, Any], list[Any]], object]
+WRONG: dict[str, tuple[str, Edit]] = {
+    "the operator is defined otherwise here": (
+        "operator", lambda node, _: node["operator"].__setitem__(2, "aten::mul(Tensor x) -> Tensor")
+    ),
+    "a slot of no argument": ("operator", lambda node, _: node["slots"].append([99, None])),
+    "bytes beyond the memory": (
+        "operator", lambda node, _: node["allocations"][0].__setitem__(2, 2**40)
+    ),
+    "a negative size": ("operator", lambda node, tensors: _sizes(node, tensors, -1)),
+    "a constant of another size": ("constant", lambda node, tensors: _sizes(node, tensors, 4)),
+    "a predicate that is no bool": (
+        "control", lambda node, tensors: node.update(arguments=[{"tensor": _float(tensors)}])
+    ),
+    "control that leads nowhere": ("control", lambda node, _: node.update(target=99)),
+    "a copy of other bytes than it has": ("copy", lambda node, tensors: _sizes(node, tensors, 2)),
+}  # fmt: skip
+
+
+def _float(tensors: list[Any]) -> int:
+    return next(number for number, row in enumerate(tensors) if row[2] == "float32")
+
+
+def _sizes(node: dict[str, Any], tensors: list[Any], size: int) -> None:
+    tensors[node["outputs"][0][0]][3:5] = [[size], [1]]
+
+
+@pytest.mark.parametrize("said", WRONG)
+def test_what_a_node_cannot_be_is_said(
+    said: str, file: Path, npu_file: Path, tmp_path: Path
+) -> None:
+    kind, edit = WRONG[said]
+    one = npu_file if kind == "control" else file
+    if kind == "copy":
+        one = saved(tmp_path / "copy.bgraph", torch.clone, torch.ones(3, device="npu"))
+    document = document_of(one)
+    node = next(node for node in document["nodes"] if node["kind"] == kind)
+    edit(node, document["tensors"])
+    rewritten(one, tmp_path / "wrong.bgraph", document)
+    with pytest.raises(BundleError, match=said):
+        graphs.load(tmp_path / "wrong.bgraph")
