@@ -185,6 +185,18 @@ std::tuple<Tensor, Tensor> rms_norm_backward(const Tensor& grad, const Tensor& i
   return results;
 }
 
+// `parameter.data = there`, by which a module moves to a device and keeps its parameters: what is
+// tied stays tied, and optimizers go on with them. torch lets dense tensors of its own devices do
+// so.
+bool can_become(const Tensor& self, const Tensor& from) {
+  const auto is_dense = [](c10::DispatchKeySet keys) {
+    return keys.has_any(c10::DispatchKeySet(c10::DispatchKey::Dense)) &&
+           keys.has_any(c10::DispatchKeySet(
+               {c10::BackendComponent::CPUBit, c10::BackendComponent::PrivateUse1Bit}));
+  };
+  return self.key_set() == from.key_set() || (is_dense(self.key_set()) && is_dense(from.key_set()));
+}
+
 }  // namespace
 
 void register_operators() {
@@ -198,6 +210,7 @@ void register_operators() {
   library->impl("set_.source_Storage_storage_offset", &set_to_storage_at);
   library->impl("is_set_to", &at::native::is_set_to);
   library->impl("record_stream", &record_stream);
+  library->impl("_has_compatible_shallow_copy_type", &can_become);
   for (const c10::DispatchKey key : {c10::DispatchKey::CPU, c10::DispatchKey::Meta}) {
     auto* others = new KitLibrary("aten", key, __FILE__, __LINE__);
     others->impl("convolution_overrideable", &convolution);
