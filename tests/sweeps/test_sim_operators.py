@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -10,6 +12,8 @@ import pytest
 import torch
 from tests.sweeps import indexed_calls
 from tests.sweeps.support import part
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 import bringup_sim_ops
 from bringup import devices, errors, graphs
@@ -128,6 +132,37 @@ def test_the_samples_reach_the_kernel(name: str) -> None:
             list(sweep(op, torch.float32, Counter(), "npu"))
             reached |= {row.operator for row in devices.fallback_report().native}
     assert f"aten::{OPERATORS[name]}" in reached
+
+
+def _turned(x: torch.Tensor, device: str) -> torch.Tensor:
+    """Return a copy whose last dimension lies farthest apart in memory."""
+    order = range(x.dim())[::-1]
+    made = torch.empty([x.shape[d] for d in order], dtype=x.dtype, device=device)
+    return made.permute(tuple(order)).copy_(x.detach()).requires_grad_(x.requires_grad)
+
+
+def _results_and_gradients(info: Any, sample: Any, device: str) -> list[torch.Tensor]:
+    values = (sample.input, sample.args, sample.kwargs)
+    values = tree_map_only(torch.Tensor, functools.partial(_turned, device=device), values)
+    results = tree_leaves(info.op(values[0], *values[1], **values[2]))
+    leaves = [x for x in tree_leaves(values) if isinstance(x, torch.Tensor) and x.requires_grad]
+    outs = [x for x in results if x.requires_grad]
+    grads = [_turned(torch.arange(1.0, x.numel() + 1).sin().reshape(x.shape), device) for x in outs]
+    found = torch.autograd.grad(outs, leaves, grads, allow_unused=True) if outs and leaves else ()
+    return [x.detach().cpu() for x in (*results, *found) if x is not None]
+
+
+@pytest.mark.parametrize("name", part(list(OPERATORS), always=["nn.functional.layer_norm"]))
+def test_memory_in_another_order_changes_nothing(name: str) -> None:
+    """Nor in that of a gradient that comes back."""
+    for info in op_db:
+        if info.name != name or not info.supports_autograd:
+            continue
+        for sample in itertools.islice(info.sample_inputs("cpu", torch.float32, True), 6):
+            if sample.kwargs.get("dropout_p"):
+                continue
+            want, found = (_results_and_gradients(info, sample, d) for d in ("cpu", "npu"))
+            torch.testing.assert_close(found, want, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
 def draws(name: str) -> bool:

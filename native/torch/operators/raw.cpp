@@ -252,24 +252,29 @@ class Packer {
         launch_.results.emplace_back();
         continue;
       }
-      at::Tensor result =
-          !fresh ? written_[r]
-          : next_given != given.end()
-              ? *next_given++
-              : at::empty_strided(shape.sizes, shape.strides,
-                                  at::TensorOptions().dtype(shape.dtype).device(device_));
+      const bool any_layout = kernel_.takes_any_layout(kernel_.arguments.size() + r);
+      at::Tensor result = !fresh                      ? written_[r]
+                          : next_given != given.end() ? *next_given++
+                                                      : made(shape, any_layout);
       if (launch_.fixed) check_fits(kernel_, result, shape.sizes);
       // Plain values are chosen by name, and a result has one in every form.
       const bool named = launch_.variant->kernel->values != nullptr;
-      const bool any_layout = kernel_.takes_any_layout(kernel_.arguments.size() + r);
-      if (named && !any_layout && !result.is_contiguous()) return false;
-      if (fresh || named || !kernel_.in_place) add(result, true);
+      const bool is_passed = fresh || named || !kernel_.in_place;
+      if (is_passed && !any_layout && !result.is_contiguous()) return false;
+      if (is_passed) add(result, true);
       launch_.results.push_back(std::move(result));
     }
     return true;
   }
 
  private:
+  // A result as torch lays it out, or contiguous for a kernel that writes no other.
+  at::Tensor made(const ResultShape& shape, bool any_layout) const {
+    const auto options = at::TensorOptions().dtype(shape.dtype).device(device_);
+    return any_layout ? at::empty_strided(shape.sizes, shape.strides, options)
+                      : at::empty(shape.sizes, options);
+  }
+
   // What of a tensor the kernel gets: itself, or a copy in rows.
   at::Tensor passed(const at::Tensor& tensor, bool any_layout) {
     TORCH_CHECK(tensor.device() == device_, "Expected all tensors to be on the same device, but ",

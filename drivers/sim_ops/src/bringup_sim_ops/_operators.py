@@ -31,8 +31,10 @@ def _raw(
     supports: tuple[Supported, ...] = _PLAIN,
     dtypes: Mapping[str, str] | None = None,
     strided: tuple[str, ...] = (),
+    results: tuple[str, ...] = ("out",),
     flags: tuple[str, ...] = (),
 ) -> Operator:
+    """Declare one; `strided` arguments and `results` may have any layout."""
     return Operator(
         f"aten::{name}",
         supports,
@@ -40,13 +42,14 @@ def _raw(
         kind="raw",
         entry=entry,
         dtypes=dtypes,
-        strided=strided,
+        strided=strided + results,
         flags=flags,
     )
 
 
 # Fused products and sums, as a library of products has.
 _PRODUCTS = ("-ffp-contract=fast",)
+_PAIR = ("out0", "out1")
 _INDEXED = {"T": "self", "I": "index"}
 _TARGETS = {"T": "self", "I": "target"}
 
@@ -74,21 +77,21 @@ OPERATORS: tuple[Operator, ...] = (
     _raw("_log_softmax", "softmax.cpp", "log_softmax", strided=("self",)),
     _raw("_softmax_backward_data", "softmax.cpp", "softmax_backward"),
     _raw("_log_softmax_backward_data", "softmax.cpp", "log_softmax_backward"),
-    _raw("native_layer_norm", "layer_norm.cpp", "layer_norm"),
-    _raw("native_layer_norm_backward", "layer_norm.cpp", "layer_norm_backward"),
-    _raw("nll_loss_forward", "nll_loss.cpp", "nll_loss", dtypes=_TARGETS),
-    _raw("nll_loss_backward", "nll_loss.cpp", "nll_loss_backward", dtypes=_TARGETS),
-    _raw("nll_loss2d_forward", "nll_loss.cpp", "nll_loss", dtypes=_TARGETS),
-    _raw("nll_loss2d_backward", "nll_loss.cpp", "nll_loss_backward", dtypes=_TARGETS),
+    _raw("native_layer_norm", "layer_norm.cpp", "layer_norm", results=()),
+    _raw("native_layer_norm_backward", "layer_norm.cpp", "layer_norm_backward", results=()),
+    _raw("nll_loss_forward", "nll_loss.cpp", "nll_loss", dtypes=_TARGETS, results=()),
+    _raw("nll_loss_backward", "nll_loss.cpp", "nll_loss_backward", dtypes=_TARGETS, results=()),
+    _raw("nll_loss2d_forward", "nll_loss.cpp", "nll_loss", dtypes=_TARGETS, results=()),
+    _raw("nll_loss2d_backward", "nll_loss.cpp", "nll_loss_backward", dtypes=_TARGETS, results=()),
     _raw(
         "_scaled_dot_product_flash_attention_for_cpu", "attention.cpp", "attention",
-        strided=("query", "key", "value", "attn_mask"), flags=_PRODUCTS,
+        strided=("query", "key", "value", "attn_mask"), results=("out0", "out1"), flags=_PRODUCTS,
     ),
     _raw(
         "_scaled_dot_product_flash_attention_for_cpu_backward", "attention.cpp",
         "attention_backward",
         strided=("grad_out", "query", "key", "value", "out", "logsumexp", "attn_mask"),
-        flags=_PRODUCTS,
+        results=("out0", "out1", "out2"), flags=_PRODUCTS,
     ),
     _raw(
         "index_select", "indexing.cpp", "index_select", supports=_EVERYTHING, dtypes=_INDEXED,
@@ -108,11 +111,11 @@ OPERATORS: tuple[Operator, ...] = (
     ),
     _raw(
         "embedding_dense_backward", "index_adding.cpp", "embedding_backward",
-        dtypes={"T": "grad_output", "I": "indices"},
+        dtypes={"T": "grad_output", "I": "indices"}, results=(),
     ),
     _raw("cumsum", "cumsum.cpp", "cumsum", dtypes={"T": "self", "OUT": "out"}, strided=("self",)),
-    _raw("sort.stable", "ordering.cpp", "sort", strided=("self",)),
-    _raw("topk", "ordering.cpp", "topk", strided=("self",)),
+    _raw("sort.stable", "ordering.cpp", "sort", strided=("self",), results=_PAIR),
+    _raw("topk", "ordering.cpp", "topk", strided=("self",), results=_PAIR),
     _raw(
         "cat", "cat.cpp", "cat", supports=_EVERYTHING, dtypes={"T": "tensors"},
         strided=("tensors",),

@@ -149,3 +149,31 @@ def test_a_macro_of_no_argument_is_refused() -> None:
     with pytest.raises(SchemaError, match="expected a tensor argument"):
         devices.kernel("aten::embedding", source=kernels.source(EMBEDDING), kind="raw",
                        dtypes={"T": "wieght"})  # fmt: skip
+
+
+ROWS = """
+#include "bringup/kernel.h"
+BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {
+  const DLTensor& x = bringup::tensor(args[0]);
+  const T* from = static_cast<const T*>(x.data);
+  T* to = static_cast<T*>(bringup::tensor(args[1]).data);
+  for (int64_t i = 0; i < bringup::numel(x); ++i) to[i] = 2 * from[i];
+  return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("strided", [(), ("self", "out")])
+def test_results_lie_in_rows_unless_the_kernel_takes_any_layout(
+    declare: Declare, strided: tuple[str, ...]
+) -> None:
+    """Though torch describes that of a transposed tensor as transposed."""
+    declare("aten::neg", ROWS, "raw", strided=strided)
+    x = torch.arange(6.0).reshape(2, 3)
+    turned = x.to("npu").t()
+    got = torch.neg(turned)
+    assert torch.equal(got.cpu(), 2 * x.t())
+    assert got.stride() == (turned.stride() if strided else (2, 1))
+    given = torch.zeros(2, 3, device="npu").t()
+    if not strided:  # the CPU computes it
+        assert torch.equal(torch.neg(turned, out=given).cpu(), -x.t())
