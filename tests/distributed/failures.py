@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from tests.distributed.ranks import NEVER, Check, Rank, main, refused_call
+from tests.distributed.ranks import NEVER, Check, Rank, busy_stream, main, refused_call
 
 from bringup import settings
 from bringup.devices import sim
@@ -80,9 +80,10 @@ def failed_work_before_a_collective_is_its_error(me: Rank) -> None:
     x = torch.ones(1000, device=me.device)
     y = torch.zeros(1000, device=me.device)
     torch.accelerator.synchronize()
-    with sim.faults(fail="copy_async", fail_async=True, copy_latency_us=20_000):
-        y.copy_(x, non_blocking=True)
-        work = dist.all_reduce(y, group=group, async_op=True)
+    with sim.faults(fail="copy_async", fail_async=True):
+        with busy_stream():
+            y.copy_(x, non_blocking=True)
+            work = dist.all_reduce(y, group=group, async_op=True)
         while not work.is_completed():
             time.sleep(0.001)
         assert not work.is_success()
@@ -136,7 +137,7 @@ def a_group_ends_with_work_that_has_not_begun(me: Rank) -> None:
     group = dist.new_group(timeout=timedelta(seconds=3))
     x = torch.ones(1000, device=me.device)
     end = time.monotonic() + 30
-    with sim.faults(lost_event=1):  # the device is not done while this lasts
+    with busy_stream():
         works = [dist.all_reduce(x, group=group, async_op=True) for _ in range(3)]
         ends = threading.Thread(target=group._get_backend(x.device).shutdown)
         ends.start()

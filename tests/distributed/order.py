@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import os
 import threading
 import time
+from datetime import timedelta
 from typing import Any, ClassVar
 
 import pytest
 import torch
 import torch.distributed as dist
-from tests.distributed.ranks import Check, Rank, main
+from tests.distributed.ranks import NEVER, Check, Rank, busy_stream, main, refused_call
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -75,7 +78,7 @@ def results_are_there_for_the_stream_that_waits(me: Rank) -> None:
 
 def the_caller_does_not_wait_for_the_device(me: Rank) -> None:
     x = torch.ones(1000, device=me.device)
-    with sim.faults(lost_event=1):  # the device is not done while this lasts
+    with busy_stream():
         work = dist.all_reduce(x, async_op=True)
         assert not work.is_completed()
     work.wait()
@@ -86,9 +89,10 @@ def a_group_does_not_wait_for_another(me: Rank) -> None:
     first, second = dist.new_group(), dist.new_group()
     x, y = torch.ones(1000, device=me.device), torch.ones(10, device=me.device)
     end = time.monotonic() + 30
-    with sim.faults(lost_event=1):  # that of the first
+    with torch.Stream(me.device), busy_stream():
         behind = dist.all_reduce(x, group=first, async_op=True)
-        work = dist.all_reduce(y, group=second, async_op=True)
+        with torch.Stream(me.device):
+            work = dist.all_reduce(y, group=second, async_op=True)
         while not work.is_completed():
             assert time.monotonic() < end, "it waits for the other group"
             time.sleep(0.001)
@@ -97,6 +101,53 @@ def a_group_does_not_wait_for_another(me: Rank) -> None:
     work.wait()
     assert x.eq(me.size).all()
     assert y.eq(me.size).all()
+
+
+def _group_by_gloo() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BRINGUP_COLLECTIVES", "gloo")
+        return dist.new_group()
+
+
+def what_failed_before_is_told_by_gloo_too(me: Rank) -> None:
+    """Also where the stream has come to its end since: in it, in another, in the group's own."""
+    for is_elsewhere in (False, True):
+        group, here = _group_by_gloo(), torch.accelerator.current_stream()
+        x, y = torch.ones(1000, device=me.device), torch.zeros(1000, device=me.device)
+        torch.accelerator.synchronize()
+        with sim.faults(fail="copy_async", fail_async=True) as injected:
+            with torch.Stream(me.device) if is_elsewhere else here as stream:
+                y.copy_(x, non_blocking=True)
+            here.wait_stream(stream)
+            while not (stream.query() and here.query()):
+                time.sleep(0.001)
+        assert injected.count == 1
+        with pytest.raises(RuntimeError, match="injected"):
+            dist.all_reduce(y, group=group, async_op=True).wait()
+        with contextlib.suppress(RuntimeError):  # its own stream tells it too
+            torch.accelerator.synchronize()
+
+
+def a_failed_copy_of_gloos_is_told(me: Rank) -> None:
+    for number in range(8):
+        group, x = _group_by_gloo(), torch.ones(1000, device=me.device)
+        group._get_backend(x.device).set_timeout(timedelta(seconds=0.5))
+        torch.accelerator.synchronize()
+        dist.barrier()
+        mine = number if me.rank == 0 else NEVER
+        with refused_call(mine, "copy_async", later=True) as refusal:
+            work = dist.all_reduce(x, group=group, async_op=True)
+            while not work.is_completed():
+                time.sleep(0.001)
+            while not torch.accelerator.current_stream().query():
+                time.sleep(0.001)
+            work.wait()
+            torch.accelerator.synchronize()
+            assert x.cpu().eq(me.size).all(), x
+        assert refusal.told == (refusal.count > 0) or me.rank > 0, number
+        if not refusal.was_anywhere():
+            break
+    assert number == (3 if os.environ.get("BRINGUP_SIM_ISOLATED") == "1" else 0), number
 
 
 def a_group_shares_its_streams_with_nobody(me: Rank) -> None:
@@ -159,9 +210,7 @@ def captures_leave_what_other_streams_write_meanwhile(me: Rank) -> None:
 
 
 def captures_leave_what_gloo_writes_meanwhile(me: Rank) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("BRINGUP_COLLECTIVES", "gloo")
-        group = dist.new_group()
+    group = _group_by_gloo()
     store = dist.distributed_c10d._get_default_store()
     x, y, one = (torch.full((1000,), n, device=me.device) for n in (1.0, 0.0, 1.0))
     other, graph = torch.Stream(me.device), graphs.CapturedGraph()
@@ -277,6 +326,8 @@ CHECKS: tuple[Check, ...] = (
     results_are_there_for_the_stream_that_waits,
     the_caller_does_not_wait_for_the_device,
     a_group_does_not_wait_for_another,
+    what_failed_before_is_told_by_gloo_too,
+    a_failed_copy_of_gloos_is_told,
     a_group_shares_its_streams_with_nobody,
     memory_of_a_result_is_kept_until_it_is_there,
     captures_leave_what_other_streams_write_meanwhile,

@@ -63,14 +63,20 @@ class Refusal:
 
 
 @contextlib.contextmanager
-def refused_call(number: int) -> Iterator[Refusal]:
-    """Refuse the driver's call of this number in the block, which an error of it ends."""
+def refused_call(number: int, fail: str = "any", *, later: bool = False) -> Iterator[Refusal]:
+    """Refuse the driver's call of this number in the block, which an error of it ends.
+
+    Args:
+        number: of the call, among those of the function that fails.
+        fail: name of that function.
+        later: the call is taken, and fails in its stream.
+    """
     import torch
 
     from bringup.devices import sim
 
     found = Refusal()
-    with sim.faults(fail="any", fail_after=number, fail_count=1) as injected:
+    with sim.faults(fail=fail, fail_async=later, fail_after=number, fail_count=1) as injected:
         try:
             yield found
         except RuntimeError:
@@ -78,6 +84,19 @@ def refused_call(number: int) -> Iterator[Refusal]:
         found.count = injected.count
     with contextlib.suppress(RuntimeError):
         torch.accelerator.synchronize()
+
+
+@contextlib.contextmanager
+def busy_stream() -> Iterator[None]:
+    """Keep the current stream from its end: it waits for an event that is not there meanwhile."""
+    import torch
+
+    from bringup.devices import sim
+
+    with sim.faults(lost_event=1):
+        stream = torch.accelerator.current_stream()
+        stream.wait_event(stream.record_event())
+        yield
 
 
 @dataclass(frozen=True)

@@ -151,8 +151,9 @@ void DeviceBackend::check_rank(int64_t rank) const {
 
 WorkPtr DeviceBackend::start_own(OpType op, const std::vector<Tensors>& inputs,
                                  const Tensors& outputs, const DriverGroup::Give& give) {
+  if (own_ == nullptr) return {};
   const Tensors all = checked(inputs, outputs);
-  if (own_ == nullptr || all.empty()) return {};
+  if (all.empty()) return {};
   auto work = own_->start(op, all, outputs, options_->timeout, give);
   return work ? started(std::move(work)) : work;
 }
@@ -186,7 +187,6 @@ void DeviceBackend::submit(const c10::intrusive_ptr<DeviceWork>& work,
   const at::NoGradGuard no_grad;
   Loan& loan = work->loan();
   loan.begin(devices);
-  loan.is_there();  // which a captured stream refuses
   Post post = lend(loan);
   loan.end();
   Job job;

@@ -14,6 +14,9 @@ namespace {
 
 const bringup_driver* loaded = nullptr;
 ThreadSwitch event_waits = nullptr;
+bool is_memory_seen = false;
+constexpr size_t kKeptBytes = 1 << 20;
+constexpr size_t kKeptTensors = 8;
 
 bool gloo_has(at::ScalarType type) {
   switch (type) {
@@ -55,9 +58,8 @@ const char* name_of(c10d::ReduceOp::RedOpType op) {
 
 void* host_view(const at::Tensor& tensor) {
   void* host = nullptr;
-  const bool has_view =
-      loaded->host_view != nullptr &&
-      loaded->host_view(tensor.device().index(), tensor.data_ptr(), &host) == BRINGUP_OK;
+  const bool has_view = is_memory_seen && loaded->host_view(tensor.device().index(),
+                                                            tensor.data_ptr(), &host) == BRINGUP_OK;
   return has_view ? host : nullptr;
 }
 
@@ -118,9 +120,11 @@ at::Tensor movable(const at::Tensor& host) {
   return gloo_has(host.scalar_type()) ? host : host.unsqueeze(-1).view(at::kByte);
 }
 
-void use_driver(const bringup_driver* table, ThreadSwitch waits_in_place_of_events) {
+void use_driver(const bringup_driver* table, ThreadSwitch waits_in_place_of_events,
+                bool host_sees_memory) {
   loaded = table;
   event_waits = waits_in_place_of_events;
+  is_memory_seen = host_sees_memory;
 }
 
 NoEventErrors::NoEventErrors() : switch_(event_waits()), former_(std::exchange(switch_, true)) {}
@@ -185,10 +189,36 @@ c10::Stream CopyStreams::of(c10::DeviceIndex device, Use use) {
   return streams_.try_emplace({device, use}, c10::Device(kDevice, device)).first->second.get();
 }
 
+bool CopyStreams::is_idle() const {
+  return std::all_of(streams_.begin(), streams_.end(), [](const auto& stream) {
+    return device_guard().queryStream(stream.second.get());
+  });
+}
+
+at::Tensor CopyStreams::staging(at::IntArrayRef sizes, at::ScalarType type) {
+  const std::lock_guard lock(mutex_);
+  const auto free = std::find_if(kept_.begin(), kept_.end(), [&](const at::Tensor& one) {
+    return one.use_count() == 1 && one.storage().use_count() == 1 && one.scalar_type() == type &&
+           one.sizes() == sizes;
+  });
+  if (free != kept_.end() && is_idle()) return *free;
+  at::Tensor made = pinned(sizes, type);
+  if (made.nbytes() > kKeptBytes) return made;
+  if (kept_.size() == kKeptTensors) kept_.erase(kept_.begin());
+  kept_.push_back(made);
+  return made;
+}
+
 void Loan::begin(const std::set<c10::DeviceIndex>& devices) {
+  const auto guard = device_guard();
   for (const auto index : devices) {
     c10::Event& before = queued_.try_emplace(index, Queued{c10::Event(kDevice)}).first->second.done;
-    before.record(device_guard().getStream(c10::Device(kDevice, index)));
+    const c10::Stream stream = guard.getStream(c10::Device(kDevice, index));
+    if (guard.queryStream(stream)) {
+      guard.synchronizeStream(stream);  // which tells what failed in it
+    } else {
+      before.record(stream);
+    }
   }
 }
 
@@ -245,7 +275,7 @@ at::Tensor Loan::lend(const at::Tensor& tensor, Use use, const Reduction* reduct
     host = at::from_blob(
         view, tensor.sizes(), [keep = tensor](void*) {}, tensor.options().device(at::kCPU));
   } else {
-    host = pinned(tensor.sizes(), type);
+    host = streams_->staging(tensor.sizes(), type);
     if (use != Use::kOut) fetch(tensor, host);
     host = converted(host, is_same ? type : wire, is_scaled ? reduction->factor : at::Tensor());
     if (use != Use::kIn) written_.push_back({tensor, host});
@@ -312,8 +342,9 @@ void Loan::give_back() {
     }
     lent.device.copy_(host, /*non_blocking=*/true);
     lent.device.record_stream(in_copies.current_stream());
-    given_back_.try_emplace(index, kDevice).first->second.record(in_copies.current_stream());
+    given_back_.try_emplace(index, kDevice);
   }
+  for (auto& [index, event] : given_back_) event.record(given_back_in(index));
   written_.clear();
   divided_.clear();
 }

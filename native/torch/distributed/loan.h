@@ -26,9 +26,10 @@ inline c10::impl::VirtualGuardImpl device_guard() { return c10::impl::VirtualGua
 
 using ThreadSwitch = bool& (*)() noexcept;
 
-// The table of the driver that owns PrivateUse1, and the guard's switch of that name; set once,
-// when the module is loaded.
-void use_driver(const bringup_driver* table, ThreadSwitch waits_in_place_of_events);
+// The table of the driver that owns PrivateUse1, the guard's switch of that name, and whether the
+// host sees the memory of all devices; set once, when the module is loaded.
+void use_driver(const bringup_driver* table, ThreadSwitch waits_in_place_of_events,
+                bool host_sees_memory);
 const bringup_driver& driver();
 std::string said();  // by the driver, of the last call that failed on this thread
 
@@ -82,10 +83,15 @@ enum class Use { kIn, kOut, kInOut };
 class CopyStreams {
  public:
   c10::Stream of(c10::DeviceIndex device, Use use);
+  // Pinned memory; some that is small is kept for the next tensor of its kind.
+  at::Tensor staging(at::IntArrayRef sizes, at::ScalarType type);
 
  private:
+  bool is_idle() const;
+
   std::mutex mutex_;
   std::map<std::pair<c10::DeviceIndex, Use>, OwnStream> streams_;
+  std::vector<at::Tensor> kept_;
 };
 
 // In place; what is left of an integer is cut off. By 1: nothing.
@@ -104,7 +110,8 @@ at::Tensor movable(const at::Tensor& host);
 class Loan {
  public:
   explicit Loan(std::shared_ptr<CopyStreams> streams) : streams_(std::move(streams)) {}
-  // Before tensors of these devices are lent.
+  // Before tensors of these devices are lent. Raises what failed in a stream that is idle, or that
+  // a stream is captured.
   void begin(const std::set<c10::DeviceIndex>& devices);
   // A contiguous CPU tensor for a device tensor; over the same bytes where that can be.
   at::Tensor lend(const at::Tensor& tensor, Use use, const Reduction* reduction = nullptr);

@@ -29,10 +29,10 @@ DeviceBackend::MakeGloo with_gil(py::function make) {
 }  // namespace
 
 PYBIND11_MODULE(_distributed, module) {
-  module.def("use_driver", [](uintptr_t table, uintptr_t waits_in_place_of_events) {
-    bringup::distributed::use_driver(
-        reinterpret_cast<const bringup_driver*>(table),
-        reinterpret_cast<bringup::distributed::ThreadSwitch>(waits_in_place_of_events));
+  module.def("use_driver", [](uintptr_t table, uintptr_t waits, bool host_sees_memory) {
+    bringup::distributed::use_driver(reinterpret_cast<const bringup_driver*>(table),
+                                     reinterpret_cast<bringup::distributed::ThreadSwitch>(waits),
+                                     host_sees_memory);
   });
   module.def("is_pending", [](uintptr_t memory) {
     return bringup::distributed::is_pending(reinterpret_cast<const c10::StorageImpl*>(memory));

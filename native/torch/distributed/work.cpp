@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "engine/util/forever.h"
 
@@ -55,34 +56,27 @@ bool is_pending(const c10::StorageImpl* memory) {
 }
 
 DeviceWork::DeviceWork(c10d::OpType op, Tensors outputs, std::shared_ptr<CopyStreams> streams)
-    : Work(-1, op),
-      outputs_(std::move(outputs)),
-      loan_(std::move(streams)),
-      future_(new_future(outputs_)) {
+    : Work(-1, op), outputs_(std::move(outputs)), loan_(std::move(streams)) {
   const std::lock_guard lock(pending().mutex);
   for (const auto& output : outputs_) {
     pending().memory.insert(output.storage().unsafeGetStorageImpl());
   }
 }
 
-DeviceWork::~DeviceWork() {
-  if (!completed_) forget_pending();
-}
+DeviceWork::~DeviceWork() { forget_pending(); }
 
 void DeviceWork::forget_pending() {
   auto& [mutex, memory] = pending();
   const std::lock_guard lock(mutex);
+  if (!std::exchange(is_pending_, false)) return;
   for (const auto& output : outputs_) {
     memory.erase(memory.find(output.storage().unsafeGetStorageImpl()));
   }
 }
 
 void DeviceWork::posted(WorkPtr inner) {
-  {
-    const std::lock_guard lock(mutex_);
-    inner_ = inner;
-  }
-  cv_.notify_all();
+  inner_ = inner;
+  progress_.post();
   if (ends_in_wait(opType_)) return;
   inner->getFuture()->addCallback(
       [self = c10::intrusive_ptr<DeviceWork>::reclaim_copy(this)](Future& done) {
@@ -104,20 +98,25 @@ void DeviceWork::complete() {
 }
 
 void DeviceWork::end(std::exception_ptr error) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (completed_) return;
-    completed_ = true;
-    exception_ = error;
-  }
-  forget_pending();
-  cv_.notify_all();
-  if (error) {
-    future_->setErrorIfNeeded(error);
-    return;
-  }
-  try {  // on a thread of gloo's, which an exception would end
-    // A future records events in the current streams of the thread that completes it.
+  forget_pending();  // before anybody sees the end
+  progress_.end(std::move(error));
+}
+
+c10::intrusive_ptr<Future> DeviceWork::getFuture() {
+  TORCH_CHECK_NOT_IMPLEMENTED(!ends_in_wait(opType_),
+                              "sends and receives between devices have no future, as gloo's: "
+                              "wait() for them");
+  std::call_once(future_asked_, [this] {
+    future_ = new_future(outputs_);
+    progress_.at_end([this](const std::exception_ptr& error) { complete_future(error); });
+  });
+  return future_;
+}
+
+// It may be on a thread of gloo's, which an exception would end.
+void DeviceWork::complete_future(const std::exception_ptr& error) {
+  if (error) return future_->setErrorIfNeeded(error);
+  try {  // A future records events in the current streams of the thread that completes it.
     std::vector<c10::Stream> streams;
     for (const auto device : future_->devices()) {
       streams.push_back(loan_.given_back_in(device.index()));
@@ -130,36 +129,20 @@ void DeviceWork::end(std::exception_ptr error) {
   }
 }
 
-c10::intrusive_ptr<Future> DeviceWork::getFuture() {
-  TORCH_CHECK_NOT_IMPLEMENTED(!ends_in_wait(opType_),
-                              "sends and receives between devices have no future, as gloo's: "
-                              "wait() for them");
-  return future_;
-}
-
-bool DeviceWork::isCompleted() {
-  const std::lock_guard lock(mutex_);
-  return completed_;
-}
-
 int DeviceWork::sourceRank() const {
-  const std::lock_guard lock(mutex_);
-  TORCH_CHECK(inner_, "the sender is known when the message is there: wait() first");
+  TORCH_CHECK(progress_.is_posted(), "the sender is known when the message is there: wait() first");
   return inner_->sourceRank();
 }
 
-void DeviceWork::wait_until(std::chrono::milliseconds timeout, const std::function<bool()>& done) {
-  std::unique_lock lock(mutex_);
-  if (timeout == kNoTimeout) return cv_.wait(lock, done);
-  TORCH_CHECK_WITH(DistBackendError, cv_.wait_for(lock, timeout, done),
-                   "what was queued before a collective did not end within ", timeout.count(),
-                   " ms");
-}
-
 bool DeviceWork::wait(std::chrono::milliseconds timeout) {
-  wait_until(timeout, [this] { return inner_ != nullptr || completed_; });
+  const bool is_limited = timeout != kNoTimeout;
+  TORCH_CHECK_WITH(
+      DistBackendError, progress_.wait_posted(is_limited ? std::optional(timeout) : std::nullopt),
+      "what was queued before a collective did not end within ", timeout.count(), " ms");
   const bool is_message = ends_in_wait(opType_);
-  if (inner_ != nullptr && !(is_message && isCompleted())) {
+  std::unique_lock one_at_a_time(mutex_, std::defer_lock);
+  if (is_message) one_at_a_time.lock();  // which the first ends
+  if (progress_.is_posted() && !(is_message && isCompleted())) {
     try {
       inner_->wait(timeout);  // also behind its future: its range in the profiler ends later
     } catch (...) {
@@ -168,19 +151,14 @@ bool DeviceWork::wait(std::chrono::milliseconds timeout) {
     }
     if (is_message) complete();
   }
-  wait_until(kNoTimeout, [this] { return completed_; });
+  progress_.wait_ended();
   if (const auto error = exception()) std::rethrow_exception(error);
   loan_.let_streams_wait();
   return true;
 }
 
 void DeviceWork::abort() {
-  WorkPtr inner;
-  {
-    const std::lock_guard lock(mutex_);
-    inner = inner_;
-  }
-  if (inner != nullptr) inner->abort();
+  if (progress_.is_posted()) inner_->abort();
 }
 
 GroupWork::GroupWork(std::vector<WorkPtr> works)

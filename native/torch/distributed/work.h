@@ -4,6 +4,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "torch/distributed/loan.h"
+#include "torch/distributed/progress.h"
 
 namespace bringup::distributed {
 
@@ -30,7 +31,9 @@ class DeviceWork final : public c10d::Work {
   void posted(WorkPtr inner);
   void failed(std::exception_ptr error) { end(std::move(error)); }
 
-  bool isCompleted() override;
+  bool isCompleted() override { return progress_.has_ended(); }
+  bool isSuccess() const override { return exception() == nullptr; }
+  std::exception_ptr exception() const override { return progress_.error(); }
   int sourceRank() const override;
   Tensors result() override { return outputs_; }
   // Until the results are there for the current streams. `timeout` 0: the group's.
@@ -38,18 +41,22 @@ class DeviceWork final : public c10d::Work {
   void synchronize() override { wait(kNoTimeout); }
   void blockCurrentStream() override { wait(kNoTimeout); }
   void abort() override;
+  // Made for the first who asks.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
  private:
-  void wait_until(std::chrono::milliseconds timeout, const std::function<bool()>& done);
   void complete();  // gloo is done
   void end(std::exception_ptr error);
+  void complete_future(const std::exception_ptr& error);
   void forget_pending();
 
   const Tensors outputs_;
+  bool is_pending_ = true;
   Loan loan_;
-  WorkPtr inner_;
-  const c10::intrusive_ptr<c10::ivalue::Future> future_;
+  WorkPtr inner_;  // once it is posted
+  Progress progress_;
+  std::once_flag future_asked_;
+  c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
 // Several as one.

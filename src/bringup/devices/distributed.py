@@ -8,7 +8,6 @@ import atexit
 import functools
 import importlib
 import importlib.util
-import itertools
 import types
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 from bringup import _native, settings
 from bringup._after_import import after_import
 from bringup._settings import torchrun_restarts
+from bringup.devices import _load
 from bringup.errors import NativeLibraryError
 
 BACKEND = "bringup"
@@ -27,7 +27,6 @@ def register(name: str) -> None:
     for module, action in (
         ("torch.distributed.distributed_c10d", _register),
         ("torch.nn.parallel.distributed", _allow_bfloat16_hooks),
-        ("torch.distributed.fsdp._fully_shard._fsdp_init", _move_parameters),
     ):
         after_import(module, functools.partial(action, name))
 
@@ -102,26 +101,6 @@ def _allow_bfloat16_hooks(name: str) -> None:
     parallel.DistributedDataParallel._check_comm_hook = check_hook
 
 
-def _move_parameters(name: str) -> None:
-    """Let `fully_shard` move a module to the device, to which `tensor.data =` cannot."""
-    init: Any = importlib.import_module("torch.distributed.fsdp._fully_shard._fsdp_init")
-    move = init._move_states_to_device
-    torch: Any = importlib.import_module("torch")
-
-    @functools.wraps(move)
-    def move_states(params: list[Any], buffers: list[Any], device: Any) -> None:
-        if device.type == name:
-            for tensor in itertools.chain(params, buffers):
-                if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.is_cpu:
-                    moved = tensor.detach().to(device).requires_grad_(tensor.requires_grad)
-                    if isinstance(tensor, torch.nn.Parameter):
-                        moved = torch.nn.Parameter(moved, tensor.requires_grad)
-                    torch.utils.swap_tensors(tensor, moved)
-        move(params, buffers, device)
-
-    init._move_states_to_device = move_states
-
-
 def _create(asked: Any, options: Any) -> Any:
     """Return the backend of one group, as torch's extended creators do."""
     native = _module()
@@ -156,7 +135,8 @@ def _module() -> types.ModuleType:
         )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    devices = library.devices
-    module.use_driver(devices.driver_table(), devices.waits_in_place_of_events())
+    devices, info = library.devices, _load.loaded()
+    waits = devices.waits_in_place_of_events()
+    module.use_driver(devices.driver_table(), waits, info is not None and info.host_visible)
     atexit.register(module.end_all)
     return module

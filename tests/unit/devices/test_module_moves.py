@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-
 pytestmark = pytest.mark.usefixtures("npu")
 
 
