@@ -25,3 +25,10 @@ def test_training_on_several_ranks_is_that_of_one_process(way: str) -> None:
     assert outcome.codes == (0,) * len(outcome.codes), outcome.text
     assert outcome.asked
     assert set(outcome.passed) == set(outcome.asked)
+
+
+def test_random_trainings_have_the_gradients_of_one_process() -> None:
+    outcome = run("training_programs")
+    assert not outcome.failed
+    assert outcome.codes == (0, 0), outcome.text
+    assert set(outcome.passed) == set(outcome.asked) != set()
