@@ -16,14 +16,17 @@ from typing import Any
 from bringup import _native, settings
 from bringup._after_import import after_import
 from bringup._settings import torchrun_restarts
-from bringup.devices import _load
 from bringup.errors import NativeLibraryError
 
 BACKEND = "bringup"
 
 
-def register(name: str) -> None:
+_host_sees_memory: list[bool] = []  # of the devices, once there are any
+
+
+def register(name: str, *, host_sees_memory: bool) -> None:
     """Offer the backend for the device of this name, now or when torch.distributed is imported."""
+    _host_sees_memory.append(host_sees_memory)
     for module, action in (
         ("torch.distributed.distributed_c10d", _register),
         ("torch.nn.parallel.distributed", _allow_bfloat16_hooks),
@@ -135,8 +138,8 @@ def _module() -> types.ModuleType:
         )
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    devices, info = library.devices, _load.loaded()
+    devices = library.devices
     waits = devices.waits_in_place_of_events()
-    module.use_driver(devices.driver_table(), waits, info is not None and info.host_visible)
+    module.use_driver(devices.driver_table(), waits, _host_sees_memory == [True])
     atexit.register(module.end_all)
     return module
