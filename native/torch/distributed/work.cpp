@@ -98,7 +98,7 @@ void DeviceWork::complete() {
 }
 
 void DeviceWork::end(std::exception_ptr error) {
-  forget_pending();  // before anybody sees the end
+  forget_pending();  // before the end is seen
   progress_.end(std::move(error));
 }
 
