@@ -1,5 +1,6 @@
 // Repeating the edits of a mirror on the torch.fx graph, through its public functions.
 #include <optional>
+#include <unordered_map>
 
 #include "engine/util/numbers.h"
 #include "python/engine_fx.h"
@@ -111,17 +112,19 @@ class FxWriting {
         writer_(writer),
         erase_(Ref::checked(PyObject_GetAttrString(fx_graph, "erase_node"))) {}
 
-  void repeat(const en::Edit& edit) {
-    switch (edit.kind) {
-      case en::EditKind::kInsert:
-        return insert(edit);
-      case en::EditKind::kErase:
-        return erase(edit.node);
-      case en::EditKind::kMove:
-        return move(edit);
-      default:
-        return rewire(edit);
+  // `former`: what a node that is rewired reads in FX.
+  void repeat(en::Edit edit, const en::ArgumentRange& former) {
+    edit.old = former;
+    if (edit.kind == en::EditKind::kInsert) return insert(edit);
+    if (edit.kind == en::EditKind::kMove) return move(edit);
+    rewire(edit);
+  }
+
+  void erase(en::NodeId node) {
+    for (uint32_t i = 0; i < core_.graph.output_count(node); ++i) {
+      for (const Ref& item : items_of({node, i})) erase_fx(item.get());
     }
+    erase_fx(fx_of(node));
   }
 
  private:
@@ -131,13 +134,6 @@ class FxWriting {
     const Ref made = Ref::checked(PyObject_CallMethodObjArgs(
         writer_, create_.get(), node.get(), fx_of(edit.before), arguments.get(), nullptr));
     core_.set_handle(edit.node, made.get());
-  }
-
-  void erase(en::NodeId node) {
-    for (uint32_t i = 0; i < core_.graph.output_count(node); ++i) {
-      for (const Ref& item : items_of({node, i})) erase_fx(item.get());
-    }
-    erase_fx(fx_of(node));
   }
 
   void erase_fx(PyObject* fx_node) {
@@ -229,9 +225,26 @@ class FxWriting {
 
 void write_fx(GraphCore& core, const std::vector<en::Edit>& edits, PyObject* fx_graph,
               PyObject* writer) {
-  for (const en::Edit& edit : edits) check(core.graph, edit);
+  // Of the arguments that a node had one after the other FX gets the last: a write for each would
+  // cost an operator with n rewritten inputs n * n. What a node read before is erased at the end.
+  std::unordered_map<en::NodeId, en::ArgumentRange> former;
+  std::unordered_map<en::NodeId, const en::Edit*> last;
+  for (const en::Edit& edit : edits) {
+    check(core.graph, edit);
+    if (edit.kind != en::EditKind::kRewire) continue;
+    former.try_emplace(edit.node, edit.old);
+    last[edit.node] = &edit;
+  }
   FxWriting writing(core, fx_graph, writer);
-  for (const en::Edit& edit : edits) writing.repeat(edit);
+  for (const en::Edit& edit : edits) {
+    if (edit.kind == en::EditKind::kErase) continue;
+    const bool rewires = edit.kind == en::EditKind::kRewire;
+    if (rewires && last[edit.node] != &edit) continue;
+    writing.repeat(edit, rewires ? former[edit.node] : edit.old);
+  }
+  for (const en::Edit& edit : edits) {
+    if (edit.kind == en::EditKind::kErase) writing.erase(edit.node);
+  }
 }
 
 }  // namespace bringup::python
