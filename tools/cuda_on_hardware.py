@@ -219,7 +219,8 @@ def program_of(name: str) -> str:
     return _BEGIN + (gpt if name == "GPT" else "") + PROGRAMS[name]
 
 
-def _steps(folder: Path) -> list[Step]:
+def steps_in(folder: Path) -> list[Step]:
+    """Return what runs in `folder`: each with its command and the seconds that it may take."""
     kit = (sys.executable, "-m", "bringup")
     blocking = (("BRINGUP_LAUNCH_BLOCKING", "1"),)
     programs = []
@@ -279,7 +280,7 @@ def main() -> int:
     rows = [_machine(), "", "| what | result |", "|---|---|"]
     failed = 0
     with tempfile.TemporaryDirectory() as folder:
-        for step in _steps(Path(folder)):
+        for step in steps_in(Path(folder)):
             if asked.only and step.name not in asked.only:
                 continue
             begin = time.monotonic()

@@ -47,7 +47,7 @@ def test_the_table_has_a_row_for_each_step_also_for_those_that_fail(
         step("absent", "raise SystemExit('skipped: nothing there')"),
         step("late", "import time; time.sleep(20)", 0.2),
     ]
-    monkeypatch.setattr(script, "_steps", lambda folder: steps)
+    monkeypatch.setattr(script, "steps_in", lambda folder: steps)
     monkeypatch.setattr(sys, "argv", ["cuda_on_hardware", str(tmp_path / "table.md")])
     monkeypatch.setattr(sys, "path", [str(package), *sys.path])
     monkeypatch.delitem(sys.modules, "bringup_cuda", raising=False)
@@ -66,7 +66,7 @@ def test_the_table_has_a_row_for_each_step_also_for_those_that_fail(
 
 
 def test_steps_fit_into_their_time_and_hide_no_module(tmp_path: Path) -> None:
-    steps = script._steps(tmp_path)
+    steps = script.steps_in(tmp_path)
     assert {Path(step.command[1]).stem for step in steps}.isdisjoint(sys.stdlib_module_names)
     assert {"driver check", "GPT", "replay", "tests/cuda"} < {step.name for step in steps}
     assert script._run(steps[0], 0.0) == ("skipped", "no time was left")

@@ -259,3 +259,23 @@ def test_lists_at_their_default_are_left_out_as_tracing_leaves_them_out():
     assert as_traced(slots, ([1, 1],)) == ((), {})
     for given in ([1], [1, 2], [1, 1, 1]):
         assert as_traced(slots, (given,)) == ((given,), {})
+
+
+def test_an_operator_with_many_rewritten_inputs_is_written_to_torch_fx_once(traced, monkeypatch):
+    def twice(x):
+        return torch.cat([torch.relu(torch.relu(x + number)) for number in range(40)])
+
+    register_swap("aten::relu", "aten::tanh")
+    module, x = traced(twice, torch.randn(3)), torch.randn(3)
+    written, exchange = [], torch.fx.Node.replace_input_with
+
+    def watched(node, old, new):
+        written.append(node.target)
+        exchange(node, old, new)
+
+    monkeypatch.setattr(torch.fx.Node, "replace_input_with", watched)
+    assert compiler.apply_passes(module)["P"].matches == 80
+    assert torch.ops.aten.cat.default not in written
+    module.graph.lint()
+    wanted = torch.cat([torch.tanh(torch.tanh(x + number)) for number in range(40)])
+    torch.testing.assert_close(module(x), wanted)

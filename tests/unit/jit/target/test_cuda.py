@@ -283,7 +283,8 @@ def test_device_code_without_nvrtc_is_nvccs(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("bringup.jit.target.nvrtc.Nvrtc.toolchain", absent)
     binary = jit.compile(device_source(), macros={"V": 3}, target="cuda:sm_90")
     assert binary.path.read_bytes()[:4] == FATBIN
-    monkeypatch.setattr(jit.CudaTarget, "_nvcc", absent)
+    monkeypatch.setattr("bringup.jit.target.cuda.on_path", lambda name, also=(): None)
+    monkeypatch.setattr(jit.targets()["cuda"], "known_toolchain", KnownToolchain())
     with pytest.raises(MissingCompilerError, match="no NVRTC"):
         jit.compile(device_source(), macros={"V": 4}, target="cuda:sm_90")
 
