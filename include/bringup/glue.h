@@ -107,6 +107,8 @@ static inline int64_t bringup_glue_dtype(const void* arg) {
     if (dtype.code == kinds[2 * i] && dtype.bits == kinds[2 * i + 1]) return i;
   }
   if (dtype.code == 4 && dtype.bits == 16) return 15;
+  static const uint8_t floats[] = {24, 26, 23, 25, 44}; /* of 8 bits, by the codes 10 to 14 */
+  if (dtype.bits == 8 && dtype.code >= 10 && dtype.code <= 14) return floats[dtype.code - 10];
   if (dtype.code != 1) return -1;
   return dtype.bits == 16 ? 27 : dtype.bits == 32 ? 28 : dtype.bits == 64 ? 29 : -1;
 }
@@ -125,6 +127,10 @@ static inline int64_t bringup_glue_int(const void* arg) {
 
 static inline double bringup_glue_float(const void* arg) {
   return arg != NULL ? *(const double*)arg : 0;
+}
+
+static inline double bringup_glue_real(const void* arg) {
+  return arg != NULL ? ((const bringup_scalar*)bringup_glue_list_data(arg))->real : 0;
 }
 
 /* Whole numbers for calls that have not been refused: nothing wraps, no divisor is 0. */

@@ -9,12 +9,18 @@
  *
  *     Tensor                 DLTensor*       strides are never NULL (in elements), byte_offset is 0
  *     int, bool, dtype       int64_t*        a dtype as torch's ScalarType number
- *     float                  double*
- *     str                    const char*     NUL-terminated UTF-8
- *     int[], bool[]          bringup_list*   data: const int64_t*
+ *     Layout, MemoryFormat   int64_t*        as torch's numbers
+ *     Device                 DLDevice*       256 + torch's number for what is none of DLPack's
+ * below float                  double* Scalar, complex        bringup_list*   data: const
+ * bringup_scalar* Generator              bringup_list*   data: const int64_t*, the seed and the
+ * offset of this call (bringup/random.h); the device's own for None str                    const
+ * char*     NUL-terminated UTF-8 int[], bool[]          bringup_list*   data: const int64_t*
  *     float[]                bringup_list*   data: const double*
  *     Tensor[], Tensor?[]    bringup_list*   data: DLTensor* const*, NULL for one that is None
  *     anything that is None  NULL
+ *
+ * A number that is returned (int, float, bool) is written to a DLTensor* without dimensions, of
+ * int64, double or bool.
  *
  * Ownership: everything belongs to the caller and is valid until `run` returns. Threads: `run` may
  * be called from any thread, and from several at once. Append-only within version 1: fields are
@@ -40,7 +46,9 @@ typedef struct DLDevice {
 } DLDevice;
 
 typedef struct DLDataType {
-  uint8_t code; /* 0 int, 1 uint, 2 float, 4 bfloat, 5 complex, 6 bool */
+  /* 0 int, 1 uint, 2 float, 4 bfloat, 5 complex, 6 bool; of 8 bits 10 e4m3fn, 11 e4m3fnuz,
+   * 12 e5m2, 13 e5m2fnuz, 14 e8m0fnu */
+  uint8_t code;
   uint8_t bits;
   uint16_t lanes;
 } DLDataType;
@@ -54,6 +62,20 @@ typedef struct DLTensor {
   int64_t* strides;
   uint64_t byte_offset;
 } DLTensor;
+#endif
+
+/* A Scalar: a number of the dtype that was given: bool, int64, double, complex of double, uint64
+ * for what no int64 holds. */
+typedef struct bringup_scalar {
+  double real; /* rounded where it is an integer that no double holds */
+  double imaginary;
+  int64_t integer; /* of bool, int64 and uint64 (its bits), else 0 */
+  DLDataType dtype;
+} bringup_scalar;
+
+#ifdef __GNUC__ /* the elements of complex tensors, in C and in C++ */
+__extension__ typedef float _Complex bringup_complex64;
+__extension__ typedef double _Complex bringup_complex128;
 #endif
 
 /* int[], bool[] (int64_t), float[] (double), Tensor[] (DLTensor*). Empty: data may be NULL. */

@@ -124,6 +124,93 @@ struct bfloat16 {
     return static_cast<uint16_t>((word + 0x7fffu + ((word >> 16) & 1u)) >> 16);
   }
 };
+
+// A float of 8 bits as torch has it; computes as float, rounds to nearest even. What is too large
+// becomes infinity where the format has one (kInfinite), NaN where its bits are those of -0
+// (kNoNegativeZero), else the largest number.
+template <int kExponent, int kBias, bool kInfinite, bool kNoNegativeZero>
+struct float8 {
+  uint8_t bits;
+
+  float8() = default;
+  BRINGUP_HOST_DEVICE float8(float value) : bits(encode(value)) {}
+  BRINGUP_HOST_DEVICE operator float() const { return decode(bits); }
+
+  static constexpr int kMantissa = 7 - kExponent;
+  // From here on a magnitude is not finite.
+  static constexpr uint32_t kEnd = kNoNegativeZero ? 0x80u : kInfinite ? 0x7cu : 0x7fu;
+
+  BRINGUP_HOST_DEVICE static uint8_t encode(float value) {
+    uint32_t word;
+    __builtin_memcpy(&word, &value, sizeof word);
+    const uint32_t sign = (word >> 24) & 0x80u;
+    word &= 0x7fffffffu;
+    uint32_t code = 0;
+    if (word > 0x7f800000u) {
+      code = kNoNegativeZero ? 0x80u : 0x7fu;
+    } else if (word < static_cast<uint32_t>(128 - kBias) << 23) {  // subnormal: see half
+      const uint32_t step = static_cast<uint32_t>(128 - kBias - kMantissa + 23) << 23;
+      float magnitude, lowest;
+      __builtin_memcpy(&magnitude, &word, sizeof word);
+      __builtin_memcpy(&lowest, &step, sizeof step);
+      magnitude += lowest;
+      __builtin_memcpy(&word, &magnitude, sizeof word);
+      code = word - step;
+    } else {
+      constexpr int kCut = 23 - kMantissa;
+      word += ((1u << (kCut - 1)) - 1u) + ((word >> kCut) & 1u);
+      code = (word - (static_cast<uint32_t>(127 - kBias) << 23)) >> kCut;
+      constexpr uint32_t kMost = kInfinite || kNoNegativeZero ? kEnd : kEnd - 1;
+      if (code > kMost) code = kMost;
+    }
+    return static_cast<uint8_t>(kNoNegativeZero && (code == 0 || code == kEnd) ? code
+                                                                               : code | sign);
+  }
+  BRINGUP_HOST_DEVICE static float decode(uint8_t bits) {
+    const uint32_t sign = static_cast<uint32_t>(bits & 0x80u) << 24;
+    const uint32_t code = bits & 0x7fu;
+    uint32_t word = (code << (23 - kMantissa)) + (static_cast<uint32_t>(127 - kBias) << 23);
+    if (kNoNegativeZero ? bits == 0x80u : code >= kEnd) {
+      word = kInfinite && code == kEnd ? 0x7f800000u : 0x7fc00000u;
+    } else if (code >> kMantissa == 0) {
+      const uint32_t step = static_cast<uint32_t>(128 - kBias - kMantissa) << 23;
+      float magnitude;
+      __builtin_memcpy(&magnitude, &step, sizeof step);
+      magnitude *= static_cast<float>(code);
+      __builtin_memcpy(&word, &magnitude, sizeof word);
+    }
+    word |= sign;
+    float value;
+    __builtin_memcpy(&value, &word, sizeof value);
+    return value;
+  }
+};
+using float8_e4m3fn = float8<4, 7, false, false>;
+using float8_e5m2 = float8<5, 15, true, false>;
+using float8_e4m3fnuz = float8<4, 8, false, true>;
+using float8_e5m2fnuz = float8<5, 16, false, true>;
+
+// A power of two from 2^-127 to 2^127, or NaN: a scale. What is between two rounds to the nearer.
+struct float8_e8m0fnu {
+  uint8_t bits;
+
+  float8_e8m0fnu() = default;
+  BRINGUP_HOST_DEVICE float8_e8m0fnu(float value) {
+    uint32_t word;
+    __builtin_memcpy(&word, &value, sizeof word);
+    const uint32_t exponent = (word >> 23) & 0xffu, rest = word & 0x7fffffu;
+    const bool up = exponent < 0xffu && rest + (exponent > 0 ? 1u : 0u) > 0x400000u;
+    bits = static_cast<uint8_t>(exponent + (up ? 1u : 0u));
+  }
+  BRINGUP_HOST_DEVICE operator float() const {
+    uint32_t word = static_cast<uint32_t>(bits) << 23;
+    if (bits == 0) word = 0x400000u;
+    if (bits == 0xffu) word = 0x7fc00000u;
+    float value;
+    __builtin_memcpy(&value, &word, sizeof value);
+    return value;
+  }
+};
 #undef BRINGUP_HOST_DEVICE
 
 // The DLPack dtype of an element type.
@@ -152,6 +239,15 @@ BRINGUP_DTYPE_OF(float, 2, 32)
 BRINGUP_DTYPE_OF(double, 2, 64)
 BRINGUP_DTYPE_OF(bfloat16, 4, 16)
 BRINGUP_DTYPE_OF(bool, 6, 8)
+BRINGUP_DTYPE_OF(float8_e4m3fn, 10, 8)
+BRINGUP_DTYPE_OF(float8_e4m3fnuz, 11, 8)
+BRINGUP_DTYPE_OF(float8_e5m2, 12, 8)
+BRINGUP_DTYPE_OF(float8_e5m2fnuz, 13, 8)
+BRINGUP_DTYPE_OF(float8_e8m0fnu, 14, 8)
+#ifdef __GNUC__
+BRINGUP_DTYPE_OF(bringup_complex64, 5, 64)
+BRINGUP_DTYPE_OF(bringup_complex128, 5, 128)
+#endif
 #undef BRINGUP_DTYPE_OF
 
 // --- arguments -----------------------------------------------------------------------------------
@@ -161,6 +257,11 @@ inline bool is_none(const void* arg) { return arg == nullptr; }
 
 // A Tensor argument (not None; see is_none).
 inline const DLTensor& tensor(const void* arg) { return *static_cast<const DLTensor*>(arg); }
+
+// A Scalar argument (not None).
+inline const bringup_scalar& number(const void* arg) {
+  return *static_cast<const bringup_scalar*>(static_cast<const bringup_list*>(arg)->data);
+}
 
 // A str argument.
 inline const char* text(const void* arg) { return static_cast<const char*>(arg); }
@@ -215,6 +316,7 @@ class List<DLTensor> {
   List(const DLTensor* const* data, int64_t size) : data_(data), size_(size) {}
   int64_t size() const { return size_; }
   bool empty() const { return size_ == 0; }
+  bool has(int64_t i) const { return data_[i] != nullptr; }  // it is not None
   const DLTensor& operator[](int64_t i) const { return *data_[i]; }
 
  private:

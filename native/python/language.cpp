@@ -47,11 +47,12 @@ void bind_enum(nb::module_& module, const char* name, Enum last, const std::stri
 }
 
 void bind_opcodes(nb::module_& module) {
-  bind_enum(module, "Opcode", Opcode::kOr,
-            "CONSTANT TEXT INT FLOAT STRING DATA LIST_DATA TENSOR SIZE STRIDE NUMEL NDIM LENGTH "
-            "HAS DTYPE DTYPE_CODE DTYPE_BITS SIZE_ALONG STRIDE_ALONG ELEMENT ITEM_DATA "
-            "ITEM_NUMEL STREAM DEVICE FAULT WORKSPACE NOT SIZE_OR STRIDE_OR ADD SUBTRACT "
-            "MULTIPLY FLOOR_DIVIDE MODULO LESS EQUAL MINIMUM AND OR");
+  bind_enum(
+      module, "Opcode", Opcode::kOr,
+      "CONSTANT TEXT INT FLOAT REAL STRING DATA LIST_DATA TENSOR SIZE STRIDE NUMEL NDIM LENGTH "
+      "HAS DTYPE DTYPE_CODE DTYPE_BITS SIZE_ALONG STRIDE_ALONG ELEMENT ITEM_DATA "
+      "ITEM_NUMEL STREAM DEVICE FAULT WORKSPACE NOT SIZE_OR STRIDE_OR ADD SUBTRACT "
+      "MULTIPLY FLOOR_DIVIDE MODULO LESS EQUAL MINIMUM AND OR");
 }
 
 void bind_contract(nb::module_& module) {
@@ -75,9 +76,9 @@ void bind_language(nb::module_& module) {
   bind_opcodes(module);
   bind_contract(module);
   using Kind = CParameter::Kind;
-  bind_enum(module, "ValueKind", Kind::kDtype,
-            "INT FLOAT64 FLOAT32 POINTER BOOL TEXT TENSOR DTYPE");
-  bind_enum(module, "Convention", CConvention::kValues, "STATUS VOID TVM_FFI VALUES");
+  bind_enum(module, "ValueKind", Kind::kTensors,
+            "INT FLOAT64 FLOAT32 POINTER BOOL TEXT TENSOR DTYPE DEVICE INTS FLOATS BOOLS TENSORS");
+  bind_enum(module, "Convention", CConvention::kTvmTensor, "STATUS VOID TVM_FFI VALUES TVM_TENSOR");
   nb::class_<Expression>(module, "NativeExpression")
       .def(
           "__init__",

@@ -1,6 +1,8 @@
 #include "runtime/c_function.h"
 
+#include <algorithm>
 #include <array>
+#include <cstring>
 #include <mutex>
 #include <stdexcept>
 #include <utility>
@@ -96,6 +98,10 @@ TvmAny any_of(const CParameter& parameter, Value value, bool is_none) {
       any.type = TvmAny::kFloat;
       any.floating = value.floating;
       break;
+    case Kind::kDevice:  // a DLDevice, by its bits
+      any.type = TvmAny::kDevice;
+      any.integer = value.integer;
+      break;
     case Kind::kDtype:
       any.type = TvmAny::kDataType;
       any.integer = 0;
@@ -116,26 +122,89 @@ bool is_none(const CParameter& parameter, void** args) {
   return parameter.optional && args[parameter.value.program.front().argument] == nullptr;
 }
 
-int32_t call_tvm(const Bound& bound, void** args, const bringup_ctx* ctx) {
-  const char* reason = nullptr;
-  std::array<TvmAny, kMaxParameters> given;
-  int32_t count = 0;
-  for (const CParameter& parameter : bound.parameters) {
-    const Value value =
-        read_parameter(parameter, bound.arguments, args, ctx, /*allocates=*/true, reason);
-    if (reason != nullptr) return fail(ctx, reason);
-    given[static_cast<size_t>(count++)] = any_of(parameter, value, is_none(parameter, args));
+TvmAny::Type element_of(CParameter::Kind kind) {
+  using Kind = CParameter::Kind;
+  return kind == Kind::kInts     ? TvmAny::kInt
+         : kind == Kind::kFloats ? TvmAny::kFloat
+         : kind == Kind::kBools  ? TvmAny::kBool
+                                 : TvmAny::kTensor;
+}
+
+// The arguments of a call; its arrays go with it.
+struct TvmArguments {
+  explicit TvmArguments(const TvmRuntime& runtime) : runtime(runtime) {}
+  ~TvmArguments() {
+    for (size_t i = 0; i < count; ++i) runtime.release(values[i]);
   }
+  TvmArguments& operator=(TvmArguments&&) = delete;
+
+  // A reason, or null.
+  const char* read(const Bound& bound, void** args, const bringup_ctx* ctx) {
+    const char* reason = nullptr;
+    for (const CParameter& parameter : bound.parameters) {
+      const Value value =
+          read_parameter(parameter, bound.arguments, args, ctx, /*allocates=*/true, reason);
+      if (reason != nullptr) return reason;
+      const bool none = is_none(parameter, args);
+      const bool list = parameter.kind >= CParameter::Kind::kInts && !none;
+      values[count] = list ? runtime.array(*static_cast<const bringup_list*>(value.pointer),
+                                           element_of(parameter.kind), reason)
+                           : any_of(parameter, value, none);
+      if (reason != nullptr) return reason;
+      ++count;
+    }
+    return nullptr;
+  }
+
+  const TvmRuntime& runtime;
+  std::array<TvmAny, kMaxParameters> values;
+  size_t count = 0;
+};
+
+// Why a returned tensor is not what the output rule says, or "".
+std::string copy_returned(const DLTensor& from, const DLTensor& to) {
+  if (from.device.device_type != 1 || to.device.device_type != 1) {
+    return "the function returned a tensor, which is copied on the CPU alone: take the output as "
+           "an argument and write it";
+  }
+  const bool same = from.ndim == to.ndim && from.dtype.code == to.dtype.code &&
+                    from.dtype.bits == to.dtype.bits && from.dtype.lanes == to.dtype.lanes &&
+                    std::equal(from.shape, from.shape + from.ndim, to.shape);
+  const bool dense = from.strides == nullptr || bringup::is_contiguous(from);
+  if (!same || !dense || !bringup::is_contiguous(to)) {
+    return "the function returned a tensor of another shape or dtype than outputs= says, or one "
+           "that is not contiguous";
+  }
+  const auto bytes = static_cast<size_t>(bringup::numel(from)) * from.dtype.bits / 8;
+  if (bytes > 0) {
+    std::memcpy(to.data, static_cast<const std::byte*>(from.data) + from.byte_offset, bytes);
+  }
+  return "";
+}
+
+int32_t call_tvm(const Bound& bound, void** args, int32_t n, const bringup_ctx* ctx) {
+  TvmArguments given(bound.tvm);
+  if (const char* reason = given.read(bound, args, ctx)) return fail(ctx, reason);
   const bool on_device = ctx->device.device_type != 1;
   void* before = on_device ? bound.tvm.set_stream(ctx->device, ctx->stream) : nullptr;
   TvmAny result = TvmAny::none();
-  const int status =
-      reinterpret_cast<TvmFunction>(bound.function)(nullptr, given.data(), count, &result);
+  const int status = reinterpret_cast<TvmFunction>(bound.function)(
+      nullptr, given.values.data(), static_cast<int32_t>(given.count), &result);
   if (on_device) bound.tvm.set_stream(ctx->device, before);
   if (status != 0) {
     const std::string error = bound.tvm.take_error();
     ctx->set_error(ctx, error.empty() ? "the function has set no error" : error.c_str());
     return status;
+  }
+  if (bound.convention == CConvention::kTvmTensor) {
+    if (result.type != TvmAny::kTensor) {
+      bound.tvm.release(result);
+      return fail(ctx, "the function returned no tensor, and does not get its output");
+    }
+    const std::string wrong =
+        copy_returned(tensor_in(result), *static_cast<const DLTensor*>(args[n - 1]));
+    bound.tvm.release(result);
+    return wrong.empty() ? 0 : fail(ctx, wrong.c_str());
   }
   const std::string returned = bound.tvm.drop(result);
   if (returned.empty()) return 0;
@@ -172,10 +241,12 @@ constexpr size_t kEntries = 2048;
 Bound* g_bound[kEntries];
 std::mutex g_bound_mutex;  // for taking and giving back; calls do not need it
 
-[[gnu::noinline]] int32_t run_bound(const Bound& bound, void** args, const bringup_ctx* ctx) {
+[[gnu::noinline]] int32_t run_bound(const Bound& bound, void** args, int32_t n,
+                                    const bringup_ctx* ctx) {
   switch (bound.convention) {
     case CConvention::kTvmFfi:
-      return call_tvm(bound, args, ctx);
+    case CConvention::kTvmTensor:
+      return call_tvm(bound, args, n, ctx);
     case CConvention::kValues:
       return call_grid(bound, args, ctx);
     default:
@@ -198,8 +269,8 @@ std::mutex g_bound_mutex;  // for taking and giving back; calls do not need it
 }
 
 template <size_t kNumber>
-int32_t entry(void** args, int32_t, const bringup_ctx* ctx) {
-  return run_bound(*g_bound[kNumber], args, ctx);
+int32_t entry(void** args, int32_t n, const bringup_ctx* ctx) {
+  return run_bound(*g_bound[kNumber], args, n, ctx);
 }
 
 template <size_t kNumber>
@@ -258,7 +329,8 @@ KernelId bind_c_function(const std::string& path, const std::string& symbol, CCo
   auto holder = std::make_shared<Holder>();
   auto library = opens || !size ? Library::open(path) : Library::unopened(path);
   void* function = opens || !size ? library->symbol(symbol) : nullptr;
-  TvmRuntime tvm = convention == CConvention::kTvmFfi ? TvmRuntime(*library) : TvmRuntime();
+  const bool is_tvm = convention == CConvention::kTvmFfi || convention == CConvention::kTvmTensor;
+  TvmRuntime tvm = is_tvm ? TvmRuntime(*library) : TvmRuntime();
   std::shared_ptr<const ValuesCode> values;
   if (size) values = ValuesCode::make(parameters, arguments, std::move(*size));
   const bool is_values = values != nullptr;

@@ -15,10 +15,11 @@
 namespace bringup::runtime {
 
 enum class CConvention : uint8_t {
-  kStatus,  // int f(...), 0 = ok
-  kVoid,    // void f(...)
-  kTvmFfi,  // int f(void* handle, const TVMFFIAny* args, int32_t n, TVMFFIAny* result)
-  kValues,  // void f(const bringup_position* at, ...), once a thread of a grid
+  kStatus,     // int f(...), 0 = ok
+  kVoid,       // void f(...)
+  kTvmFfi,     // int f(void* handle, const TVMFFIAny* args, int32_t n, TVMFFIAny* result)
+  kValues,     // void f(const bringup_position* at, ...), once a thread of a grid
+  kTvmTensor,  // as kTvmFfi; returns a Tensor, which is copied to the last argument
 };
 
 // Loads the library at `path` and puts `symbol` of it, bound to these parameters, into the kernel

@@ -13,7 +13,21 @@ namespace bringup::runtime {
 struct CParameter {
   Expression value;
   // What the value is, and so how it is passed.
-  enum class Kind : uint8_t { kInt, kFloat64, kFloat32, kPointer, kBool, kText, kTensor, kDtype };
+  enum class Kind : uint8_t {
+    kInt,
+    kFloat64,
+    kFloat32,
+    kPointer,
+    kBool,
+    kText,
+    kTensor,  // from here on of tvm-ffi alone
+    kDtype,
+    kDevice,
+    kInts,  // lists
+    kFloats,
+    kBools,
+    kTensors
+  };
   Kind kind = Kind::kInt;
   bool by_reference = false;
   bool bounded = false;  // an integer must be within [lowest, highest]

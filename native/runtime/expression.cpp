@@ -13,10 +13,10 @@ struct DtypeRow {
   uint8_t code, bits;
   int64_t number;
 };
-constexpr DtypeRow kDtypes[] = {{1, 8, 0},   {0, 8, 1},   {0, 16, 2},   {0, 32, 3},
-                                {0, 64, 4},  {2, 16, 5},  {2, 32, 6},   {2, 64, 7},
-                                {5, 32, 8},  {5, 64, 9},  {5, 128, 10}, {6, 8, 11},
-                                {4, 16, 15}, {1, 16, 27}, {1, 32, 28},  {1, 64, 29}};
+constexpr DtypeRow kDtypes[] = {
+    {1, 8, 0},   {0, 8, 1},   {0, 16, 2},  {0, 32, 3},   {0, 64, 4},  {2, 16, 5},  {2, 32, 6},
+    {2, 64, 7},  {5, 32, 8},  {5, 64, 9},  {5, 128, 10}, {6, 8, 11},  {4, 16, 15}, {12, 8, 23},
+    {10, 8, 24}, {13, 8, 25}, {11, 8, 26}, {1, 16, 27},  {1, 32, 28}, {1, 64, 29}, {14, 8, 44}};
 
 int64_t numel(const DLTensor& tensor) {
   int64_t count = 1;
@@ -104,6 +104,10 @@ Value of_argument(const Instruction& step, const void* argument, Failure& failur
       return {*static_cast<const int64_t*>(argument)};
     case Opcode::kFloat:
       return {.floating = *static_cast<const double*>(argument)};
+    case Opcode::kReal:
+      return {.floating = static_cast<const bringup_scalar*>(
+                              static_cast<const bringup_list*>(argument)->data)
+                              ->real};
     case Opcode::kString:
       return {.pointer = argument};
     case Opcode::kListData:

@@ -18,6 +18,7 @@ enum class Opcode : uint8_t {
   kText,      // Expression::texts[value]
   kInt,       // an int, bool or ScalarType argument
   kFloat,
+  kReal,  // of a Scalar
   kString,
   kData,
   kListData,

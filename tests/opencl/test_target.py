@@ -71,6 +71,55 @@ print(torch.compile(lambda x: scale(x, 3.0), backend="bringup")(x).tolist())
     ]
 
 
+def test_scalars_generators_lists_and_complex_numbers_are_plain_values(library: Path) -> None:
+    said = run(
+        library,
+        """
+text = '''
+kernel void f(global float2* out, global long* drawn, global const float2* x,
+              global const float2* y, float a, long seed, long offset, ulong n) {
+  const ulong i = get_global_id(0);
+  if (i < n) out[i] = a * x[i] + (y ? y[i] : (float2)(100, 0));
+  if (i == 0) drawn[0] = 1000 * seed + offset;
+}
+'''
+f = ops.kernel_op(
+    "cl::f(Tensor x, Scalar a, Tensor?[] t, *, Generator? g=None) -> (Tensor, Tensor)",
+    source=jit.Source(text=text, name="f.cl"), entry="f", kind="device",
+    args="ptr(out0), ptr(out1), ptr(x), ptr(t[1]), a, g[0], g[1], numel(x)",
+    grid="(numel(x) + 63) // 64", block=64,
+    outputs=[ops.empty_like("x"), ops.empty(1, dtype=torch.int64)],
+    checks=[ops.same_shape("x", "t"), ops.dtype("x", torch.complex64), ops.kernel_checks()])
+x = torch.tensor([1 + 2j, 3j]).to("ocl")
+g = torch.Generator("ocl").manual_seed(7)
+for call in (f, f.overload):
+    y, drawn = call(x, 2, [None, x.conj()], g=g)
+    print(y.cpu().tolist(), drawn.item())
+    print(call(x, 0.5, [None, None], g=g)[0].cpu().tolist())
+graph = graphs.CapturedGraph()
+with graphs.capture(graph):
+    y, drawn = f(x, 3, [], g=g)
+g.manual_seed(5)
+for _ in range(2):
+    graph.replay()
+    print(y.cpu().tolist(), drawn.item())
+try:
+    f(x, 1j, [])
+except Exception as error:
+    print(type(error).__name__, error)
+""",
+        BRINGUP_OPENCL_MEMORY="coarse",
+    )
+    assert said[:4] == [
+        "[(3+2j), 3j] 7000",
+        "[(100.5+1j), (100+1.5j)]",
+        "[(3+2j), 3j] 7002",
+        "[(100.5+1j), (100+1.5j)]",
+    ]
+    assert said[4:6] == ["[(103+6j), (100+9j)] 5000", "[(103+6j), (100+9j)] 5001"]
+    assert said[6].startswith("ContractError cl::f: a must be torch.bool or torch.int64")
+
+
 def test_as_many_threads_run_as_there_are_work_items(library: Path) -> None:
     said = run(
         library,

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from bringup.ops.schema.defaults import DTYPES
+from bringup.ops.schema.defaults import DTYPES, LAYOUTS, MEMORY_FORMATS
 
 __all__ = ["KINDS", "MACROS", "NOTE", "Kind", "base", "note"]
 
@@ -57,7 +57,7 @@ KINDS = [
     ),
     Kind("Tensor?", ("None",), (torch.ones(2), None, 2)),
     Kind("Tensor[]", (), ([], [torch.ones(2)], (torch.ones(2), torch.zeros(1)), [None], None, 3)),
-    Kind("Tensor?[]", (), ([], [torch.ones(2), None], None, 3), in_kernels=False),
+    Kind("Tensor?[]", (), ([], [torch.ones(2), None], None, 3)),
     Kind("int", ("3", "-1"), NUMBERS),
     Kind("int?", ("None", "2"), NUMBERS),
     Kind("SymInt", ("3",), NUMBERS),
@@ -89,24 +89,25 @@ KINDS = [
     Kind("str", ('"a"', "'é'"), ("", "b", "ü", 1, None, b"c")),
     Kind("str?", ("None", '"a"'), ("b", None, 2)),
     Kind("str[]", (), (["a"], [], "a", [1]), in_kernels=False),
-    Kind("Scalar", ("1", "1.5"), (*NUMBERS, 1j), in_kernels=False),
-    Kind("Scalar?", ("None",), (1, 1.5, None, "a"), in_kernels=False),
-    Kind("complex", (), (1j, 1.0, "a"), in_kernels=False),
+    Kind("Scalar", ("1", "1.5"), (*NUMBERS, 1j)),
+    Kind("Scalar?", ("None",), (1, 1.5, None, "a")),
+    Kind("complex", (), (1j, 1.0, "a")),
     Kind("ScalarType", ("long", "float"), (torch.float16, torch.bool, 1, "float", None)),
     Kind("ScalarType?", ("None", "long"), (torch.float16, None, "float")),
-    Kind("Layout", ("strided",), (torch.strided, torch.sparse_coo, 0, None), in_kernels=False),
-    Kind("Layout?", ("None",), (torch.strided, None), in_kernels=False),
-    Kind("MemoryFormat", ("contiguous_format",), (torch.channels_last, None), in_kernels=False),
-    Kind("MemoryFormat?", ("None",), (torch.preserve_format, None), in_kernels=False),
-    Kind("Device", ('"cpu"',), (torch.device("cpu"), "meta", 1.5, None), in_kernels=False),
-    Kind("Device?", ("None",), (torch.device("meta"), None), in_kernels=False),
-    Kind("Generator?", ("None",), (None, torch.Generator(), 3), in_kernels=False),
+    Kind("Layout", ("strided",), (torch.strided, torch.sparse_coo, 0, None)),
+    Kind("Layout?", ("None",), (torch.strided, None)),
+    Kind("MemoryFormat", ("contiguous_format",), (torch.channels_last, None)),
+    Kind("MemoryFormat?", ("None",), (torch.preserve_format, None)),
+    Kind("Device", ('"cpu"',), (torch.device("cpu"), "meta", 1.5, None)),
+    Kind("Device?", ("None",), (torch.device("meta"), None)),
+    Kind("Generator?", ("None",), (None, torch.Generator(), 3)),
 ]
 
 # The kernel notes the bytes of what it is given in its output: presence, then up to seven numbers.
 NOTE = """#include "bringup/kernel.h"
 #include <cstring>
-// One of: T_TENSOR, T_TENSORS, T_NUMBER (int64_t), T_REAL, T_TEXT, T_NUMBERS, T_REALS.
+// One of: T_TENSOR, T_TENSORS, T_NUMBER (int64_t), T_SCALAR, T_DEVICE, T_GENERATOR, T_REAL, T_TEXT,
+// T_NUMBERS, T_REALS.
 BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {
   const auto* given = args[1];
   auto* out = static_cast<double*>(static_cast<const DLTensor*>(args[2])->data);
@@ -120,6 +121,13 @@ BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {
   out[3] = tensor->ndim > 0 ? tensor->shape[0] : -1;
 #elif defined(T_NUMBER)
   out[1] = static_cast<double>(*static_cast<const int64_t*>(given));
+#elif defined(T_SCALAR)
+  const bringup_scalar& number = bringup::number(given);
+  out[1] = number.real + 100 * number.imaginary;
+#elif defined(T_DEVICE)
+  out[1] = static_cast<const DLDevice*>(given)->device_type;
+#elif defined(T_GENERATOR)
+  out[0] = 0;
 #elif defined(T_REAL)
   out[1] = *static_cast<const double*>(given);
 #elif defined(T_TEXT)
@@ -131,7 +139,8 @@ BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {
   out[1] = static_cast<double>(list->size);
   for (int64_t i = 0; i < list->size && i < 6; ++i) {
 #if defined(T_TENSORS)
-    out[2 + i] = static_cast<const DLTensor* const*>(list->data)[i]->dtype.bits;
+    const auto* item = static_cast<const DLTensor* const*>(list->data)[i];
+    out[2 + i] = item == nullptr ? 0 : item->dtype.bits;
 #elif defined(T_REALS)
     out[2 + i] = static_cast<const double*>(list->data)[i];
 #else
@@ -145,6 +154,13 @@ BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {
 MACROS = {
     "Tensor": "T_TENSOR",
     "Tensor[]": "T_TENSORS",
+    "Tensor?[]": "T_TENSORS",
+    "Scalar": "T_SCALAR",
+    "complex": "T_SCALAR",
+    "Layout": "T_NUMBER",
+    "MemoryFormat": "T_NUMBER",
+    "Device": "T_DEVICE",
+    "Generator": "T_GENERATOR",
     "int": "T_NUMBER",
     "SymInt": "T_NUMBER",
     "bool": "T_NUMBER",
@@ -163,7 +179,7 @@ def base(kind: Kind) -> str:
 def note(value: Any) -> torch.Tensor:
     """What the kernel notes, in Python."""
     noted = [0.0] * 8
-    if value is None:
+    if value is None or isinstance(value, torch.Generator):
         return torch.tensor(noted, dtype=torch.float64)
     noted[0] = 1.0
     if isinstance(value, torch.Tensor):
@@ -182,8 +198,13 @@ def note(value: Any) -> torch.Tensor:
 def _number(value: Any) -> float:
     if isinstance(value, torch.Tensor):
         return 8 * value.element_size()
-    if isinstance(value, torch.dtype):
-        return _DTYPES.index(value)
+    if value is None:
+        return 0.0
+    for known in (_DTYPES, LAYOUTS, MEMORY_FORMATS):
+        if any(value is one for one in known):
+            return [one is value for one in known].index(True)
+    if isinstance(value, torch.device):
+        return {"cpu": 1, "meta": 256 + 14}[value.type]
     if isinstance(value, complex):
         return value.real + 100 * value.imag
     if isinstance(value, (int, float)):

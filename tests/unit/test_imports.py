@@ -100,3 +100,15 @@ def test_rooms_beside_torch_add_no_compiler_and_no_program_to_its_import() -> No
     assert set(_BESIDE_TORCH) <= imported
     unwanted = {*_NEVER, *_COMPILER, "bringup._native._build", "statistics", "importlib.metadata"}
     assert sorted(unwanted & imported) == []
+
+
+def test_a_first_operator_of_the_cpu_needs_neither_devices_nor_operators_in_python() -> None:
+    imported = _imported_by(
+        "import torch\nfrom bringup import jit, ops\n"
+        "f = ops.kernel_op('t::f(Tensor x) -> Tensor', outputs=ops.empty_like('x'), source="
+        "jit.Source(name='f.c', text='void f(float* out) {}'), entry='f', args='ptr(out)')\n"
+        "f(torch.ones(1))"
+    )
+    unwanted = ("bringup.devices", "bringup.ops.custom.", "bringup.ops.schema.infer")
+    assert "bringup.ops.kernel.kernel_op" in imported
+    assert [name for name in sorted(imported) if name.startswith(unwanted)] == []

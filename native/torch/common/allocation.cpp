@@ -1,5 +1,7 @@
 #include "torch/common/allocation.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/native/TensorFactories.h>
 #include <c10/core/CPUAllocator.h>
 
 #include <array>
@@ -50,6 +52,12 @@ InterceptorScope::InterceptorScope(AllocationInterceptor* interceptor) noexcept
   t_interceptor = interceptor;
 }
 InterceptorScope::~InterceptorScope() { t_interceptor = former_; }
+
+void fill_deterministic(at::Tensor& tensor) {
+  if (!at::globalContext().deterministicFillUninitializedMemory()) return;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  at::native::fill_empty_deterministic_(tensor);
+}
 
 void add_raw_release(RawRelease release) {
   for (auto& slot : g_raw_releases) {

@@ -3,6 +3,8 @@
 // ask it first.
 #pragma once
 
+#include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/Allocator.h>
 
 namespace bringup::torch_ext {
@@ -35,6 +37,13 @@ class InterceptorScope {
 // says whether it was. Adding one again changes nothing.
 using RawRelease = bool (*)(void* address) noexcept;
 void add_raw_release(RawRelease release);
+
+// Fills what was allocated as torch.empty does under torch.use_deterministic_algorithms.
+void fill_deterministic(at::Tensor& tensor);
+inline at::Tensor filled_if_deterministic(at::Tensor tensor) {
+  if (C10_UNLIKELY(at::globalContext().deterministicAlgorithms())) fill_deterministic(tensor);
+  return tensor;
+}
 
 // Puts the wrapper before torch's CPU allocator; idempotent, thread-safe, and never undone (live
 // tensors keep their own deleters, so this is safe at any time). Costs one thread-local load an

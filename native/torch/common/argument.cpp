@@ -43,6 +43,8 @@ ArgumentKind kind_of(const c10::Type& type) {
       return ArgumentKind::kBool;
     case c10::TypeKind::NumberType:
       return ArgumentKind::kNumber;
+    case c10::TypeKind::ComplexType:
+      return ArgumentKind::kComplex;
     case c10::TypeKind::StringType:
       return ArgumentKind::kString;
     case c10::TypeKind::ScalarTypeType:
@@ -53,6 +55,8 @@ ArgumentKind kind_of(const c10::Type& type) {
       return ArgumentKind::kLayout;
     case c10::TypeKind::MemoryFormatType:
       return ArgumentKind::kMemoryFormat;
+    case c10::TypeKind::GeneratorType:
+      return ArgumentKind::kGenerator;
     case c10::TypeKind::ListType:
       return list_kind_of(*type.expectRef<c10::ListType>().getElementType());
     default:

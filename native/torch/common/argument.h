@@ -23,11 +23,13 @@ enum class ArgumentKind : uint8_t {
   kFloat,
   kBool,
   kNumber,  // Scalar
+  kComplex,
   kString,
   kDtype,
   kDevice,
   kLayout,
   kMemoryFormat,
+  kGenerator,
   kIntList,
   kFloatList,
   kBoolList,
@@ -46,7 +48,8 @@ struct Argument {
   explicit Argument(const c10::Argument& declared);
 
   bool holds_tensors() const {
-    return kind == ArgumentKind::kTensor || kind == ArgumentKind::kTensorList;
+    return kind == ArgumentKind::kTensor || kind == ArgumentKind::kTensorList ||
+           kind == ArgumentKind::kOptionalTensorList;
   }
   // A tensor that the operator reads.
   bool is_operand() const { return kind == ArgumentKind::kTensor && !is_out; }

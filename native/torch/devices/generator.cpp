@@ -174,6 +174,23 @@ std::shared_ptr<RandomState> random_state(const at::Generator& generator, c10::D
   return static_cast<DriverGenerator*>(generator.unsafeGetGeneratorImpl())->state();
 }
 
+RandomPoint take_point(const at::Generator& given, c10::Device device) {
+  if (device.type() == kDriverDevice) {
+    const at::Generator& used = given.defined() ? given : default_generator(device.index());
+    return random_state(used, device.index())->take(1);
+  }
+  at::Generator used = given.defined() ? given : at::globalContext().defaultGenerator(device);
+  TORCH_CHECK(used.device().type() == device.type(), "expected a generator of device '",
+              device.str(), "' but got one of '", used.device(), "'");
+  const std::lock_guard lock(used.mutex());
+  if (device.is_cpu()) {  // a seed that is an int64 in every form in which a kernel gets it
+    return {used.get<at::CPUGeneratorImpl>()->random64() & INT64_MAX, 0};
+  }
+  const RandomPoint point{used.current_seed(), used.get_offset()};
+  used.set_offset(point.offset + 4);
+  return point;
+}
+
 // A CPU kernel takes a Mersenne twister and nothing else, and seeding one keeps 32 bits of a seed:
 // two of 65,000 calls would draw the same. So its whole state is filled with Philox numbers.
 at::Generator call_generator(RandomPoint point) {

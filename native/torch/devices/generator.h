@@ -96,6 +96,11 @@ const at::Generator& default_generator(c10::DeviceIndex device);
 // integers.
 void put_random(void* const* arguments, int32_t argument, RandomPoint point) noexcept;
 
+// What one call on `device` draws: from `given`, or where that is undefined from its default one.
+// Of a generator with offsets it takes one (of CUDA's four), of the CPU's a seed. Raises for a
+// generator of another device.
+RandomPoint take_point(const at::Generator& given, c10::Device device);
+
 // The state behind a device's generator; raises for another device's.
 std::shared_ptr<RandomState> random_state(const at::Generator& generator, c10::DeviceIndex device);
 

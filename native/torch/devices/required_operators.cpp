@@ -57,8 +57,8 @@ Tensor empty(c10::IntArrayRef size, std::optional<at::ScalarType> dtype,
   const Placement place = check_factory(dtype, layout, pin_memory);
   check_narrowed(place, dtype, size);
   if (C10_UNLIKELY(place.on_host)) return at::empty(size, place.dtype, memory_format);
-  return at::detail::empty_generic(size, &device_allocator(), kDriverKeys, place.dtype,
-                                   memory_format);
+  return filled_if_deterministic(at::detail::empty_generic(size, &device_allocator(), kDriverKeys,
+                                                           place.dtype, memory_format));
 }
 
 Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride,
@@ -68,8 +68,8 @@ Tensor empty_strided(c10::IntArrayRef size, c10::IntArrayRef stride,
   const Placement place = check_factory(dtype, layout, pin_memory);
   check_narrowed(place, dtype, size);
   if (C10_UNLIKELY(place.on_host)) return at::empty_strided(size, stride, place.dtype);
-  return at::detail::empty_strided_generic(size, stride, &device_allocator(), kDriverKeys,
-                                           place.dtype);
+  return filled_if_deterministic(at::detail::empty_strided_generic(
+      size, stride, &device_allocator(), kDriverKeys, place.dtype));
 }
 
 // A tensor of zeros without memory, which autograd uses for gradients that are known to be zero.

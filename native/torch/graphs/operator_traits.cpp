@@ -84,7 +84,7 @@ OperatorTraits look_up(const c10::OperatorHandle& op,
        op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional)) &&
       (!op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1) || is_list_operator(op));
   traits.may_draw =
-      !traits.has_kernel && (traits.numbers.draws_inside() || traits.numbers.generator() >= 0);
+      (!traits.has_kernel && traits.numbers.draws_inside()) || traits.numbers.generator() >= 0;
   // An operator that is one for torch.compile by its tags has all of them.
   traits.may_draw_unseen = traits.may_draw && (traits.numbers.generator() >= 0 ||
                                                !op.hasTag(at::Tag::pt2_compliant_tag) ||

@@ -34,7 +34,7 @@ struct OperatorTraits {
   int beta = -1;                 // an argument of the addmm family
   int read_argument = -1;        // a tensor that it reads by address, where no operator is seen
   bool mutates = false;          // writes to an argument
-  bool may_draw = false;         // random numbers; an operator with a kernel of ours never does
+  bool may_draw = false;         // random numbers; a kernel of ours does from a generator argument
   bool may_draw_unseen = false;  // and no tag says that it does not
   RandomTraits numbers;          // where it takes them from
   bool updatable = false;        // a handler declared arguments of it

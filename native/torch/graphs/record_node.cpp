@@ -190,7 +190,10 @@ std::unique_ptr<Node> Recorder::make_node(const OperatorTraits& traits,
                             std::nullopt};
     return std::make_unique<ForeignNode>(traits.name, scope_, std::move(call), *foreign, pool_);
   }
-  const KernelRecord* const kernel = kernel_that_ran(op, given, *outputs, on_device);
+  // A generator of the CPU has no offsets: the operator draws as it is called.
+  const bool draws_on_host = traits.may_draw && !on_device;
+  const KernelRecord* const kernel =
+      draws_on_host ? nullptr : kernel_that_ran(op, given, *outputs, on_device);
   std::vector<c10::IValue> args = fixed_arguments(traits, given, *outputs, kernel != nullptr);
   if (kernel != nullptr) {
     const auto random = random_of(traits, args, on_device);

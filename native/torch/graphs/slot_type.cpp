@@ -84,6 +84,8 @@ std::optional<SlotType> SlotType::of(const c10::Argument& argument) {
     case ArgumentKind::kDevice:
     case ArgumentKind::kLayout:
     case ArgumentKind::kMemoryFormat:
+    case ArgumentKind::kComplex:
+    case ArgumentKind::kGenerator:
     case ArgumentKind::kOther:
       return std::nullopt;
     default:

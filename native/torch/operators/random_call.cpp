@@ -79,7 +79,7 @@ RandomPoint take_random(const OperatorKernel& kernel, c10::ArrayRef<c10::IValue>
   const c10::IValue* given =
       kernel.generator < 0 ? nullptr : &arguments[static_cast<size_t>(kernel.generator)];
   const bool is_given = given != nullptr && given->isGenerator();
-  return random_state(is_given ? given->toGenerator() : default_generator(device), device)->take(1);
+  return take_point(is_given ? given->toGenerator() : at::Generator(), {kDriverDevice, device});
 }
 
 std::vector<c10::IValue> without_generator(const OperatorKernel& kernel,

@@ -3,10 +3,6 @@
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/jit_type.h>
-#include <torch/csrc/Device.h>
-#include <torch/csrc/Dtype.h>
-#include <torch/csrc/Layout.h>
-#include <torch/csrc/MemoryFormat.h>
 #include <torch/csrc/Size.h>
 #include <torch/csrc/autograd/python_variable.h>
 
@@ -142,33 +138,11 @@ bool push_item(PyObject* object, torch::jit::Stack& stack, bool (*as_item)(PyObj
   return true;
 }
 
-bool push_number(PyObject* object, torch::jit::Stack& stack) {
-  if (PyFloat_CheckExact(object)) return push_item(object, stack, as_float);
-  return push_item(object, stack, as_int);
-}
-
 bool push_string(PyObject* object, torch::jit::Stack& stack) {
   Py_ssize_t size = 0;
   const char* text = as_text(object, size);
   if (text == nullptr) return false;
   stack.emplace_back(std::string(text, static_cast<size_t>(size)));
-  return true;
-}
-
-// The small objects of torch that stand for a number or a device.
-bool push_constant(ArgumentKind kind, PyObject* object, torch::jit::Stack& stack) {
-  if (kind == ArgumentKind::kDtype && THPDtype_Check(object)) {
-    stack.emplace_back(static_cast<int64_t>(reinterpret_cast<THPDtype*>(object)->scalar_type));
-  } else if (kind == ArgumentKind::kDevice && THPDevice_Check(object)) {
-    stack.emplace_back(reinterpret_cast<THPDevice*>(object)->device);
-  } else if (kind == ArgumentKind::kLayout && THPLayout_Check(object)) {
-    stack.emplace_back(static_cast<int64_t>(reinterpret_cast<THPLayout*>(object)->layout));
-  } else if (kind == ArgumentKind::kMemoryFormat && THPMemoryFormat_Check(object)) {
-    const auto format = reinterpret_cast<THPMemoryFormat*>(object)->memory_format;
-    stack.emplace_back(static_cast<int64_t>(format));
-  } else {
-    return false;
-  }
   return true;
 }
 
@@ -187,7 +161,7 @@ bool push(const Argument& argument, PyObject* object, torch::jit::Stack& stack) 
     case ArgumentKind::kBool:
       return push_item<bool>(object, stack, as_bool);
     case ArgumentKind::kNumber:
-      return push_number(object, stack);
+      return push_item(object, stack, as_number);
     case ArgumentKind::kString:
       return push_string(object, stack);
     case ArgumentKind::kTensorList:
@@ -201,7 +175,8 @@ bool push(const Argument& argument, PyObject* object, torch::jit::Stack& stack) 
     case ArgumentKind::kBoolList:
       return push_list<bool>(object, stack, as_bool);
     default:
-      return push_constant(argument.kind, object, stack);
+      stack.push_back(constant_of(argument.kind, object));
+      return !stack.back().isNone();
   }
 }
 

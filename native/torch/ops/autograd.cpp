@@ -18,12 +18,15 @@ using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
 bool is_list(const KernelOp& op, int32_t argument) {
-  return op.arguments[argument].kind == ArgumentKind::kTensorList;
+  return op.arguments[argument].kind != ArgumentKind::kTensor;
 }
+
+const at::Tensor kUndefined;  // stands for None in a list
 
 // The tensors of an argument that were saved, of a list or alone.
 struct SavedArgument {
   bool list;
+  bool optional;   // of a list: some of its tensors are undefined
   bool is_result;  // written by the operator, and saved after that
   c10::SmallVector<SavedVariable, 1> tensors;
 };
@@ -53,6 +56,7 @@ class OperatorBackward final : public Node {
     for (const int32_t i : backward_.saved_inputs) {
       SavedArgument& saved = inputs_.emplace_back();
       saved.list = is_list(op_, i);
+      saved.optional = op_.arguments[i].kind == ArgumentKind::kOptionalTensorList;
       saved.is_result = op_.arguments[i].mutated;
       if (saved.is_result) continue;  // save_written
       for (const at::Tensor* tensor : tensors.of(i)) {
@@ -139,8 +143,16 @@ class OperatorBackward final : public Node {
       return saved.tensors.front().unpack(owner);
     }
     c10::List<at::Tensor> list;
-    for (SavedVariable& tensor : saved.tensors) list.push_back(tensor.unpack(owner));
-    return list;
+    c10::List<std::optional<at::Tensor>> optional;
+    for (SavedVariable& tensor : saved.tensors) {
+      at::Tensor unpacked = tensor.unpack(owner);
+      if (saved.optional) {
+        optional.push_back(unpacked.defined() ? std::optional(unpacked) : std::nullopt);
+      } else {
+        list.push_back(std::move(unpacked));
+      }
+    }
+    return saved.optional ? c10::IValue(std::move(optional)) : c10::IValue(std::move(list));
   }
 
   // By receiver, whether its gradient is wanted; of a list, that of any of its tensors.
@@ -220,7 +232,14 @@ class MissingBackward final : public Node {
 CallTensors::CallTensors(const CallFrame& frame) {
   for (const int32_t i : frame.op().tensor_arguments) {
     begin_[i] = static_cast<int32_t>(all_.size());
-    frame.for_each_tensor(i, [this](int, const at::Tensor& tensor) { all_.push_back(&tensor); });
+    if (frame.op().arguments[i].kind == ArgumentKind::kOptionalTensorList && !frame.is_none(i)) {
+      for (int64_t k = 0; k < frame.list_size(i); ++k) {
+        const at::Tensor* tensor = frame.element(i, k);
+        all_.push_back(tensor == nullptr ? &kUndefined : tensor);
+      }
+    } else {
+      frame.for_each_tensor(i, [this](int, const at::Tensor& tensor) { all_.push_back(&tensor); });
+    }
     count_[i] = static_cast<int32_t>(all_.size()) - begin_[i];
   }
 }
@@ -232,7 +251,9 @@ CallTensors::CallTensors(const KernelOp& op, c10::ArrayRef<c10::IValue> inputs) 
       const at::Tensor& tensor = inputs[i].toTensor();
       if (tensor.defined()) all_.push_back(&tensor);
     } else if (inputs[i].isList()) {
-      for (const c10::IValue& item : inputs[i].toListRef()) all_.push_back(&item.toTensor());
+      for (const c10::IValue& item : inputs[i].toListRef()) {
+        all_.push_back(item.isTensor() ? &item.toTensor() : &kUndefined);
+      }
     }
     count_[i] = static_cast<int32_t>(all_.size()) - begin_[i];
   }
@@ -257,7 +278,8 @@ c10::intrusive_ptr<Node> make_missing_node(const KernelOp& op, const CallTensors
 void set_outputs(const c10::intrusive_ptr<Node>& node, const Backward* backward,
                  c10::ArrayRef<at::Tensor> outputs) {
   for (size_t i = 0; i < outputs.size(); ++i) {
-    const bool differentiable = torch::autograd::isDifferentiableType(outputs[i].scalar_type()) &&
+    const bool differentiable = outputs[i].defined() &&
+                                torch::autograd::isDifferentiableType(outputs[i].scalar_type()) &&
                                 (backward == nullptr || backward->differentiable[i]);
     torch::autograd::set_history(differentiable ? outputs[i] : at::Tensor(), node);
   }

@@ -46,11 +46,12 @@ void bind_records(nb::module_& module) {
   nb::class_<OutputRule>(module, "OutputRule")
       .def(
           "__init__",
-          [](OutputRule* self, int32_t like, bool list, std::vector<Dimension> shape,
+          [](OutputRule* self, int32_t like, bool list, bool number, std::vector<Dimension> shape,
              int32_t dtype_of, std::vector<int32_t> promoted, const nb::object& dtype,
              const nb::object& format, int32_t count, int32_t when, int32_t when_element) {
             new (self) OutputRule{like,
                                   list,
+                                  number,
                                   std::move(shape),
                                   dtype_of,
                                   std::move(promoted),
@@ -60,9 +61,9 @@ void bind_records(nb::module_& module) {
                                   when,
                                   when_element};
           },
-          nb::kw_only(), nb::arg("like"), nb::arg("list"), nb::arg("shape"), nb::arg("dtype_of"),
-          nb::arg("promoted"), nb::arg("dtype"), nb::arg("format"), nb::arg("count"),
-          nb::arg("when"), nb::arg("when_element"));
+          nb::kw_only(), nb::arg("like"), nb::arg("list"), nb::arg("number"), nb::arg("shape"),
+          nb::arg("dtype_of"), nb::arg("promoted"), nb::arg("dtype"), nb::arg("format"),
+          nb::arg("count"), nb::arg("when"), nb::arg("when_element"));
   nb::class_<Check>(module, "Check")
       .def(
           "__init__",
@@ -102,6 +103,7 @@ void set_arguments(KernelOp& op) {
     op.mutates |= argument.mutated;
     if (!argument.keyword_only) op.max_positional = std::max(op.max_positional, i + 1);
     if (argument.kind == ArgumentKind::kTensor && !argument.optional) op.device_argument = i;
+    if (argument.kind == ArgumentKind::kGenerator) op.generator = i;
     if (argument.holds_tensors()) op.tensor_arguments.insert(op.tensor_arguments.begin(), i);
   }
 }
@@ -134,6 +136,7 @@ nb::object define(const std::string& name, const std::string& overload_name,
   record->outputs = std::move(outputs);
   for (const OutputRule& rule : record->outputs) {
     record->counts = std::max(record->counts, rule.count + 1);
+    record->waits |= rule.number || rule.count >= 0;
   }
   record->checks = std::move(checks);
   set_key_fields(*record, std::move(key_fields), strided);

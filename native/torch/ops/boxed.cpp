@@ -36,6 +36,10 @@ c10::Stack results_of(CallFrame& frame, c10::ArrayRef<c10::IValue> inputs) {
   }
   at::Tensor* next = frame.outputs().data();
   for (size_t i = 0; i < frame.op().outputs.size(); ++i) {
+    if (C10_UNLIKELY(frame.op().outputs[i].number)) {
+      results.emplace_back(number_in(*next++));
+      continue;
+    }
     if (!frame.op().outputs[i].list) {
       results.emplace_back(std::move(*next++));
       continue;
@@ -138,6 +142,8 @@ class AutogradKernel final : public OpKernel {
     for (const c10::IValue& result : torch::jit::last(stack, op_.outputs.size())) {
       if (result.isTensor()) {
         outputs.push_back(result.toTensor());
+      } else if (!result.isList()) {
+        outputs.emplace_back();  // a number
       } else {
         for (const at::Tensor& tensor : result.toTensorVector()) outputs.push_back(tensor);
       }

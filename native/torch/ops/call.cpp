@@ -153,20 +153,30 @@ void allocate_outputs(CallFrame& frame) {
   frame.add_output(at::full({frame.op().counts}, kNoCount, options));
 }
 
-void settle_counts(CallFrame& frame) {
+at::Scalar number_in(const at::Tensor& output) {
+  const void* data = output.const_data_ptr();
+  if (output.scalar_type() == at::kDouble) return *static_cast<const double*>(data);
+  if (output.scalar_type() == at::kBool) return *static_cast<const uint8_t*>(data) != 0;
+  return *static_cast<const int64_t*>(data);
+}
+
+void settle(CallFrame& frame) {
   const KernelOp& op = frame.op();
-  if (C10_LIKELY(op.counts == 0)) return;
-  const at::Tensor counts = frame.outputs().pop_back_val().cpu();  // waits for the device
+  if (C10_LIKELY(!op.waits)) return;
+  at::Tensor counts;
+  if (op.counts > 0) counts = frame.outputs().pop_back_val().cpu();  // waits for the device
   at::Tensor* next = frame.outputs().data();
   for (size_t i = 0; i < op.outputs.size(); ++i) {
     at::Tensor& output = *next;
     next += frame.output_size(static_cast<int>(i));
+    if (op.outputs[i].number) output = output.cpu();
     if (op.outputs[i].count < 0) continue;
     cut(op, static_cast<int>(i), counts.const_data_ptr<int64_t>()[op.outputs[i].count], output);
   }
 }
 
 void run_kernel(CallFrame& frame, const Variant& variant) {
+  frame.draw();
   frame.describe();
   const c10::Device device = frame.device();
   if (C10_LIKELY(device.is_cpu())) return run_on_cpu(frame, variant);
@@ -200,7 +210,7 @@ std::optional<PackedCall> KernelOp::pack(c10::ArrayRef<c10::IValue> inputs,
   const Variant& variant = variant_for(*this, frame);
   for (const at::Tensor& output : outputs) frame.add_output(output);
   frame.describe();
-  return PackedCall{variant.kernel, frame.pack(), grid_of(frame)};
+  return PackedCall{variant.kernel, frame.pack(), grid_of(frame), generator};
 }
 
 runtime::LaunchBlock KernelOp::pack_again(c10::ArrayRef<c10::IValue> inputs,

@@ -16,9 +16,11 @@ void allocate_outputs(CallFrame& frame);
 // Runs the kernel on a frame with outputs: called on cpu, given to the driver elsewhere. Raises
 // KernelError.
 void run_kernel(CallFrame& frame, const Variant& variant);
-// Once the kernel was started: waits for its counts, and cuts the outputs to them. Raises
-// KernelError for counts that cannot be. Nothing where an operator has none.
-void settle_counts(CallFrame& frame);
+// Once the kernel was started: waits for its counts and cuts the outputs to them, and for numbers
+// that are returned. Raises KernelError for counts that cannot be. Nothing where there are none.
+void settle(CallFrame& frame);
+// The number that a settled output is.
+at::Scalar number_in(const at::Tensor& output);
 
 // A call whose contract was checked. `copies`: not every input is laid out as the kernel takes it.
 // `allocated` is called before the kernel is.
@@ -29,7 +31,7 @@ void run_call(CallFrame& frame, bool copies, Allocated&& allocated) {
   allocate_outputs(frame);
   allocated();
   run_kernel(frame, variant);
-  settle_counts(frame);
+  settle(frame);
 }
 
 }  // namespace bringup::torch_ext

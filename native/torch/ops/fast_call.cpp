@@ -2,7 +2,6 @@
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/record_function.h>
-#include <torch/csrc/Dtype.h>
 #include <torch/csrc/autograd/python_variable.h>
 
 #include <cstring>
@@ -39,9 +38,14 @@ bool take_list(const Argument& argument, PyObject* object, int i, CallFrame& fra
   if (!PyList_CheckExact(object) && !PyTuple_CheckExact(object)) return false;
   const Py_ssize_t size = PySequence_Fast_GET_SIZE(object);
   PyObject** items = PySequence_Fast_ITEMS(object);
-  if (argument.kind == ArgumentKind::kTensorList) {
+  if (argument.kind == ArgumentKind::kTensorList ||
+      argument.kind == ArgumentKind::kOptionalTensorList) {
     at::Tensor* data = frame.set_tensor_list(i, size);
     for (Py_ssize_t k = 0; k < size; ++k) {
+      if (items[k] == Py_None && argument.kind == ArgumentKind::kOptionalTensorList) {
+        frame.set_none_of(i, k);
+        continue;
+      }
       if (!THPVariable_CheckExact(items[k])) return false;
       data[k] = THPVariable_Unpack(items[k]);
       keys = keys | data[k].key_set();
@@ -69,7 +73,7 @@ bool take(const Argument& argument, PyObject* object, int i, CallFrame& frame,
     return take_tensor(object, i, frame, keys);
   }
   if (object == Py_None) {
-    frame.set_none(i);
+    frame.load(i, c10::IValue());
     return argument.optional;
   }
   int64_t integer = 0;
@@ -88,9 +92,22 @@ bool take(const Argument& argument, PyObject* object, int i, CallFrame& frame,
       frame.set_int(i, integer);
       return true;
     case ArgumentKind::kDtype:
-      if (!THPDtype_Check(object)) return false;
-      frame.set_int(i, static_cast<int64_t>(reinterpret_cast<THPDtype*>(object)->scalar_type));
+    case ArgumentKind::kLayout:
+    case ArgumentKind::kMemoryFormat:
+    case ArgumentKind::kDevice:
+    case ArgumentKind::kGenerator: {
+      const c10::IValue value = constant_of(argument.kind, object);
+      if (!value.isNone()) frame.load(i, value);
+      return !value.isNone();
+    }
+    case ArgumentKind::kNumber:
+    case ArgumentKind::kComplex: {
+      at::Scalar number;
+      const bool wide = argument.kind == ArgumentKind::kComplex;
+      if (!as_number(object, number) || (wide && !number.isComplex())) return false;
+      frame.set_scalar(i, number);
       return true;
+    }
     case ArgumentKind::kString: {
       Py_ssize_t size = 0;
       const char* text = as_text(object, size);
@@ -190,7 +207,7 @@ class GilPolicy {
  public:
   explicit GilPolicy(const CallFrame& frame)
       : declared_(frame.op().release_gil),
-        waits_(frame.op().counts > 0 && !frame.device().is_cpu()) {}  // in settle_counts
+        waits_(frame.op().waits && !frame.device().is_cpu()) {}  // in settle
 
   void consider(int64_t elements) {
     elements_ += elements;
@@ -250,11 +267,18 @@ PyObject* written_result(const KernelOp& op, PyObject* const* slots, Py_ssize_t 
   return list ? PySequence_List(slots[argument]) : Py_NewRef(slots[argument]);
 }
 
+PyObject* python_number(const at::Scalar& number) {
+  if (number.isBoolean()) return PyBool_FromLong(number.toBool());
+  if (number.isFloatingPoint()) return PyFloat_FromDouble(number.toDouble());
+  return PyLong_FromLongLong(number.toLong());
+}
+
 PyObject* results_of_call(CallFrame& frame, PyObject* const* slots) {
   const KernelOp& op = frame.op();
   at::Tensor* next = frame.outputs().data();
   return results_of(static_cast<Py_ssize_t>(op.returns.size()), [&](Py_ssize_t i) {
     if (op.outputs.empty()) return written_result(op, slots, i);
+    if (C10_UNLIKELY(op.outputs[i].number)) return python_number(number_in(*next++));
     if (C10_LIKELY(!op.outputs[i].list)) return THPVariable_Wrap(std::move(*next++));
     return list_of(frame.output_size(static_cast<int>(i)),
                    [&](Py_ssize_t) { return THPVariable_Wrap(std::move(*next++)); });
@@ -275,6 +299,7 @@ PyObject* call_dispatcher(const CallFrame& frame, PyObject* const* slots) {
   return results_of(static_cast<Py_ssize_t>(op.returns.size()), [&](Py_ssize_t i) {
     if (op.outputs.empty()) return written_result(op, slots, i);
     if (stack[i].isTensor()) return THPVariable_Wrap(stack[i].toTensor());
+    if (stack[i].isScalar()) return python_number(stack[i].toScalar());
     const auto tensors = stack[i].toTensorVector();
     return list_of(static_cast<Py_ssize_t>(tensors.size()),
                    [&](Py_ssize_t k) { return THPVariable_Wrap(tensors[k]); });

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "driver/dtypes.h"
 #include "runtime/context.h"
 #include "torch/common/errors.h"
 #include "torch/common/values.h"
+#include "torch/devices/generator.h"
 
 namespace bringup::torch_ext {
 namespace {
@@ -51,6 +53,21 @@ DLDevice dlpack_device(c10::Device device) {
   return {kDlOthers + static_cast<int32_t>(device.type()), device.index()};
 }
 
+bringup_scalar scalar_of(const at::Scalar& number) {
+  if (number.isComplex()) {
+    const auto value = number.toComplexDouble();
+    return {value.real(), value.imag(), 0, dlpack_dtype(at::kComplexDouble)};
+  }
+  if (number.isFloatingPoint()) return {number.toDouble(), 0, 0, dlpack_dtype(at::kDouble)};
+  if (number.type() == at::kUInt64) {  // beyond an int64
+    const uint64_t wide = number.toUInt64();
+    return {static_cast<double>(wide), 0, static_cast<int64_t>(wide), dlpack_dtype(at::kUInt64)};
+  }
+  const int64_t integer = number.toLong();
+  return {static_cast<double>(integer), 0, integer,
+          dlpack_dtype(number.isBoolean() ? at::kBool : at::kLong)};
+}
+
 CallFrame::CallFrame(const KernelOp& op)
     : op_(op), num_inputs_(static_cast<int32_t>(op.arguments.size())) {
   std::fill_n(elements_, num_inputs_, nullptr);
@@ -81,15 +98,32 @@ void CallFrame::load(c10::ArrayRef<c10::IValue> inputs) {
   for (int i = 0; i < num_inputs_; ++i) load(i, inputs[i]);
 }
 
+void CallFrame::set_device(int i, c10::Device device) {
+  values_[i].device = {dlpack_device(device), device.type(), device.index()};
+  args_[i] = &values_[i];
+}
+
 void CallFrame::load(int i, const c10::IValue& value) {
+  const ArgumentKind kind = op_.arguments[i].kind;
+  if (kind == ArgumentKind::kGenerator) {
+    return set_generator(i, value.isNone() ? at::Generator() : value.toGenerator());
+  }
   if (value.isNone()) return set_none(i);
-  switch (op_.arguments[i].kind) {
+  switch (kind) {
     case ArgumentKind::kTensor:
       return load_tensor(i, value.toTensor());
     // torch keeps defaults as they are written: "float? a=1", "int a=True", "int a=1e3".
     case ArgumentKind::kInt:
     case ArgumentKind::kDtype:
+    case ArgumentKind::kLayout:
+    case ArgumentKind::kMemoryFormat:
       return set_int(i, value.toScalar().toLong());
+    case ArgumentKind::kNumber:
+      return set_scalar(i, value.toScalar());
+    case ArgumentKind::kComplex:
+      return set_scalar(i, value.toScalar().toComplexDouble());
+    case ArgumentKind::kDevice:
+      return set_device(i, value.toDevice());
     case ArgumentKind::kBool:
       return set_int(i, value.toBool() ? 1 : 0);
     case ArgumentKind::kFloat:
@@ -129,6 +163,14 @@ void CallFrame::load_list(int i, const c10::IValue& value) {
       for (const c10::IValue& item : items) *data++ = item.toTensor();
       break;
     }
+    case ArgumentKind::kOptionalTensorList: {
+      at::Tensor* data = set_tensor_list(i, size);
+      for (int64_t k = 0; k < size; ++k) {
+        if (items[k].isTensor()) data[k] = items[k].toTensor();
+        if (!data[k].defined()) set_none_of(i, k);
+      }
+      break;
+    }
     case ArgumentKind::kFloatList: {
       double* data = set_list<double>(i, size);
       for (const c10::IValue& item : items) *data++ = item.toDouble();
@@ -153,7 +195,16 @@ c10::IValue CallFrame::value(int i) const {
       return *tensors_[i];
     case ArgumentKind::kInt:
     case ArgumentKind::kDtype:
+    case ArgumentKind::kLayout:
+    case ArgumentKind::kMemoryFormat:
       return values_[i].integer;
+    case ArgumentKind::kNumber:
+    case ArgumentKind::kComplex:
+      return scalar(i);
+    case ArgumentKind::kDevice:
+      return c10::Device(values_[i].device.type, values_[i].device.index);
+    case ArgumentKind::kGenerator:
+      return generator_.defined() ? c10::IValue(generator_) : c10::IValue();
     case ArgumentKind::kBool:
       return values_[i].integer != 0;
     case ArgumentKind::kFloat:
@@ -177,6 +228,14 @@ c10::IValue CallFrame::value(int i) const {
       for_each_tensor(i, [&items](int, const at::Tensor& tensor) { items.push_back(tensor); });
       return items;
     }
+    case ArgumentKind::kOptionalTensorList: {
+      c10::List<std::optional<at::Tensor>> items;
+      for (int64_t k = 0; k < list_size(i); ++k) {
+        items.push_back(elements_[i][k] == nullptr ? std::nullopt
+                                                   : std::optional(*elements_[i][k]));
+      }
+      return items;
+    }
     default:  // no kernel operator has it
       return {};
   }
@@ -188,6 +247,7 @@ void CallFrame::copy_refused_layouts() {
     const bool is_list = elements_[i] != nullptr;
     for (int64_t k = 0; k < (is_list ? list_size(i) : 1); ++k) {
       const at::Tensor*& slot = is_list ? elements_[i][k] : tensors_[i];
+      if (slot == nullptr) continue;
       if (C10_LIKELY(takes_layout_inline(op_, static_cast<size_t>(i), *slot))) continue;
       if (op_.arguments[i].mutated) {
         raise_error(ErrorClass::kContract, op_.name, ": ", op_.arguments[i].name,
@@ -210,7 +270,7 @@ void CallFrame::look() {
       look_at(*tensors_[i], values_[i].tensor);
     } else {
       look_at_list(i, list_size(i),
-                   [&](int64_t k) -> const at::Tensor& { return *elements_[i][k]; });
+                   [&](int64_t k) -> const at::Tensor* { return elements_[i][k]; });
     }
   }
 }
@@ -220,8 +280,9 @@ DLTensor** CallFrame::look_at_list(int i, int64_t size, At tensor_at) {
   auto* descriptors = static_cast<DLTensor*>(take(static_cast<size_t>(size) * sizeof(DLTensor)));
   auto** pointers = static_cast<DLTensor**>(take(static_cast<size_t>(size) * sizeof(void*)));
   for (int64_t k = 0; k < size; ++k) {
-    look_at(tensor_at(k), descriptors[k]);
-    pointers[k] = &descriptors[k];
+    const at::Tensor* tensor = tensor_at(k);
+    pointers[k] = tensor == nullptr ? nullptr : &descriptors[k];
+    if (tensor != nullptr) look_at(*tensor, descriptors[k]);
   }
   values_[i].list = {pointers, size};
   return pointers;
@@ -239,6 +300,30 @@ void CallFrame::read_data(const at::Tensor& tensor, bool written, int i, DLTenso
       written ? tensor.mutable_data_ptr() : const_cast<void*>(tensor.const_data_ptr());
 }
 
+at::Scalar CallFrame::scalar(int i) const {
+  const auto& number = *static_cast<const bringup_scalar*>(values_[i].list.data);
+  switch (number.dtype.code) {
+    case 0:
+      return number.integer;
+    case 1:
+      return static_cast<uint64_t>(number.integer);
+    case 2:
+      return number.real;
+    case 5:
+      return c10::complex<double>(number.real, number.imaginary);
+    default:
+      return number.integer != 0;
+  }
+}
+
+void CallFrame::draw() {
+  if (C10_LIKELY(op_.generator < 0)) return;
+  auto* numbers = static_cast<int64_t*>(const_cast<void*>(values_[op_.generator].list.data));
+  const RandomPoint point = take_point(generator_, device());
+  numbers[0] = static_cast<int64_t>(point.seed);
+  numbers[1] = static_cast<int64_t>(point.offset);
+}
+
 void CallFrame::describe() {
   for (const int32_t i : op_.tensor_arguments) {
     if (is_none(i)) continue;
@@ -248,7 +333,9 @@ void CallFrame::describe() {
       continue;
     }
     auto* const* items = static_cast<DLTensor* const*>(values_[i].list.data);
-    for (int64_t k = 0; k < list_size(i); ++k) read_data(*elements_[i][k], written, i, *items[k]);
+    for (int64_t k = 0; k < list_size(i); ++k) {
+      if (items[k] != nullptr) read_data(*elements_[i][k], written, i, *items[k]);
+    }
   }
   describe_outputs();
 }
@@ -272,7 +359,7 @@ void CallFrame::describe_outputs() {
       read_data(*next++, true, i, values_[i].tensor);
     } else {
       const int64_t size = output_size(output);
-      auto** items = look_at_list(i, size, [&](int64_t k) -> const at::Tensor& { return next[k]; });
+      auto** items = look_at_list(i, size, [&](int64_t k) { return &next[k]; });
       for (int64_t k = 0; k < size; ++k) read_data(*next++, true, i, *items[k]);
     }
     args_[i] = &values_[i];
@@ -287,21 +374,34 @@ void CallFrame::pack_argument(ArgumentKind kind, int i, runtime::LaunchBlock& bl
     case ArgumentKind::kInt:
     case ArgumentKind::kBool:
     case ArgumentKind::kDtype:
+    case ArgumentKind::kLayout:
+    case ArgumentKind::kMemoryFormat:
       return block.add_int(value.integer);
+    case ArgumentKind::kDevice:
+      return block.add_int(std::bit_cast<int64_t>(value.device.given));
+    case ArgumentKind::kNumber:
+    case ArgumentKind::kComplex:
+      return block.add_int_list(
+          {static_cast<const int64_t*>(value.list.data), sizeof(bringup_scalar) / sizeof(int64_t)});
     case ArgumentKind::kFloat:
       return block.add_float(value.real);
     case ArgumentKind::kString:
       return block.add_string(static_cast<const char*>(args_[i]));
     case ArgumentKind::kIntList:
     case ArgumentKind::kBoolList:
+    case ArgumentKind::kGenerator:
       return block.add_int_list({int_list(i).data(), int_list(i).size()});
     case ArgumentKind::kFloatList:
       return block.add_float_list(
           {static_cast<const double*>(value.list.data), static_cast<size_t>(value.list.size)});
-    case ArgumentKind::kTensorList: {
+    case ArgumentKind::kTensorList:
+    case ArgumentKind::kOptionalTensorList: {
       std::vector<std::optional<runtime::TensorDesc>> items;
       const auto* pointers = static_cast<DLTensor* const*>(value.list.data);
-      for (int64_t k = 0; k < value.list.size; ++k) items.push_back(as_desc(*pointers[k]));
+      for (int64_t k = 0; k < value.list.size; ++k) {
+        items.push_back(pointers[k] == nullptr ? std::nullopt
+                                               : std::optional(as_desc(*pointers[k])));
+      }
       return block.add_tensor_list(items);
     }
     default:  // no kernel operator has it

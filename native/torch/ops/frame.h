@@ -3,10 +3,12 @@
 // pointer is read.
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 #include <c10/util/SmallVector.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <forward_list>
 #include <memory>
@@ -18,6 +20,9 @@
 #include "torch/ops/record.h"
 
 namespace bringup::torch_ext {
+
+// What a kernel sees of a Scalar.
+bringup_scalar scalar_of(const at::Scalar& number);
 
 class CallFrame {
  public:
@@ -43,6 +48,15 @@ class CallFrame {
     values_[i].real = value;
     args_[i] = &values_[i];
   }
+  void set_scalar(int i, const at::Scalar& value) {
+    *set_list<bringup_scalar>(i, 1) = scalar_of(value);
+  }
+  void set_device(int i, c10::Device device);
+  // Undefined: the default one of the device that the operator runs on.
+  void set_generator(int i, const at::Generator& generator) {
+    generator_ = generator;
+    std::fill_n(set_list<int64_t>(i, 2), 2, 0);
+  }
   // Ends at its first NUL.
   void set_string(int i, const char* text) { args_[i] = const_cast<char*>(text); }
   // Room for `size` elements, to be filled by the caller.
@@ -56,6 +70,8 @@ class CallFrame {
   // Undefined tensors, to be replaced by the caller: a Python list may lose its tensors while the
   // kernel is compiled or runs.
   at::Tensor* set_tensor_list(int i, int64_t size);
+  // One of them is None.
+  void set_none_of(int i, int64_t element) { elements_[i][element] = nullptr; }
   // Input number `i`, or all of them in schema order. What they borrow from has to stay.
   void load(int i, const c10::IValue& value);
   void load(c10::ArrayRef<c10::IValue> inputs);
@@ -64,8 +80,11 @@ class CallFrame {
   const KernelOp& op() const { return op_; }
   bool is_none(int i) const { return args_[i] == nullptr; }
   const at::Tensor& tensor(int i) const { return *tensors_[i]; }
+  // Of a list; null for None.
+  const at::Tensor* element(int i, int64_t k) const { return elements_[i][k]; }
   int64_t integer(int i) const { return values_[i].integer; }
   double real(int i) const { return values_[i].real; }
+  at::Scalar scalar(int i) const;
   const char* string(int i) const { return static_cast<const char*>(args_[i]); }
   c10::ArrayRef<int64_t> int_list(int i) const;
   int64_t list_size(int i) const { return values_[i].list.size; }
@@ -77,7 +96,9 @@ class CallFrame {
       visit(i, *tensors_[i]);
       return;
     }
-    for (int64_t k = 0; k < values_[i].list.size; ++k) visit(i, *elements_[i][k]);
+    for (int64_t k = 0; k < values_[i].list.size; ++k) {
+      if (C10_LIKELY(elements_[i][k] != nullptr)) visit(i, *elements_[i][k]);
+    }
   }
   template <class Visit>
   void for_each_tensor(Visit visit) const {
@@ -95,7 +116,9 @@ class CallFrame {
       return;
     }
     const auto* items = static_cast<const DLTensor* const*>(values_[i].list.data);
-    for (int64_t k = 0; k < values_[i].list.size; ++k) visit(*items[k]);
+    for (int64_t k = 0; k < values_[i].list.size; ++k) {
+      if (C10_LIKELY(items[k] != nullptr)) visit(*items[k]);
+    }
   }
   // The device on which the operator runs.
   c10::Device device() const { return tensors_[op_.device_argument]->device(); }
@@ -112,6 +135,8 @@ class CallFrame {
   c10::SmallVectorImpl<at::Tensor>& outputs() { return outputs_; }
   // How many of these tensors are output number `output`: those of a list, or 1.
   int64_t output_size(int output) const;
+  // Takes what the kernel draws from its generator, where it has one.
+  void draw();
   // Reads data pointers into the descriptors, after looking. Nothing may be changed afterwards.
   void describe();
   void** args() { return args_; }
@@ -126,6 +151,11 @@ class CallFrame {
     int64_t integer;
     double real;
     bringup_list list;
+    struct {
+      DLDevice given;  // what the kernel sees
+      c10::DeviceType type;
+      c10::DeviceIndex index;
+    } device;
   };
 
   void load_list(int i, const c10::IValue& value);
@@ -150,6 +180,7 @@ class CallFrame {
       elements_[kMaxArguments];  // of a Tensor[]; null for every other argument that is given
   Value values_[kMaxArguments];
   c10::SmallVector<at::Tensor, 4> outputs_;
+  at::Generator generator_;
   std::forward_list<at::Tensor> held_;  // contiguous copies
   std::forward_list<std::vector<at::Tensor>> lists_;
   size_t used_ = 0;

@@ -4,7 +4,13 @@
 // is set then.
 #pragma once
 
+#include <ATen/core/ivalue.h>
 #include <Python.h>
+#include <torch/csrc/Device.h>
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/Generator.h>
+#include <torch/csrc/Layout.h>
+#include <torch/csrc/MemoryFormat.h>
 
 #include <cstdint>
 #include <vector>
@@ -93,6 +99,44 @@ inline const char* as_text(PyObject* object, Py_ssize_t& size) {
       PyUnicode_CheckExact(object) ? PyUnicode_AsUTF8AndSize(object, &size) : nullptr;
   if (text == nullptr) PyErr_Clear();
   return text;
+}
+
+// A bool, int, float or complex, exactly.
+inline bool as_number(PyObject* object, at::Scalar& value) {
+  int64_t integer = 0;
+  if (PyFloat_CheckExact(object)) {
+    value = PyFloat_AS_DOUBLE(object);
+  } else if (PyBool_Check(object)) {
+    value = object == Py_True;
+  } else if (as_int(object, integer)) {
+    value = integer;
+  } else if (PyComplex_CheckExact(object)) {
+    value = c10::complex<double>(PyComplex_RealAsDouble(object), PyComplex_ImagAsDouble(object));
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// The small objects of torch that stand for a number, a device or a generator; None: none of
+// `kind`.
+inline c10::IValue constant_of(ArgumentKind kind, PyObject* object) {
+  if (kind == ArgumentKind::kDtype && THPDtype_Check(object)) {
+    return static_cast<int64_t>(reinterpret_cast<THPDtype*>(object)->scalar_type);
+  }
+  if (kind == ArgumentKind::kDevice && THPDevice_Check(object)) {
+    return reinterpret_cast<THPDevice*>(object)->device;
+  }
+  if (kind == ArgumentKind::kLayout && THPLayout_Check(object)) {
+    return static_cast<int64_t>(reinterpret_cast<THPLayout*>(object)->layout);
+  }
+  if (kind == ArgumentKind::kMemoryFormat && THPMemoryFormat_Check(object)) {
+    return static_cast<int64_t>(reinterpret_cast<THPMemoryFormat*>(object)->memory_format);
+  }
+  if (kind == ArgumentKind::kGenerator && THPGenerator_Check(object)) {
+    return reinterpret_cast<THPGenerator*>(object)->cdata;
+  }
+  return {};
 }
 
 // A list of what `make` gives for each number, which it takes over. Null with a Python exception

@@ -58,6 +58,8 @@ struct KernelOp final : KernelRecord {
   Expression grid;                   // an empty program means 1
   Expression work_items;             // an empty program means unknown
   int32_t counts = 0;                // sizes of outputs that the kernel writes
+  bool waits = false;                // for counts, or numbers that it returns
+  int32_t generator = -1;            // the argument that it draws from; -1: none
   bool mutates = false;
   ReleaseGil release_gil = ReleaseGil::kAuto;
   int32_t max_positional = 0;

@@ -5,11 +5,13 @@
 #include <ATen/native/TypeProperties.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
 #include <sstream>
 
+#include "torch/common/allocation.h"
 #include "torch/common/errors.h"
 #include "torch/common/values.h"
 #include "torch/ops/frame.h"
@@ -139,6 +141,10 @@ void verify_dtype(const CallFrame& frame, const Check& check) {
     if (frame.is_none(argument)) return;
     return require_dtype(frame, check, static_cast<at::ScalarType>(frame.integer(argument)), "");
   }
+  if (frame.op().arguments[argument].kind == ArgumentKind::kNumber) {
+    if (frame.is_none(argument)) return;
+    return require_dtype(frame, check, frame.scalar(argument).type(), "");
+  }
   frame.for_each_tensor(argument, [&](int, const at::Tensor& tensor) {
     require_dtype(frame, check, tensor.scalar_type(), "; convert with .to()");
   });
@@ -179,7 +185,7 @@ at::Tensor allocate_contiguous(const CallFrame& frame, at::IntArrayRef sizes, at
   at::Tensor tensor = at::detail::make_tensor_base<c10::TensorImpl>(
       std::move(storage), kCpu, c10::scalarTypeToTypeMeta(type));
   tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
-  return tensor;
+  return filled_if_deterministic(std::move(tensor));
 }
 
 at::ScalarType promoted_dtype(const CallFrame& frame, const std::vector<int32_t>& arguments) {
@@ -198,6 +204,10 @@ at::ScalarType promoted_dtype(const CallFrame& frame, const std::vector<int32_t>
         break;
       case ArgumentKind::kFloat:
         add_number(frame.real(i));
+        break;
+      case ArgumentKind::kNumber:
+      case ArgumentKind::kComplex:
+        add_number(frame.scalar(i));
         break;
       default:
         frame.for_each_tensor(i, [&state](int, const at::Tensor& tensor) {
@@ -266,6 +276,7 @@ at::IntArrayRef OutputRule::sizes_for(const CallFrame& frame, int output, Sizes&
 }
 
 at::Tensor OutputRule::allocate_one(const CallFrame& frame, int output) const {
+  if (C10_UNLIKELY(number)) return at::zeros({}, at::TensorOptions(frame.device()).dtype(dtype));
   Sizes computed;
   const at::IntArrayRef sizes = sizes_for(frame, output, computed);
   const at::ScalarType type = dtype_for(frame);

@@ -40,8 +40,9 @@ void evaluate_shape(const std::vector<Dimension>& shape, const CallFrame& frame,
 
 // How one fresh output is allocated, on the device of the first tensor argument.
 struct OutputRule {
-  int32_t like = -1;  // a tensor argument whose sizes it has; -1: `shape` counts
-  bool list = false;  // `like` is a Tensor[]: one tensor like each of its elements
+  int32_t like = -1;    // a tensor argument whose sizes it has; -1: `shape` counts
+  bool list = false;    // `like` is a Tensor[]: one tensor like each of its elements
+  bool number = false;  // without dimensions; the operator returns what is in it
   std::vector<Dimension> shape;
   // The Tensor or ScalarType argument whose dtype it has; -1: `promoted` counts.
   int32_t dtype_of = -1;

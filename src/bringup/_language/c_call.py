@@ -54,12 +54,16 @@ _POINTERS = {
     "int[]": Opcode.LIST_DATA,
     "bool[]": Opcode.LIST_DATA,
     "float[]": Opcode.LIST_DATA,
+    "Generator": Opcode.LIST_DATA,
 }
 _SCALARS = {
     "int": (ValueKind.INT, Opcode.INT),
     "bool": (ValueKind.INT, Opcode.INT),
     "ScalarType": (ValueKind.INT, Opcode.INT),
+    "Layout": (ValueKind.INT, Opcode.INT),
+    "MemoryFormat": (ValueKind.INT, Opcode.INT),
     "float": (ValueKind.FLOAT64, Opcode.FLOAT),
+    "Scalar": (ValueKind.FLOAT64, Opcode.REAL),
     "str": (ValueKind.TEXT, Opcode.STRING),
 }
 _TVM_ARGUMENTS = {
@@ -67,6 +71,12 @@ _TVM_ARGUMENTS = {
     "Tensor": (ValueKind.TENSOR, Opcode.TENSOR),
     "bool": (ValueKind.BOOL, Opcode.INT),
     "ScalarType": (ValueKind.DTYPE, Opcode.INT),
+    "Device": (ValueKind.DEVICE, Opcode.INT),
+    "int[]": (ValueKind.INTS, Opcode.TENSOR),
+    "float[]": (ValueKind.FLOATS, Opcode.TENSOR),
+    "bool[]": (ValueKind.BOOLS, Opcode.TENSOR),
+    "Tensor[]": (ValueKind.TENSORS, Opcode.TENSOR),
+    "Tensor?[]": (ValueKind.TENSORS, Opcode.TENSOR),
 }
 _NUMBERS = (ValueKind.INT, ValueKind.FLOAT32, ValueKind.FLOAT64)
 BYTES = {
@@ -193,7 +203,7 @@ class LaunchSize:
 class Binding:
     """How a function that is not compiled with a generated entry is called."""
 
-    convention: Literal["status", "void", "tvm_ffi", "values"]  # in which form
+    convention: Literal["status", "void", "tvm_ffi", "values", "tvm_tensor"]  # in which form
     parameters: tuple[CParameter, ...]  # what it gets
     size: LaunchSize | None = None  # of `"values"`: over which grid
 
@@ -467,7 +477,7 @@ class _Reader(ExpressionReader):
         if not 1 <= len(given) <= 2:
             raise self.error("ptr() takes a tensor or a list, and a dtype where it is to be said")
         if isinstance(given[0], ast.Subscript) and len(given) == 1:
-            items = self.argument(given[0].value, "Tensor[]")
+            items = self.argument(given[0].value, "Tensor[]", "Tensor?[]")
             number = self.number_of(given[0].slice)
             return self._made(ValueKind.POINTER, Instruction(Opcode.ITEM_DATA, items, number))
         index = self.index(given[0])

@@ -101,12 +101,14 @@ class Expression:
             return int(given is not None)
         if opcode in _AS_GIVEN:
             return given
+        if opcode is Opcode.REAL:
+            return 0.0 if given is None else float(given)
         if opcode in (Opcode.DATA, Opcode.LIST_DATA):
             return address_of(given)
         if opcode in (Opcode.SIZE_ALONG, Opcode.STRIDE_ALONG):
             return 0 if given is None else self._along(step, given, values[step.value])
         if opcode in _OF_LISTS:
-            return _item(opcode, () if given is None else given, step.value)
+            return _item(opcode, given if isinstance(given, (list, tuple)) else (), step.value)
         return 0 if given is None else self._number(step, given)
 
     def _number(self, step: Instruction, given: Any) -> Any:

@@ -39,7 +39,8 @@ _READS: Mapping[str, tuple[Opcode, bool]] = {
 _ALONG = {Opcode.SIZE: Opcode.SIZE_ALONG, Opcode.STRIDE: Opcode.STRIDE_ALONG}
 _DEFAULTED = {Opcode.SIZE: Opcode.SIZE_OR, Opcode.STRIDE: Opcode.STRIDE_OR}
 _METHODS = ("size", "stride", "numel", "dim")
-_LISTS = ("int[]", "float[]", "bool[]", "Tensor[]")
+_TENSORS = ("Tensor[]", "Tensor?[]")
+_LISTS = ("int[]", "float[]", "bool[]", *_TENSORS)
 _NOT = Instruction(Opcode.NOT)
 
 
@@ -200,7 +201,7 @@ class ExpressionReader:
                 tensor = self.argument(node.value.value, "Tensor")
                 return Instruction(Opcode.SIZE, tensor, self._dimension(node.slice))
         elif isinstance(node, ast.Subscript):
-            values = self.argument(node.value, "int[]", "bool[]")
+            values = self.argument(node.value, "int[]", "bool[]", "Generator")
             return Instruction(Opcode.ELEMENT, values, self.number_of(node.slice))
         raise self.unknown(node)
 
@@ -233,7 +234,7 @@ class ExpressionReader:
     ) -> list[Instruction]:
         item = -1
         if isinstance(tensor, ast.Subscript):
-            index, item = self.argument(tensor.value, "Tensor[]"), self.number_of(tensor.slice)
+            index, item = self.argument(tensor.value, *_TENSORS), self.number_of(tensor.slice)
         else:
             index = self.argument(tensor, "Tensor")
         named = item << 32 | self._dimension(dimension) & 0xFFFFFFFF
@@ -250,7 +251,7 @@ class ExpressionReader:
         if opcode is Opcode.HAS:
             return Instruction(opcode, self.index(given[0]))
         if opcode is Opcode.NUMEL and isinstance(given[0], ast.Subscript):
-            items = self.argument(given[0].value, "Tensor[]")
+            items = self.argument(given[0].value, *_TENSORS)
             return Instruction(Opcode.ITEM_NUMEL, items, self.number_of(given[0].slice))
         if opcode in _ALONG and isinstance(given[1], ast.Name):
             named = self.argument(given[1], "int")

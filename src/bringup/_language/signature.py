@@ -11,17 +11,29 @@ from typing import Any, Literal, get_args
 from bringup._language._core import Layout as Layout
 
 ArgumentType = Literal[
-    "Tensor", "Tensor[]", "int", "bool", "ScalarType", "float", "str", "int[]", "bool[]", "float[]"
-]
+    "Tensor", "Tensor[]", "Tensor?[]", "int", "bool", "ScalarType", "Layout", "MemoryFormat",
+    "Device", "float", "Scalar", "complex", "Generator", "str", "int[]", "bool[]", "float[]",
+]  # fmt: skip
 
-# The C type of a dtype, as a kernel that includes bringup/kernel.h names it.
-C_TYPES: Mapping[str, str] = MappingProxyType(
+# The C type of a dtype, as a kernel that includes bringup/kernel.h names it: of those that kernels
+# of torch's operators compute with, and of all.
+ELEMENT_TYPES: Mapping[str, str] = MappingProxyType(
     {
         "float64": "double", "float32": "float", "float16": "bringup::half",
         "bfloat16": "bringup::bfloat16", "int64": "int64_t", "int32": "int32_t", "int16": "int16_t",
         "int8": "int8_t", "uint8": "uint8_t", "bool": "bool",
     }
 )  # fmt: skip
+_FLOAT8 = {"float8_e5m2": 12, "float8_e4m3fn": 10, "float8_e5m2fnuz": 13, "float8_e4m3fnuz": 11,
+           "float8_e8m0fnu": 14}  # fmt: skip
+C_TYPES: Mapping[str, str] = MappingProxyType(
+    {
+        **ELEMENT_TYPES,
+        **{f"uint{bits}": f"uint{bits}_t" for bits in (16, 32, 64)},
+        **{f"complex{bits}": f"bringup_complex{bits}" for bits in (64, 128)},
+        **{name: f"bringup::{name}" for name in _FLOAT8},
+    }
+)
 # torch's dtypes in the order of its numbers (c10/core/ScalarType.h).
 SCALAR_TYPES = (
     "uint8 int8 int16 int32 int64 float16 float32 float64 complex32 complex64 complex128 bool "
@@ -33,9 +45,10 @@ SCALAR_TYPES = (
 _CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "complex": 5, "bool": 6}
 # torch's number of a dtype, DLPack's code and bits (bringup_glue_dtype says the same).
 _NUMBERS: Mapping[str, tuple[int, int, int]] = {
-    name: (number, _CODES[kind[1]], int(kind[2] or 8))
+    name: (number, _FLOAT8.get(name) or _CODES[kind[1]], int(kind[2] or 8))
     for number, name in enumerate(SCALAR_TYPES.split())
-    if (kind := re.fullmatch(r"([a-z]+)(8|16|32|64|128)?", name)) and kind[1] in _CODES
+    if (kind := re.fullmatch(r"([a-z]+)(8|16|32|64|128)?(?:_e\w+)?", name))
+    and (name in _FLOAT8 if "_" in name else kind[1] in _CODES)
 }
 _BLOCK = 16  # the sides of a block of the layout NZ
 
@@ -152,7 +165,8 @@ def _type_of(name: str, value: object) -> str:
         return "Tensor"
     if isinstance(value, bool):
         return "bool"
-    for kind, type_name in ((int, "int"), (float, "float"), (str, "str")):
+    kinds = ((int, "int"), (float, "float"), (str, "str"), (complex, "complex"))
+    for kind, type_name in kinds:
         if isinstance(value, kind):
             return type_name
     if isinstance(value, (list, tuple)) and value:

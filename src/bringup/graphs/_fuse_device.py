@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from bringup import jit
-from bringup._language.signature import C_TYPES
+from bringup._language.signature import ELEMENT_TYPES
 from bringup.graphs._fuse import Group, Refused, Tensor, as_tensor, collapsed, may_share_memory
 from bringup.jit.target.target import find_target
 
@@ -95,7 +95,7 @@ class DeviceGroup(Group):
         super().add(call)
 
     def _with(self, call: DeviceCall) -> tuple[Kind | None, set[str]]:
-        copied = {C_TYPES[call.result.dtype]} if call.kind is None else set()
+        copied = {ELEMENT_TYPES[call.result.dtype]} if call.kind is None else set()
         return call.kind or self.kind, self.copied | copied
 
     def why_not(self) -> str:
@@ -154,7 +154,7 @@ def as_device_call(node: int, row: tuple[Any, ...]) -> DeviceCall:
 def _copy(node: int, op: str, source: Any, target: Any) -> DeviceCall:
     sizes = tuple(target[2])
     result = as_tensor(target, sizes)
-    c_type = C_TYPES[result.dtype]
+    c_type = ELEMENT_TYPES[result.dtype]
     if c_type == "bool" or c_type in ROUNDED:
         raise Refused(f"of {result.dtype} bits are moved, and numbers computed with")
     operand = Operand(jit.Operand("tensor", c_type), as_tensor(source, sizes))
@@ -219,7 +219,7 @@ class DeviceWriter:
         expression = jit.ElementExpression(text, tuple(self._operands))
         operands = tuple(self._operands.values())
         source = kind.writer.expression("replayed", expression, operands, kind.computed)
-        results = tuple(C_TYPES[one.dtype] for one in outs)
+        results = tuple(ELEMENT_TYPES[one.dtype] for one in outs)
         element = jit.Element(source, "replayed", operands, kind.computed, results, kind.float64)
         names = [call.name for call in calls]
         return DeviceWritten(
@@ -239,7 +239,7 @@ class DeviceWriter:
         ):
             names[name] = self._argument(call.node, position, operand)
         lines, (value,) = call.expression.renamed(names, f"c{call.node - self._first}_")
-        stored = C_TYPES[call.result.dtype]
+        stored = ELEMENT_TYPES[call.result.dtype]
         if stored in ROUNDED:
             value = f"{ROUNDED[stored]}({value})"
         elif stored == "bool":

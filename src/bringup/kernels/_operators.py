@@ -9,7 +9,7 @@ import inspect
 import torch
 
 from bringup import jit, ops
-from bringup._language.signature import C_TYPES
+from bringup._language.signature import ELEMENT_TYPES
 from bringup.kernels import _gradients
 from bringup.kernels._sources import UNROLLED
 from bringup.kernels._sources import kernel_source as _source
@@ -214,7 +214,7 @@ def build(name: str, dtype: torch.dtype = torch.float32, target: str = "cpu") ->
         KeyError: another dtype.
         CompileError: the compiler refuses the source.
     """
-    scalar = {item: C_TYPES[str(item).removeprefix("torch.")] for item in _FLOATS}[dtype]
+    scalar = {item: ELEMENT_TYPES[str(item).removeprefix("torch.")] for item in _FLOATS}[dtype]
     packed = name == "packed_linear"
     macros = {"SCALAR": scalar, "WEIGHT": scalar} if packed else {"SCALAR": scalar}
     flags: tuple[str, ...] = UNROLLED if packed else ()

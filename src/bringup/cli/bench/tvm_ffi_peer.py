@@ -70,7 +70,7 @@ def peer(operator: str, sample: Sample, fresh: Sequence[torch.Tensor]) -> Callab
     if sample.kwargs or len(sample.args) != len(schema.arguments):
         raise BringupError("it takes all arguments, by position")
     for argument, value in zip(schema.arguments, sample.args, strict=True):
-        if type(value) is not _TYPES.get(argument.type) or any(schema.return_lists):
+        if type(value) is not _TYPES.get(argument.type) or "Tensor[]" in schema.return_types:
             raise BringupError(f"{argument.name} is {argument.type}, given {type(value).__name__}")
     params = definition.params(*sample.args)
     binary = definition.built(definition.template.compile, "cpu", params)

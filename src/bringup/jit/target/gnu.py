@@ -19,7 +19,7 @@ from bringup.jit.files.depfile import read_depfile
 from bringup.jit.files.elf import this_machine
 from bringup.jit.source.source import Kind
 from bringup.jit.target.compiler_process import Finished
-from bringup.jit.target.debug import Debug
+from bringup.jit.target.debug import Debug, Sanitizer
 from bringup.jit.target.flags import include_directories
 from bringup.jit.target.target import Job, Target, register_target
 from bringup.jit.target.toolchain import (
@@ -363,6 +363,11 @@ class GnuTarget(Target):
         library = _SANITIZERS[toolchain.family, name].format(toolchain.machine.partition("-")[0])
         return self._ask(toolchain.compiler, f"-print-file-name={library}").strip()
 
+    def sanitizer_runtime(self, name: Sanitizer) -> str:
+        """Return the library that has to be in a process from its start."""
+        known = self.known_toolchain.last
+        return self._sanitizer(known, name) if known is not None else f"lib{name[0]}san.so"
+
     def _sanitizer_folders(self, job: Job) -> list[str]:
         """Return where the loader has to look for runtimes: clang's lie in a folder of its own."""
         if job.toolchain.family != "clang":
@@ -417,7 +422,7 @@ class GnuTarget(Target):
                 f"{', '.join(lacking)}"
             )
         if "address" in debug.sanitizers and not hasattr(ctypes.CDLL(None), "__asan_init"):
-            library = self._sanitizer(known, "address") if known is not None else "libasan.so"
+            library = self.sanitizer_runtime("address")
             raise TargetError(
                 f"{path} was built with sanitize='address', whose runtime has to be in the process "
                 f"from its start: run Python with LD_PRELOAD={library}"

@@ -11,7 +11,8 @@ from bringup.jit.source.generated import c_text
 
 _LEAVES: Mapping[Opcode, str] = {
     Opcode.INT: "bringup_glue_int({arg})", Opcode.FLOAT: "bringup_glue_float({arg})",
-    Opcode.STRING: "(const char*){arg}", Opcode.DATA: "bringup_glue_data({arg})",
+    Opcode.REAL: "bringup_glue_real({arg})", Opcode.STRING: "(const char*){arg}",
+    Opcode.DATA: "bringup_glue_data({arg})",
     Opcode.LIST_DATA: "bringup_glue_list_data({arg})",
     Opcode.SIZE: "bringup_glue_size({arg}, {value})",
     Opcode.STRIDE: "bringup_glue_stride({arg}, {value})", Opcode.NUMEL: "bringup_glue_numel({arg})",

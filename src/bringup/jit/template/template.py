@@ -374,7 +374,10 @@ class BoundTemplate:
         """Return how the entry is called where nothing is compiled around it."""
         template = self.template
         if template.abi == "tvm_ffi":
-            return Binding("tvm_ffi", self.parameters)
+            last = len(self.signature) - 1
+            steps = [step for parameter in self.parameters for step in parameter.program]
+            returned = self.signature[last].written and all(s.argument != last for s in steps)
+            return Binding("tvm_tensor" if returned else "tvm_ffi", self.parameters)
         if template.abi == "values":
             return Binding("values", self.parameters, self.launch_size)
         if template.abi == "function" and template.source.is_library:

@@ -45,7 +45,8 @@ class InputConstraint:
 
     def _index(self, schema: Schema, name: str, where: str) -> int:
         index = schema.index.get(name)
-        if self.kind is CheckKind.DTYPE and index is not None and is_dtype(schema, index):
+        constants = ("ScalarType", "Scalar") if self.kind is CheckKind.DTYPE else ()
+        if index is not None and schema.arguments[index].type in constants:
             return index
         return _tensors_index(schema, name, where)
 
@@ -73,10 +74,11 @@ def shape(name: str, *sizes: Size) -> InputConstraint:
 
 
 def dtype(name: str, *dtypes: torch.dtype) -> InputConstraint:
-    """Return the rule that the named tensor, or ScalarType argument, has one of these dtypes.
+    """Return the rule that the named tensor, ScalarType or Scalar has one of these dtypes.
 
     Args:
-        name: a tensor or ScalarType argument of the schema; None is left out.
+        name: an argument of the schema; None is left out. A Scalar is of torch.bool, torch.int64,
+            torch.float64 or torch.complex128.
         dtypes: one or more.
 
     Raises:
@@ -177,6 +179,8 @@ class BoundConstraint:
         for name, value in given:
             if isinstance(value, torch.dtype):
                 dtype, hint = value, ""
+            elif not isinstance(value, torch.Tensor):
+                dtype, hint = scalar_dtype(value), ""
             else:
                 dtype, hint = value.dtype, "; convert with .to()"
             if dtype not in self.dtypes:
@@ -230,9 +234,15 @@ def _verify_texts(values: Sequence[Any], arguments: Sequence[SchemaArgument]) ->
 
 def tensors_in(value: Any) -> list[Any]:
     """Return the tensors of an argument: itself, those of a list, none of None."""
-    if value is None:
-        return []
-    return list(value) if isinstance(value, (list, tuple)) else [value]
+    several = value if isinstance(value, (list, tuple)) else [value]
+    return [item for item in several if item is not None]
+
+
+def scalar_dtype(number: Any) -> torch.dtype:
+    """Return the dtype that a Scalar has for a kernel."""
+    kinds = ((bool, torch.SymBool), (int, torch.SymInt), (float, torch.SymFloat), (complex,))
+    dtypes = (torch.bool, torch.int64, torch.float64, torch.complex128)
+    return next(d for kind, d in zip(kinds, dtypes, strict=True) if isinstance(number, kind))
 
 
 def evaluate(

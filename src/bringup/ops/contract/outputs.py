@@ -108,7 +108,7 @@ class OutputRule:
         Raises `SchemaError`.
         """
         return _Binder(schema, f"{schema.qualified_name}: output {number}: {self!r}").bind(
-            self, schema.return_lists[number], counts
+            self, schema.return_types[number] == "Tensor[]", counts
         )
 
 
@@ -156,6 +156,11 @@ def empty(
         when: as for `empty_like`.
     """
     return OutputRule(None, sizes, dtype, memory_format, when)
+
+
+def number_output(dtype: torch.dtype) -> BoundOutput:
+    """Return the output of a number that an operator returns."""
+    return BoundOutput(like=-1, dimensions=(), dtype_of=-1, dtype=dtype, number=True)
 
 
 class _Binder:
@@ -233,7 +238,7 @@ class _Binder:
 
     def _promotable(self, name: str) -> int:
         index = self._schema.index.get(name)
-        kinds = {"Tensor", "Tensor[]", "int", "float", "bool"}
+        kinds = {"Tensor", "Tensor[]", "Tensor?[]", "int", "float", "bool", "Scalar", "complex"}
         if index is None or self._schema.arguments[index].type not in kinds:
             raise self.error(f"{name!r} is no tensor, list of tensors, int, float or bool argument")
         return index
@@ -266,7 +271,8 @@ class _Binder:
 @dataclass(frozen=True, kw_only=True)
 class BoundOutput:
     """An output rule over argument indices, -1 for unused. `dtype_of` is a Tensor or a ScalarType;
-    `list`: `like` is a Tensor[]; `count` numbers the kernel's counts.
+    `list`: `like` is a Tensor[]; `number`: the operator returns what it holds; `count` numbers the
+    kernel's counts.
     """
 
     like: int
@@ -275,6 +281,7 @@ class BoundOutput:
     dtype: torch.dtype
     promoted: tuple[int, ...] = ()
     list: bool = False
+    number: bool = False
     memory_format: torch.memory_format = torch.contiguous_format
     count: int = -1
     when: int = -1
@@ -282,12 +289,16 @@ class BoundOutput:
 
     @property
     def differentiable(self) -> bool:
-        return self.dtype_of >= 0 or bool(self.promoted) or bool(self.dtype.is_floating_point)
+        if self.number:
+            return False
+        floating = self.dtype.is_floating_point or self.dtype.is_complex
+        return self.dtype_of >= 0 or bool(self.promoted) or floating
 
     def native(self) -> Any:
         return torch_library().ops.OutputRule(
             like=self.like,
             list=self.list,
+            number=self.number,
             shape=[dimension.native() for dimension in self.dimensions],
             dtype_of=self.dtype_of,
             promoted=[*self.promoted],
@@ -450,4 +461,5 @@ def _number_dtype(number: Any) -> torch.dtype:
         return torch.bool
     if isinstance(number, (int, torch.SymInt)):
         return torch.int64
-    return torch.get_default_dtype()
+    default = torch.get_default_dtype()
+    return default.to_complex() if isinstance(number, complex) else default

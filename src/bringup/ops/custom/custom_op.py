@@ -19,7 +19,6 @@ from torch.autograd import forward_ad
 from bringup.errors import SchemaError
 from bringup.ops.custom.structured_arguments import Structure
 from bringup.ops.registration.autograd import (
-    below_autograd,
     call_boxed,
     direct_node_class,
     runner_below_autograd,
@@ -50,6 +49,7 @@ _in_functorch = torch._C._are_functorch_transforms_active
 _included = torch._C._dispatch_tls_local_include_set
 _in_autocast = torch._C._is_any_autocast_enabled
 _is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+_set_excluded = torch._C._dispatch_tls_set_dispatch_key_excluded
 _AUTOGRAD = torch._C.DispatchKey.AutogradFunctionality
 _registered_by_others = torch.library._impls
 
@@ -138,7 +138,13 @@ class CustomOperator(RegistrationMethods, metaclass=_Constructor):
             and self._autograd_names.isdisjoint(_registered_by_others)
         ):
             if not (_is_grad_enabled() and _any_requires_grad(*args)):
-                return below_autograd(call_boxed, self._handle, *args)
+                if _is_excluded(_AUTOGRAD):
+                    return call_boxed(self._handle, *args)
+                _set_excluded(_AUTOGRAD, True)  # `below_autograd`, without its frame
+                try:
+                    return call_boxed(self._handle, *args)
+                finally:
+                    _set_excluded(_AUTOGRAD, False)
             if not _is_excluded(_AUTOGRAD) and not _in_autocast() and _included() == _UNTOUCHED:
                 if len(args) == self._arity:
                     return self._record(*args)

@@ -12,7 +12,13 @@ import torch
 from bringup.errors import SchemaError
 from bringup.ops.custom.custom_op import find_custom_operator
 from bringup.ops.registration.handle_lifetime import destroy, expired, hold_for_users
-from bringup.ops.registration.methods import Function, RegistrationMethods
+from bringup.ops.registration.methods import (
+    Function,
+    RegistrationMethods,
+    forget,
+    methods_by_name,
+    remember,
+)
 from bringup.ops.registration.vmap import GeneratedRule
 from bringup.ops.schema import dispatch_keys
 from bringup.ops.schema.dispatch_keys import AUTOGRAD_KEYS
@@ -21,7 +27,6 @@ from bringup.ops.schema.operator_facts import find_overload, is_defined
 
 _kept: list[torch.library.Library] = []  # libraries of the free functions: for good, as torch's
 _defined: weakref.WeakValueDictionary[str, _Defined] = weakref.WeakValueDictionary()
-_others: dict[str, RegistrationMethods] = {}
 _of_libraries: weakref.WeakKeyDictionary[torch.library.Library, dict[Any, RegistrationMethods]] = (
     weakref.WeakKeyDictionary()
 )
@@ -249,7 +254,7 @@ def _registration_of(
     if not isinstance(name, str):
         raise SchemaError(f"{operator!r} is no operator; expected 'namespace::name' or a callable")
     overload = find_overload(name)
-    known = find_custom_operator(name) or _defined.get(name) or _others.get(name)
+    known = find_custom_operator(name) or _defined.get(name) or methods_by_name.get(name)
     if known is not None and known.overload is not overload:
         known = None
     if lib is not None and type(known) in (type(None), RegistrationMethods, _Defined):
@@ -257,8 +262,8 @@ def _registration_of(
     if known is not None:
         return known
     forget(name)  # an operator of this name that was removed without telling
-    _others[name] = RegistrationMethods(overload, _fragment(overload.namespace))
-    return _others[name]
+    remember(name, RegistrationMethods(overload, _fragment(overload.namespace)))
+    return methods_by_name[name]
 
 
 def _of_library(lib: torch.library.Library, name: str, overload: Any) -> RegistrationMethods:
@@ -272,18 +277,6 @@ def _of_library(lib: torch.library.Library, name: str, overload: Any) -> Registr
     if overload not in methods:
         methods[overload] = RegistrationMethods(overload, weakref.proxy(lib))
     return methods[overload]
-
-
-def remember(name: str, methods: RegistrationMethods) -> None:
-    """Let the functions of this module find the methods of an operator by its name."""
-    _others[name] = methods
-
-
-def forget(name: str) -> None:
-    """Remove what was registered by name for an operator that is about to be removed."""
-    known = _others.pop(name, None)
-    if known is not None:
-        known.destroy()
 
 
 def register_fake(

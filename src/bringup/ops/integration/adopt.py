@@ -375,6 +375,8 @@ def _schema_of(parsed: Any) -> Schema:
         arguments=arguments,
         returns=tuple(-1 for _ in parsed.returns),
         return_names=tuple(r.name for r in parsed.returns),
-        return_lists=tuple("List[" in str(r.type) for r in parsed.returns),
+        return_types=tuple(
+            "Tensor[]" if "List[" in str(r.type) else "Tensor" for r in parsed.returns
+        ),
         index={a.name: i for i, a in enumerate(arguments)},
     )

@@ -170,7 +170,7 @@ class _Matcher:
 
     def require_tensors(self) -> None:
         """Refuse a gradient for a list that the operator makes or writes."""
-        if any(self._forward.return_lists):
+        if "Tensor[]" in self._forward.return_types:
             raise self.error("the operator returns a list of tensors, which has no gradient here")
         for index in self._forward.written:
             argument = self._forward.arguments[index]
@@ -231,7 +231,7 @@ class _Matcher:
                 f"its argument '{argument.name}' is {_schema_type(argument)}, the forward "
                 f"operator's is {expected}"
             )
-        if declared.type not in {"Tensor", "Tensor[]"}:
+        if not declared.type.startswith("Tensor"):
             return ArgumentSource(SourceKind.CONSTANT, index)
         if argument.name not in self._save:
             raise self.error(f"it reads the tensor '{argument.name}', which is not in save=")
@@ -245,7 +245,7 @@ class _Matcher:
             names = list(gradients)
         for name in names:
             index = self._forward.index.get(name)
-            if index is None or index not in self._forward.tensors:
+            if index is None or arguments[index].type not in {"Tensor", "Tensor[]"}:
                 raise self.error(
                     f"gradients= names '{name}', which is no Tensor or Tensor[] argument of the "
                     "forward operator"

@@ -20,6 +20,7 @@ from bringup.ops.contract.outputs import BoundOutput
 from bringup.ops.schema.schema import Schema
 
 _TVM_FFI = "tvm_ffi:"
+_REAL = (torch.bool, torch.int64, torch.float64)
 _DTYPES = (Opcode.DTYPE, Opcode.DTYPE_CODE, Opcode.DTYPE_BITS)
 
 
@@ -112,6 +113,9 @@ def with_dtypes(
         BoundConstraint(CheckKind.DTYPE, (index,), (), (dtype,))
         for index, dtype in sorted(required.items())
     ]
+    steps = [step for parameter in bound.parameters for step in parameter.program]
+    scalars = {step.argument for step in steps if step.opcode is Opcode.REAL}
+    made += [BoundConstraint(CheckKind.DTYPE, (i,), (), _REAL) for i in sorted(scalars)]
     complete = (*checks, *made)
     if not any(check.kind is CheckKind.KERNEL for check in checks):
         _require_known(schema, bound, outputs, complete)

@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 import torch
 
@@ -38,10 +38,10 @@ from bringup.ops.contract.outputs import (
     Counted,
     FakeCounts,
     OutputRule,
+    number_output,
     packed,
     strided_arguments,
 )
-from bringup.ops.custom.library import forget, remember
 from bringup.ops.kernel.c_function import CFunction, GridSize, implied_ranks, with_dtypes
 from bringup.ops.kernel.dynamo import substitute
 from bringup.ops.kernel.kernel_source import template_for
@@ -58,8 +58,9 @@ from bringup.ops.registration.handle_lifetime import (
     expired,
     hold_for_users,
 )
+from bringup.ops.registration.methods import forget, remember
 from bringup.ops.registration.pickling import find_operator_by, reduced
-from bringup.ops.schema.schema import MAX_ARGUMENTS, Schema, parse_schema
+from bringup.ops.schema.schema import MAX_ARGUMENTS, NUMBERS, Schema, parse_schema
 
 __all__ = ["KernelOperator", "bound_constraints", "bound_outputs", "kernel_op"]
 
@@ -177,6 +178,10 @@ class _Definition:
             tags.append(torch.Tag.needs_contiguous_strides)
         if any(output.count >= 0 for output in self.outputs):
             tags.append(torch.Tag.dynamic_output_shape)
+        if any(output.number for output in self.outputs):
+            tags.append(torch.Tag.data_dependent_output)
+        if any(argument.type == "Generator" for argument in self.schema.arguments):
+            tags.append(torch.Tag.nondeterministic_seeded)
         return tuple(tags)
 
     def _make_callable(self, overload: Any) -> None:
@@ -264,6 +269,8 @@ class _Definition:
         arguments = self.schema.arguments
         try:
             device = self.verify(values)
+            if any(output.number for output in self.outputs):
+                self._refuse_number(values)
             count = FakeCounts()
             results = tuple(
                 rule.fake(i, values, arguments, device, count)
@@ -272,6 +279,13 @@ class _Definition:
         except ContractError as error:
             raise ContractError(f"{self.schema.qualified_name}: {error}") from None
         return packed(results or [values[index] for index in self.schema.returns])
+
+    def _refuse_number(self, values: Sequence[Any]) -> NoReturn:
+        from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensor
+
+        if any(isinstance(value, FakeTensor) for value in values):
+            raise DataDependentOutputException(self.function.overload)
+        raise ContractError("it returns a number, which meta tensors do not have")
 
     def verify(self, values: Sequence[Any]) -> Any:
         """Check the contract; return the one device. Raises `ContractError` without the name."""
@@ -304,7 +318,8 @@ class _Definition:
 
 @functools.cache
 def _set_output_pool() -> None:
-    torch_library().ops.set_output_pool(settings.ops_pool())
+    sanitized = "address" in settings.jit_debug()  # it sees what lies beside memory of its own
+    torch_library().ops.set_output_pool(settings.ops_pool() and not sanitized)
 
 
 def _reduce(function: Any) -> tuple[Any, ...]:
@@ -354,15 +369,16 @@ def kernel_op(
 
     Args:
         schema: `"namespace::name(Tensor x, float eps=1e-6) -> Tensor"`. Types: Tensor, int, float,
-            bool, str, ScalarType, lists of Tensor, int, float and bool, and optional forms of all
-            but Tensor[]; written arguments are `Tensor(a!)`, and a return may be one of them. New
-            results are Tensor or Tensor[].
+            bool, Scalar, complex, str, ScalarType, Device, Layout, MemoryFormat, one Generator,
+            lists of Tensor, Tensor?, int, float and bool, and optional forms; written arguments are
+            `Tensor(a!)`, and a return may be one of them. New results are Tensor or Tensor[], and
+            int, float and bool, which the kernel writes to tensors without dimensions and which
+            are waited for.
         source: the kernel: a path (looked up beside the calling file, then in the current folder),
             or a `jit.Source`; a shared library (`.so`) is taken as it is, without a compiler. Or a
             `jit.Template`, which has the macros and flags of its own; `dtypes`, `macros` and
             `flags` are not given then.
-        outputs: how each return that is not a written argument is allocated, e.g.
-            `ops.empty_like("x")`.
+        outputs: how each return that is a new tensor is allocated, e.g. `ops.empty_like("x")`.
         checks: the input contract; required with two or more tensor arguments. That all tensors are
             on one device is checked always.
         dtypes: macros that hold the C type of a tensor argument's dtype, or of an output's:
@@ -465,6 +481,14 @@ def kernel_op(
     return definition.defined(redefine)
 
 
+def define_again(schema: str, template: Mapping[str, Any], rest: Mapping[str, Any]) -> Any:
+    """Return the callable of a definition that another process has taken apart."""
+    parsed, made = parse_schema(schema), jit.Template(**template)
+    counts = any(rule.count >= 0 for rule in rest["outputs"])
+    variants = Variants(made, parsed, counts=counts)
+    return _Definition(parsed, made, variants, **rest, where="", module="").register()
+
+
 def bound_outputs(
     schema: Schema, outputs: OutputRule | Iterable[OutputRule]
 ) -> tuple[BoundOutput, ...]:
@@ -475,13 +499,19 @@ def bound_outputs(
         raise SchemaError(
             f"{name}: outputs={outputs!r}: expected rules such as ops.empty_like('x')"
         )
-    if len(rules) != schema.fresh_outputs:
+    fresh = schema.return_types[: schema.fresh_outputs]
+    allocated = sum(kind not in NUMBERS for kind in fresh)
+    if len(rules) != allocated:
         raise SchemaError(
-            f"{name}: {schema.fresh_outputs} returns are allocated by the operator, but outputs= "
+            f"{name}: {allocated} returns are allocated by the operator, but outputs= "
             f"has {len(rules)} rules; give one for each, e.g. outputs=ops.empty_like('x')"
         )
     counts: dict[Counted, int] = {}
-    bound = tuple(rule.bind(schema, i, counts) for i, rule in enumerate(rules))
+    rest = iter(rules)
+    bound = tuple(
+        number_output(NUMBERS[kind]) if kind in NUMBERS else next(rest).bind(schema, i, counts)
+        for i, kind in enumerate(fresh)
+    )
     if counts and len(schema.arguments) + len(bound) >= MAX_ARGUMENTS:
         raise SchemaError(
             f"{name}: arguments, outputs and the counts are more than the {MAX_ARGUMENTS} that a "

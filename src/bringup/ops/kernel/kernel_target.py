@@ -9,7 +9,7 @@ import functools
 
 import torch
 
-from bringup import _native, devices, jit, settings
+from bringup import _native, jit, settings
 from bringup.errors import DeviceError, DriverError
 
 _CUDA_MARKS = (b".nv_fatbin", b"libcudart.so", b"libcuda.so")
@@ -37,6 +37,8 @@ def target_for(name: str, template: jit.Template, device: str) -> str:
             return jit.target_of_arch(f"nv-{architecture(device)}")
         models = _gpus()
         return f"cuda:{models}" if models else "cuda"
+    from bringup import devices  # not for an operator of the CPU alone
+
     if family == "cuda" or devices.loaded() is None:
         raise DeviceError(
             f"{name}: bringup has no driver for device {family!r}; a kernel "
@@ -53,7 +55,11 @@ def architecture(device: str) -> str:
     family, _, index = device.partition(":")
     if family == "cuda":
         return _model(int(index)) if index else _gpus()
-    if family == "cpu" or devices.loaded() is None:
+    if family == "cpu":
+        return ""
+    from bringup import devices
+
+    if devices.loaded() is None:
         return ""
     module = torch.get_device_module(device)
     return str(module.get_device_properties(torch.device(device)).arch)
@@ -82,6 +88,8 @@ def _open_cuda_launcher(name: str) -> None:
 
 @functools.cache
 def _cuda_launcher() -> None:
+    from bringup import devices
+
     native = _native.torch_library("device code on torch's CUDA tensors").devices
     native.open_cuda_launcher(str(devices.driver_library("cuda")))
     native.set_launch_blocking(settings.launch_blocking())

@@ -48,8 +48,8 @@ def signature_of_schema(schema: Schema, counts: bool = False) -> tuple[jit.Argum
     """Return the arguments of a schema's kernel."""
     inputs = [jit.Argument(a.name, a.type, a.optional, a.mutated) for a in schema.arguments]
     outputs = [
-        jit.Argument(name, "Tensor[]" if is_list else "Tensor", written=True)
-        for name, is_list in zip(output_names(schema), schema.return_lists, strict=False)
+        jit.Argument(name, "Tensor[]" if kind == "Tensor[]" else "Tensor", written=True)
+        for name, kind in zip(output_names(schema), schema.return_types, strict=False)
     ]
     return (*inputs, *outputs, *((jit.Argument("counts", "Tensor"),) if counts else ()))
 

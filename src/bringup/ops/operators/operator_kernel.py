@@ -18,7 +18,7 @@ import torch
 
 from bringup import devices, jit
 from bringup._language.c_call import Extent
-from bringup._language.signature import C_TYPES
+from bringup._language.signature import ELEMENT_TYPES
 from bringup._native import torch_library
 from bringup.errors import DeviceError, SchemaError
 from bringup.ops.kernel.kernel_source import locate
@@ -389,11 +389,12 @@ def _supported(operator: str, supports: Iterable[Any]) -> frozenset[torch.dtype]
     for one in (supports,) if isinstance(supports, str) else supports:
         group = _GROUPS.get(one) if isinstance(one, str) else (one,)
         if group is None or not all(
-            isinstance(d, torch.dtype) and str(d).removeprefix("torch.") in C_TYPES for d in group
+            isinstance(d, torch.dtype) and str(d).removeprefix("torch.") in ELEMENT_TYPES
+            for d in group
         ):
             raise SchemaError(
                 f"devices.kernel({operator!r}): supports={one!r}: expected {', '.join(_GROUPS)} or "
-                f"a torch.dtype out of {', '.join(C_TYPES)}"
+                f"a torch.dtype out of {', '.join(ELEMENT_TYPES)}"
             )
         found.update(group)
     return frozenset(found)

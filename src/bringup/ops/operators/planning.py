@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from bringup import jit
 from bringup._language.c_call import Binding, Extent, parse_call, parse_size, plain_values
-from bringup._language.signature import C_TYPES, Argument, dtype_name
+from bringup._language.signature import ELEMENT_TYPES, Argument, dtype_name
 from bringup.errors import MissingKernelError, SchemaError
 from bringup.jit.builder.diagnose import compiling_for
 from bringup.jit.target.target import called_as_declared, find_target
@@ -142,7 +142,7 @@ class Planner:
         if not results or (self._declaration.kind != "pointwise" and written != results):
             return None  # such a kernel converts nothing: whether torch would, the CPU's knows
         if not all(_has_c_type(v) and _has_one_dtype(v) for v in inputs) or not all(
-            dtype_name(dtype) in C_TYPES and dtype in self._properties(values).dtypes
+            dtype_name(dtype) in ELEMENT_TYPES and dtype in self._properties(values).dtypes
             for dtype in (*results, *written)
         ):
             return None
@@ -531,7 +531,7 @@ def _word(name: str) -> str:
 
 
 def _c_type(dtype: torch.dtype) -> str:
-    return C_TYPES[dtype_name(dtype)]
+    return ELEMENT_TYPES[dtype_name(dtype)]
 
 
 def _dtype_of(value: Any) -> torch.dtype | None:
@@ -555,7 +555,7 @@ def _has_c_type(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return all(map(_has_c_type, value))
     if isinstance(value, torch.Tensor):
-        return dtype_name(value.dtype) in C_TYPES
+        return dtype_name(value.dtype) in ELEMENT_TYPES
     return not isinstance(value, complex)
 
 

@@ -351,3 +351,18 @@ def _cast(value: Any, device: str, dtype: torch.dtype) -> Any:
     if isinstance(value, (list, tuple)):
         return type(value)(_cast(item, device, dtype) for item in value)
     return value
+
+
+methods_by_name: dict[str, RegistrationMethods] = {}
+
+
+def remember(name: str, methods: RegistrationMethods) -> None:
+    """Let ops.register_* find the methods of an operator by its name."""
+    methods_by_name[name] = methods
+
+
+def forget(name: str) -> None:
+    """Remove what was registered by name for an operator that is about to be removed."""
+    known = methods_by_name.pop(name, None)
+    if known is not None:
+        known.destroy()

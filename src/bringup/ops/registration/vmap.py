@@ -36,10 +36,9 @@ def rule_for(
     overload: Any, facts: Facts, rule: Callable[..., Any] | GeneratedRule
 ) -> Callable[..., Any]:
     """Return the rule (info, in_dims, *values) over all arguments that `rule` is or names."""
-    if rule == "pointwise":
-        return _writing_batches(facts, _pointwise(overload, facts))
-    if rule == "loop":
-        return _writing_batches(facts, _loop(overload, facts))
+    if rule in ("pointwise", "loop"):
+        made = _pointwise(overload, facts) if rule == "pointwise" else _loop(overload, facts)
+        return _drawing(overload, facts, _writing_batches(facts, made))
     if not callable(rule):
         raise SchemaError(
             f"register_vmap({rule!r}): expected a function (info, in_dims, *args), 'pointwise' or "
@@ -65,6 +64,22 @@ def _writing_batches(facts: Facts, rule: Callable[..., Any]) -> Callable[..., An
                     f"vmap: {facts.name} writes its argument '{facts.names[index]}', which has no "
                     "batch dimension, once for every sample; pass it with one"
                 )
+        return rule(info, in_dims, *values)
+
+    return call
+
+
+def _drawing(overload: Any, facts: Facts, rule: Callable[..., Any]) -> Callable[..., Any]:
+    """`rule` for an operator that draws: each sample has numbers of its own."""
+    if torch.Tag.nondeterministic_seeded not in overload.tags:
+        return rule
+
+    def call(info: Any, in_dims: Sequence[Any], *values: Any) -> Any:
+        if info.randomness != "different":
+            raise RuntimeError(
+                f"vmap: {facts.name} draws random numbers, which differ between samples; pass "
+                "randomness='different'"
+            )
         return rule(info, in_dims, *values)
 
     return call

@@ -15,17 +15,17 @@ DTYPES: dict[int, torch.dtype] = {
     if hasattr(torch, name)
 }
 # In the order of c10::Layout and c10::MemoryFormat.
-_LAYOUTS = (
+LAYOUTS = (
     torch.strided, torch.sparse_coo, torch.sparse_csr, torch._mkldnn, torch.sparse_csc,
     torch.sparse_bsr, torch.sparse_bsc, torch.jagged,
 )  # fmt: skip
-_MEMORY_FORMATS = (
+MEMORY_FORMATS = (
     torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d,
 )  # fmt: skip
 _READ: dict[str, Callable[[Any], Any]] = {
     "ScalarType": DTYPES.__getitem__,
-    "Layout": _LAYOUTS.__getitem__,
-    "MemoryFormat": _MEMORY_FORMATS.__getitem__,
+    "Layout": LAYOUTS.__getitem__,
+    "MemoryFormat": MEMORY_FORMATS.__getitem__,
 }
 
 

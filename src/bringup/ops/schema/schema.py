@@ -16,7 +16,20 @@ from bringup.ops.schema.defaults import default_of
 MAX_ARGUMENTS = 64  # kMaxArguments of argument.h: inputs and outputs together
 
 _ITEMS = ("Tensor", "int", "float", "bool")
-_CARRIED = frozenset(("str", "ScalarType", *_ITEMS, *(f"{item}[]" for item in _ITEMS)))
+_SINGLE = (
+    "str",
+    "ScalarType",
+    "Scalar",
+    "complex",
+    "Device",
+    "Layout",
+    "MemoryFormat",
+    "Generator",
+)
+_CARRIED = frozenset((*_SINGLE, *_ITEMS, *(f"{item}[]" for item in _ITEMS), "Tensor?[]"))
+# The dtype in which a kernel writes a number that the operator returns.
+NUMBERS = {"int": torch.int64, "float": torch.float64, "bool": torch.bool}
+_WORDS = {"number": "Scalar", "Optional[Tensor][]": "Tensor?[]"}  # what schemas call torch's words
 _LIST = re.compile(r"List\[(.*)\]")
 _OPTIONAL = re.compile(r"Optional\[(.*)\]")
 # What torch's parser says of itself.
@@ -56,7 +69,7 @@ class Schema:
     # For each the index of the written argument it is, or -1 for a fresh output.
     returns: tuple[int, ...]
     return_names: tuple[str, ...]  # the returns' names, "" where they have none
-    return_lists: tuple[bool, ...]  # which returns are lists of tensors
+    return_types: tuple[str, ...]  # "Tensor", "Tensor[]", "int", "float", "bool"
     index: Mapping[str, int] = field(repr=False)
 
     @property
@@ -69,7 +82,7 @@ class Schema:
 
     @property
     def tensors(self) -> tuple[int, ...]:
-        return tuple(i for i, a in enumerate(self.arguments) if a.type in {"Tensor", "Tensor[]"})
+        return tuple(i for i, a in enumerate(self.arguments) if a.type.startswith("Tensor"))
 
     @property
     def written(self) -> tuple[int, ...]:
@@ -160,7 +173,7 @@ def parse_schema(text: str) -> Schema:
         arguments=arguments,
         returns=returns,
         return_names=tuple(r.name for r in parsed.returns),
-        return_lists=tuple(str(r.type) != "Tensor" for r in parsed.returns),
+        return_types=tuple(_LIST.sub(r"\1[]", str(r.type)) for r in parsed.returns),
         index={a.name: i for i, a in enumerate(arguments)},
     )
     _check(schema)
@@ -171,19 +184,19 @@ def type_of(argument: Any) -> tuple[str, bool]:
     """Return an argument's type as schemas write it, without `?`, and whether it had that."""
     text = str(argument.real_type)
     optional = _OPTIONAL.fullmatch(text)
-    return _LIST.sub(r"\1[]", optional[1] if optional else text), optional is not None
+    word = _LIST.sub(r"\1[]", optional[1] if optional else text)
+    return _WORDS.get(word, word), optional is not None
 
 
 def _argument(operator: str, parsed: Any) -> SchemaArgument:
     alias = parsed.alias_info
     if alias is not None and not alias.is_write:
         raise SchemaError(
-            f"{operator}: argument '{parsed.name}' is aliased without being written; a kernel "
-            "operator cannot "
-            "return a view, write 'Tensor' or 'Tensor(a!)'"
+            f"{operator}: argument '{parsed.name}' is aliased without being written; no kernel "
+            "runs for a view: write 'Tensor' or 'Tensor(a!)', or define it with ops.custom_op"
         )
     type_text, optional = type_of(parsed)
-    if type_text not in _CARRIED:
+    if type_text not in _CARRIED or (alias is not None and type_text == "Tensor?[]"):
         raise SchemaError(
             f"{operator}: argument '{parsed.name}' has type {parsed.real_type}, which the kernel "
             "ABI cannot carry; "
@@ -202,10 +215,10 @@ def _argument(operator: str, parsed: Any) -> SchemaArgument:
 
 
 def _return(parsed: Any, returned: Any) -> int:
-    if str(returned.type) not in {"Tensor", "List[Tensor]"}:
+    if str(returned.type) not in {"Tensor", "List[Tensor]", *NUMBERS}:
         raise SchemaError(
-            f"{parsed.name}: a kernel operator returns tensors, got a return of type "
-            f"{returned.type}"
+            f"{parsed.name}: a kernel operator returns tensors, int, float and bool, got a return "
+            f"of type {returned.type}"
         )
     if returned.alias_info is None:
         return -1
@@ -223,6 +236,8 @@ def _check(schema: Schema) -> None:
             "are more than "
             f"the {MAX_ARGUMENTS} that a kernel call carries"
         )
+    if sum(a.type == "Generator" for a in schema.arguments) > 1:
+        raise SchemaError(f"{schema.name}: a kernel draws from one Generator")
     if not any(a.type == "Tensor" and not a.optional for a in schema.arguments):
         raise SchemaError(
             f"{schema.name}: a kernel operator needs at least one Tensor argument that is not "

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from bringup.ops.custom.custom_op import CustomOperator
-from bringup.ops.kernel.kernel_op import definition_of
+from bringup.ops.kernel.kernel_op import define_again, definition_of
 from bringup.ops.schema.operator_facts import facts_of, find_overload
-from bringup.ops.validation import basic_checks, gradient_checks
+from bringup.ops.validation import basic_checks, gradient_checks, sanitized
 from bringup.ops.validation.basic_checks import CheckFunction, Failed, NotApplicable, Subject
 from bringup.ops.validation.samples import Sample, Samples, generate, read
 
@@ -100,6 +102,7 @@ def check(
     *,
     skip: Iterable[str] = (),
     watch: Callable[[str], object] | None = None,
+    sanitize: bool = False,
 ) -> CheckReport:
     """Call an operator in every way that torch may call it and compare what comes.
 
@@ -117,6 +120,9 @@ def check(
         skip: names of checks to leave out; their rows say so.
         watch: called with the name of each check before it runs, and first with "the samples
             themselves": a kernel that ends the process takes the report with it.
+        sanitize: whether a kernel operator's kernel is first run under the address and the
+            undefined-behaviour sanitizer, built with them, in a process of its own. What they find
+            is the row "sanitizers", with the line of the source, and no other check runs then.
 
     Raises:
         SchemaError: there is no such operator.
@@ -129,6 +135,9 @@ def check(
         raise ValueError(f"skip: no check {unknown[0]!r}; there are {', '.join(CHECKS)}")
     given = generate(subject.name) if samples is None else read(subject.name, samples)
     on_check = watch or (lambda name: None)
+    first = (_sanitized(subject, given),) if sanitize else ()
+    if any(row.outcome is CheckOutcome.FAIL for row in first):
+        return CheckReport(subject.name, len(given), first)
     on_check("the samples themselves")
     _must_run(subject, given)
     with warnings.catch_warnings():
@@ -139,7 +148,30 @@ def check(
             else _row(name, function, subject, given, on_check)
             for name, function in CHECKS.items()
         )
-    return CheckReport(subject.name, len(given), rows)
+    return CheckReport(subject.name, len(given), (*first, *rows))
+
+
+def in_child(given: str, said: str) -> None:
+    """Check the kernel operator in the file `given`, with the checks that touch memory; write the
+    name of each check to the file `said`.
+    """
+
+    def write(name: str) -> None:
+        with Path(said).open("a") as file:
+            file.write(f"{name}\n")
+
+    parts, samples = pickle.loads(Path(given).read_bytes())
+    calls = [(sample.args, sample.kwargs) for sample in samples]
+    check(define_again(**parts), calls, skip=set(CHECKS) - {*sanitized.CHECKS}, watch=write)
+    write("the end")
+
+
+def _sanitized(subject: Subject, samples: Sequence[Sample]) -> CheckRow:
+    definition = definition_of(subject.name)
+    if definition is None:
+        raise ValueError(f"{subject.name}: sanitize=True is for kernel operators")
+    found = sanitized.finding(definition, samples)
+    return CheckRow(sanitized.NAME, CheckOutcome.FAIL if found else CheckOutcome.PASS, found)
 
 
 def subject_of(op: Any) -> Subject:

@@ -151,6 +151,6 @@ def test_the_generated_c_numbers_dtypes_as_torch_does(tmp_path: Path) -> None:
         for place, name in enumerate(SCALAR_TYPES.split())
         if dtype_number(name, "dtype") == place
     }
-    assert len(expected) == 16
+    assert len(expected) == 21
     for kind in itertools.product(range(16), (1, 4, 8, 16, 32, 64, 128)):
         assert number(*kind) == expected.get(kind, -1), kind

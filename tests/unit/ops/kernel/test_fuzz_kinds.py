@@ -34,12 +34,14 @@ class Kind:
         tensors: how many tensors a call takes.
         calls: ways of calling it with them, each `(operator, tensors) -> result`.
         writes: whether the tensors are its result.
+        dtypes: of its tensors.
     """
 
     define: Callable[[str], ops.KernelOperator]
     tensors: int
     calls: Sequence[Callable[[Call, Sequence[torch.Tensor]], Any]]
     writes: bool = False
+    dtypes: Sequence[torch.dtype] = (torch.float32, torch.float64, torch.int32)
 
 
 def _list(namespace: str) -> ops.KernelOperator:
@@ -168,7 +170,95 @@ def _strided(namespace: str) -> ops.KernelOperator:
     )
 
 
+def _constants(namespace: str) -> ops.KernelOperator:
+    return ops.kernel_op(
+        f"{namespace}::constants(Tensor x, Scalar a=2, Tensor?[]? t=None, *, Device? d=None,"
+        " Layout l=strided, MemoryFormat? m=None, complex c=2.0) -> Tensor",
+        source=each(
+            "T sum = DATA(0)[i] * T(bringup::number(args[1]).real) + T(INT(4)) + T(bringup::number("
+            "args[6]).imaginary);"
+            "if (args[3]) sum = sum + T(static_cast<const DLDevice*>(args[3])->device_id);"
+            "if (args[5]) sum = sum + T(INT(5));"
+            "const auto items = bringup::list<DLTensor>(args[2]);"
+            "for (int64_t k = 0; k < items.size(); ++k)"
+            "  if (items.has(k)) sum = sum + static_cast<T*>(items[k].data)[i];"
+            "DATA(7)[i] = sum;"
+        ),
+        outputs=ops.empty_like("x", dtype=ops.promote("x")),
+        checks=[ops.same_shape("x", "t"), ops.same_dtype("x", "t")],
+        dtypes={"T": "x"},
+        kind="device",
+    )
+
+
+def _numbers(namespace: str) -> ops.KernelOperator:
+    return ops.kernel_op(
+        f"{namespace}::numbers(Tensor x) -> (int, Tensor, float, bool)",
+        source=kernel(
+            "const int64_t size = count(TENSOR(0));"
+            "static_cast<int64_t*>(TENSOR(1)->data)[0] = size;"
+            "for (int64_t i = 0; i < size; ++i) DATA(2)[i] = DATA(0)[i] + DATA(0)[i];"
+            "static_cast<double*>(TENSOR(3)->data)[0] = size > 0 ? double(DATA(0)[0]) : 0.5;"
+            "static_cast<bool*>(TENSOR(4)->data)[0] = size > 2;"
+        ),
+        outputs=ops.empty_like("x"),
+        dtypes={"T": "x"},
+        kind="device",
+    )
+
+
+def _drawn(namespace: str) -> ops.KernelOperator:
+    return ops.kernel_op(
+        f"{namespace}::drawn(Tensor x, *, Generator? g=None) -> Tensor",
+        source=each(
+            "DATA(2)[i] = DATA(0)[i] + T((static_cast<const int64_t*>(LIST(1)->data)[0] +"
+            " static_cast<const int64_t*>(LIST(1)->data)[1]) % 64);"
+        ),
+        outputs=ops.empty_like("x"),
+        dtypes={"T": "x"},
+        kind="device",
+    )
+
+
+def _seeded(device: torch.device) -> torch.Generator:
+    return torch.Generator("cpu" if device.type == "meta" else device).manual_seed(3)
+
+
+def _draw_default(call: Call, tensors: Sequence[torch.Tensor]) -> Any:
+    torch.manual_seed(5)
+    return call(tensors[0])
+
+
+OTHER_DTYPES = (torch.float32, torch.complex64, torch.uint16)
 KINDS = {
+    "constants": Kind(
+        _constants,
+        2,
+        [
+            lambda f, t: f(t[0]),
+            lambda f, t: f(t[0], 3, [t[1], None], l=torch.sparse_coo),
+            lambda f, t: f(t[0], 1.0, (None, t[1], t[0]), m=torch.channels_last),
+            lambda f, t: f(x=t[0], a=True, t=[None], d=torch.device("cpu:0")),
+            lambda f, t: f(t[0], 2j, d=torch.device("cuda:3"), c=1 + 4j),
+            lambda f, t: f(t[0], "wrong"),
+            lambda f, t: f(t[0], 1, t[1]),
+            lambda f, t: f(t[0], 1, [3], d="cpu"),
+            lambda f, t: f(t[0], d="cpu", c=4),
+        ],
+        dtypes=OTHER_DTYPES,
+    ),
+    "numbers": Kind(_numbers, 1, [lambda f, t: f(t[0]), lambda f, t: f(x=t[0])]),
+    "drawn": Kind(
+        _drawn,
+        1,
+        [
+            lambda f, t: f(t[0], g=_seeded(t[0].device)),
+            _draw_default,
+            lambda f, t: f(t[0], g=torch.Generator()),
+            lambda f, t: f(t[0], g=7),
+        ],
+        dtypes=(torch.float32, torch.uint16),
+    ),
     "list": Kind(_list, 3, [lambda f, t: f(t[0], [*t[1:]]), lambda f, t: f(t[0], xs=(t[1], t[2]))]),
     "optional": Kind(
         _optional,
@@ -296,7 +386,7 @@ def test_the_fast_call_gives_what_torch_ops_gives_for_every_kind_of_operator(
     context = data.draw(st.sampled_from(sorted(CONTEXTS)))
     transform = data.draw(st.sampled_from(sorted(TRANSFORMS)))
     device = data.draw(st.sampled_from(["cpu", "cpu", "npu"]))
-    dtype = data.draw(st.sampled_from([torch.float32, torch.float64, torch.int32]))
+    dtype = data.draw(st.sampled_from(kind.dtypes))
     shape = data.draw(st.sampled_from([(3, 4), (3, 4), (0, 4), (1, 1)]))
     layouts = [data.draw(st.sampled_from(sorted(LAYOUTS))) for _ in range(kind.tensors)]
     different = data.draw(st.sampled_from([False, False, False, True]))

@@ -176,8 +176,131 @@ def test_each_type_of_a_schema_has_its_own(define: Define, build: Build, path: A
     assert empty[24:29] == [0, 0, 2, 64, 1]
 
 
+# The parts of the runtime that lists need; objects are counted, and never freed.
+OBJECTS = """
+typedef struct { uint64_t count; int32_t type, pad; void* deleter; } object;
+typedef struct { object header; tensor t; } held;
+typedef struct { object header; int64_t size; any items[8]; } array;
+int TVMFFIFunctionGetGlobal(const bytes* name, void** out) {
+  static object make; *out = &make; ++alive;
+  return name->size == 9 && memcmp(name->data, "ffi.Array", 9) == 0 ? 0 : -1;
+}
+int TVMFFIFunctionCall(void* make, const any* args, int32_t n, any* result) {
+  array* made = calloc(1, sizeof *made); made->size = n; ++alive;
+  memcpy(made->items, args, n * sizeof(any));
+  result->type = 71; result->p = made; return 0;
+}
+int TVMFFITensorFromDLPack(void* from, int32_t aligned, int32_t contiguous, void** out) {
+  held* made = calloc(1, sizeof *made); made->t = *(tensor*)from; ++alive; *out = made; return 0;
+}
+"""
+LISTS = (
+    "#include <stdlib.h>\nstatic int alive;\n"
+    + ABI
+    + RUNTIME.replace("++released", "--alive; ++released")
+    + OBJECTS
+    + """
+int __tvm_ffi_lists(void* self, const any* args, int32_t n, any* result) {
+  double* out = (double*)((const tensor*)args[n - 1].p)->data;
+  *out++ = args[0].type; *out++ = args[0].i & 0xffffffff; *out++ = args[0].i >> 32;
+  for (int32_t i = 1; i < n - 1; ++i) {
+    if (args[i].type != 71) return raise("TypeError", "expected an array");
+    const array* list = args[i].p;
+    for (int64_t k = 0; k < list->size; ++k) {
+      const any* item = &list->items[k];
+      *out++ = item->type;
+      *out++ = item->type == 1 || item->type == 2 ? item->i : item->type == 3 ? item->d :
+               item->type == 70 ? ((float*)((const held*)item->p)->t.data)[0] : -1;
+    }
+  }
+  *out = alive;
+  return 0;
+}
+"""
+)
+
+
+@PATHS
+@DEVICES
+def test_lists_are_arrays_of_the_runtime_and_devices_are_dlpacks(
+    define: Define, build: Build, path: Any, device: str
+) -> None:
+    lists = define(
+        "lists(Tensor x, Device d, int[] n, float[] f, bool[] b, Tensor?[] t) -> Tensor",
+        source=build(LISTS),
+        entry="tvm_ffi:lists",
+        args="d, n, f, b, t, out",
+        outputs=ops.empty(16, dtype=torch.float64),
+        checks=ops.kernel_checks(),
+    )
+    x = torch.tensor([5.0], device=device)
+    for _ in range(2):  # what the first call made is gone
+        given = path(lists)(x, torch.device("cuda:1"), [7, -1], [0.5], [True], [x, None]).tolist()
+        assert given[:3] == [6, 2, 1]
+        assert given[3:] == [1, 7, 1, -1, 3, 0.5, 2, 1, 70, 5, 0, -1, 4]
+
+
+RETURNS = (
+    ABI
+    + RUNTIME
+    + """
+static struct { uint64_t count; int32_t type, pad; void* deleter; tensor t; } made;
+static int64_t shape[2] = {2, 3}, strides[2] = {1, 2};
+static float data[] = {9, 0, 3, 1, 4, 2, 5};
+int __tvm_ffi_returns(void* self, const any* args, int32_t n, any* result) {
+  const int64_t how = args[0].i;
+  if (how == 3) return 0;
+  made.t.data = data; made.t.offset = 4; made.t.device = 1; made.t.ndim = how == 1 ? 1 : 2;
+  made.t.code = 2; made.t.bits = how == 2 ? 64 : 32; made.t.lanes = 1;
+  made.t.shape = shape; made.t.strides = how == 4 ? 0 : strides;
+  result->type = 70; result->p = &made;
+  return 0;
+}
+"""
+)
+
+
+@PATHS
+def test_a_returned_tensor_is_copied_where_it_is_what_outputs_says(
+    define: Define, build: Build, path: Any
+) -> None:
+    returns = define(
+        "returns(Tensor x, int how) -> Tensor",
+        source=build(RETURNS),
+        entry="tvm_ffi:returns",
+        args="how",
+        outputs=ops.empty(2, 3, dtype=torch.float32),
+    )
+    call, x = path(returns), torch.ones(1)
+    assert call(x, 4).tolist() == [[0, 3, 1], [4, 2, 5]]
+    other = "another shape or dtype"
+    for how, words in ((1, other), (2, other), (3, "no tensor"), (0, "not contiguous")):
+        with pytest.raises(KernelError, match=words):
+            call(x, how)
+    with pytest.raises(RuntimeError, match="copied on the CPU alone"):
+        call(x.to("npu"), 0).tolist()
+
+
+@REAL
+def test_containers_devices_and_returned_tensors_of_the_real_package(define: Define) -> None:
+    total = define(
+        "total(Tensor x, Tensor[] t, int[] n, Device d) -> Tensor",
+        source=jit.Source(text=TOTAL, name="total.cpp"),
+        entry="tvm_ffi:total",
+        args="t, n, d",
+        flags=_real_flags(),
+        outputs=ops.empty(1, dtype=torch.float32),
+        checks=ops.kernel_checks(),
+    )
+    x = torch.ones(1)
+    for call in (total, total.overload):
+        assert call(x, [x, 2 * x], [10, 20], torch.device("cpu")).tolist() == [33]
+        with pytest.raises(KernelError, match="ValueError: expected the cpu"):
+            call(x, [x], [1], torch.device("cuda:0"))
+
+
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
-    ("f(Tensor x, int[] n) -> Tensor", {}, "n is int[], which tvm-ffi passes as an object"),
+    ("f(Tensor x, Generator n) -> Tensor", {}, "n is Generator, which tvm-ffi passes as an object"),
     ("f(Tensor x) -> Tensor", {"args": "y"}, "there is no argument 'y'"),
     ("f(Tensor x) -> Tensor", {"entry": "tvm_ffi:scal"}, "did you mean '__tvm_ffi_scale'?"),
     ("f(Tensor x) -> Tensor", {"entry": "tvm_ffi:"}, "expected the name of a C function"),
@@ -249,6 +372,36 @@ def test_the_real_runtime_is_found_for_a_library_that_needs_it(
         fails(torch.ones(1))
 
 
+def _real_flags() -> list[str]:
+    package = importlib.util.find_spec("tvm_ffi")
+    assert package is not None
+    assert package.origin is not None
+    folder = Path(package.origin).parent
+    libraries = [f"-L{folder}/lib", "-ltvm_ffi", f"-Wl,-rpath,{folder}/lib"]
+    return [f"-I{folder}/include", *libraries, "-std=c++17"]
+
+
+TOTAL = """
+#include <tvm/ffi/container/array.h>
+#include <tvm/ffi/container/tensor.h>
+#include <tvm/ffi/error.h>
+#include <tvm/ffi/function.h>
+namespace ffi = tvm::ffi;
+struct Alloc {
+  void AllocData(DLTensor* t) { t->data = malloc(4); }
+  void FreeData(DLTensor* t) { free(t->data); }
+};
+ffi::Tensor Total(ffi::Array<ffi::Tensor> tensors, ffi::Array<int64_t> numbers, DLDevice device) {
+  if (device.device_type != kDLCPU) TVM_FFI_THROW(ValueError) << "expected the cpu";
+  float total = 0;
+  for (ffi::Tensor t : tensors) total += static_cast<float*>(t.data_ptr())[0];
+  for (int64_t n : numbers) total += n;
+  auto made = ffi::Tensor::FromNDAlloc(Alloc(), ffi::Shape({1}), DLDataType{2, 32, 1}, device);
+  static_cast<float*>(made.data_ptr())[0] = total;
+  return made;
+}
+TVM_FFI_DLL_EXPORT_TYPED_FUNC(total, Total);
+"""
 TYPED = """
 #include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/error.h>
@@ -270,22 +423,12 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(add_one, AddOne);
 @REAL
 def test_a_typed_export_of_the_real_package(define: Define) -> None:
     """TVM_FFI_DLL_EXPORT_TYPED_FUNC, its own type checks and its own errors."""
-    package = importlib.util.find_spec("tvm_ffi")
-    assert package is not None
-    assert package.origin is not None
-    folder = Path(package.origin).parent
     add_one = define(
         "add_one(Tensor x, int n, float? more=None, bool twice=False, str name='f') -> Tensor",
         source=jit.Source(text=TYPED, name="add_one.cpp"),
         entry="tvm_ffi:add_one",
         args="x, out, n, more, twice, name",
-        flags=[
-            f"-I{folder}/include",
-            f"-L{folder}/lib",
-            "-ltvm_ffi",
-            f"-Wl,-rpath,{folder}/lib",
-            "-std=c++17",
-        ],
+        flags=_real_flags(),
         outputs=ops.empty_like("x"),
     )
     x = torch.arange(3.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from tests.unit.ops.support import ELEMENTWISE, each, kernel
 
 from bringup import cli, kernels, ops
 from bringup.errors import SchemaError
+from bringup.ops.validation import sanitized
 from bringup.ops.validation.report import CHECKS
 
 _numbers = itertools.count()
@@ -441,3 +443,53 @@ def test_a_backward_that_refuses_other_gradients_than_contiguous_ones_is_right()
     op.register_autograd(backward)
     assert failures(op, (X,), only=("gradient layouts",)) == {}
     op.undefine()
+
+
+EIGHT = """#include "bringup/kernel.h"
+BRINGUP_EXPORT int32_t run(void** args, int32_t, const bringup_ctx*) {
+  const auto* x = static_cast<const DLTensor*>(args[0]);
+  const auto* out = static_cast<const DLTensor*>(args[1]);
+  for (int i = 0; i < 9; ++i) static_cast<T*>(out->data)[i] = static_cast<T*>(x->data)[0];
+  return 0;
+}
+"""
+
+
+def test_sanitizers_name_the_line_of_a_mistake(define: Define, tmp_path: Path) -> None:
+    source = tmp_path / "eight.cpp"
+    source.write_text(EIGHT)
+    eight = define(
+        "eight(Tensor x) -> Tensor", source=source, outputs=ops.empty_like("x"),
+        dtypes={"T": "x"},
+    )  # fmt: skip
+    (row,) = ops.check(eight, [(torch.ones(8),)], sanitize=True).rows
+    assert row.outcome is ops.CheckOutcome.FAIL
+    assert re.fullmatch(
+        r"it writes 4 bytes that are not there \(heap-buffer-overflow\), at eight.cpp:5, in 'the "
+        "samples themselves'",
+        row.reason,
+    )
+
+
+def test_undefined_behaviour_is_told_in_one_sentence() -> None:
+    said = "/x/y/f.cpp:7:12: runtime error: signed integer overflow: 1 + 2\n  #0 f.cpp:9"
+    assert sanitized._sentence(said, "strides") == (
+        "signed integer overflow: 1 + 2, at f.cpp:7, in 'strides'"
+    )
+    assert sanitized._sentence("nothing of interest", "strides") == ""
+
+
+def test_what_the_sanitizers_pass_is_checked_on(define: Define) -> None:
+    double = define(
+        "double(Tensor x) -> Tensor", source=each("DATA(1)[i] = DATA(0)[i] + DATA(0)[i];"),
+        outputs=ops.empty_like("x"), dtypes={"T": "x"},
+    )  # fmt: skip
+    others = set(CHECKS) - {"strides"}
+    report = ops.check(double, [(torch.ones(2, 3),)], skip=others, sanitize=True).require()
+    assert report.row("sanitizers").outcome is ops.CheckOutcome.PASS
+    assert report.row("strides").outcome is ops.CheckOutcome.PASS
+
+
+def test_only_kernels_are_sanitized() -> None:
+    with pytest.raises(ValueError, match=r"aten::add\.Tensor: sanitize=True is for kernel oper"):
+        ops.check(torch.ops.aten.add.Tensor, [(X, X)], sanitize=True)
