@@ -11,10 +11,12 @@
  *     int, bool, dtype       int64_t*        a dtype as torch's ScalarType number
  *     Layout, MemoryFormat   int64_t*        as torch's numbers
  *     Device                 DLDevice*       256 + torch's number for what is none of DLPack's
- * below float                  double* Scalar, complex        bringup_list*   data: const
- * bringup_scalar* Generator              bringup_list*   data: const int64_t*, the seed and the
- * offset of this call (bringup/random.h); the device's own for None str                    const
- * char*     NUL-terminated UTF-8 int[], bool[]          bringup_list*   data: const int64_t*
+ *     float                  double*
+ *     Scalar, complex        bringup_list*   data: const bringup_scalar*, one
+ *     Generator              bringup_list*   data: const int64_t*, the seed and the offset of this
+ *                                            call (bringup/random.h); None: the device's own
+ *     str                    const char*     NUL-terminated UTF-8
+ *     int[], bool[]          bringup_list*   data: const int64_t*
  *     float[]                bringup_list*   data: const double*
  *     Tensor[], Tensor?[]    bringup_list*   data: DLTensor* const*, NULL for one that is None
  *     anything that is None  NULL

@@ -30,6 +30,7 @@ FILE = "vendor_kernels.cpp"
 # Of the kit's own registrations those that are no entries of the fallback.
 _OWN = """
 _copy_from _copy_from_and_resize _efficientzerotensor _empty_affine_quantized
+_has_compatible_shallow_copy_type
 _to_copy _unsafe_view alias clone detach
 _empty_per_channel_affine_quantized _nested_from_padded _nested_from_padded_and_nested_example
 _nested_tensor_from_mask _nested_tensor_from_tensor_list _nested_view_from_buffer

@@ -93,7 +93,7 @@ OperatorTraits look_up(const c10::OperatorHandle& op,
   traits.device = schema.argumentIndexWithName("device").value_or(-1);
   traits.beta = schema.argumentIndexWithName("beta").value_or(-1);
   traits.read_argument = argument_read_by_address(traits.name);
-  traits.asserts = reads_tensors && returns.empty();
+  traits.asserts = reads_tensors && returns.empty() && !traits.mutates;
   traits.reads_values =
       traits.asserts || (reads_tensors && (base == "aten::linspace" || base == "aten::logspace"));
   const std::string bare = base.substr(base.find("::") + 2);

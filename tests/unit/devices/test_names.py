@@ -81,27 +81,3 @@ def test_a_tensors_type_has_the_devices_name(dtype: torch.dtype, name: str) -> N
     assert x.type() == name
     back = torch.ones(2).type(name)
     assert (back.dtype, back.device.type) == (dtype, "npu")
-
-
-def test_modules_get_new_parameters_there_unless_torch_swaps_them() -> None:
-    # torch 2.13 sets the data of a parameter only for devices that it lists, so an optimizer has
-    # to be made after the module went to the device.
-    module = torch.nn.Linear(2, 2)
-    weight = module.weight
-    module.to("npu")
-    assert module.weight is not weight
-    assert weight.device.type == "cpu"
-    torch.__future__.set_swap_module_params_on_conversion(True)
-    try:
-        module = torch.nn.Linear(2, 2)
-        weight = module.weight
-        optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
-        module.to("npu")
-        assert module.weight is weight
-        assert weight.is_npu
-        before = weight.detach().clone()
-        module(torch.ones(1, 2, device="npu")).sum().backward()
-        optimizer.step()
-        assert not weight.equal(before)
-    finally:
-        torch.__future__.set_swap_module_params_on_conversion(False)

@@ -22,8 +22,8 @@ _PRODUCTS = tuple(
         strided=tuple(strided.split()), host=True,
     )
     for name, strided in (
-        ("mm", "self mat2"), ("bmm", "self mat2"), ("addmm", "self mat1 mat2"),
-        ("baddbmm", "self batch1 batch2"),
+        ("mm", "self mat2 out"), ("bmm", "self mat2 out"), ("addmm", "self mat1 mat2 out"),
+        ("baddbmm", "self batch1 batch2 out"),
     )
 )  # fmt: skip
 

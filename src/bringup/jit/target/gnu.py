@@ -364,7 +364,7 @@ class GnuTarget(Target):
         return self._ask(toolchain.compiler, f"-print-file-name={library}").strip()
 
     def sanitizer_runtime(self, name: Sanitizer) -> str:
-        """Return the library that has to be in a process from its start."""
+        """Return the library of the sanitizer `name` that a process has to have from its start."""
         known = self.known_toolchain.last
         return self._sanitizer(known, name) if known is not None else f"lib{name[0]}san.so"
 

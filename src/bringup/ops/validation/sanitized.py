@@ -55,7 +55,7 @@ def finding(definition: Any, samples: Sequence[Sample]) -> str:
         lines = said.read_text().splitlines() if said.exists() else []
     text = output.decode(errors="replace")
     running = lines[-1] if lines else "loading the operator"
-    if sentence := _sentence(text, running):
+    if sentence := sentence_of(text, running):
         return sentence
     if in_time and child.returncode == 0:
         return ""
@@ -63,7 +63,7 @@ def finding(definition: Any, samples: Sequence[Sample]) -> str:
     raise RuntimeError(f"the sanitized run ended with {how} in {running!r}:\n{text[-2000:]}")
 
 
-def _sentence(text: str, running: str) -> str:
+def sentence_of(text: str, running: str) -> str:
     if undefined := _UNDEFINED.search(text):
         return f"{undefined[2]}, at {undefined[1]}, in {running!r}"
     address = _ADDRESS.search(text)

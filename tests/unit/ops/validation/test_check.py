@@ -473,10 +473,10 @@ def test_sanitizers_name_the_line_of_a_mistake(define: Define, tmp_path: Path) -
 
 def test_undefined_behaviour_is_told_in_one_sentence() -> None:
     said = "/x/y/f.cpp:7:12: runtime error: signed integer overflow: 1 + 2\n  #0 f.cpp:9"
-    assert sanitized._sentence(said, "strides") == (
+    assert sanitized.sentence_of(said, "strides") == (
         "signed integer overflow: 1 + 2, at f.cpp:7, in 'strides'"
     )
-    assert sanitized._sentence("nothing of interest", "strides") == ""
+    assert sanitized.sentence_of("nothing of interest", "strides") == ""
 
 
 def test_what_the_sanitizers_pass_is_checked_on(define: Define) -> None:
