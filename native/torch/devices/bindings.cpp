@@ -252,6 +252,7 @@ void bind_devices(nb::module_& module) {
   module.def("waits_in_place_of_events",
              [] { return reinterpret_cast<uintptr_t>(&waits_in_place_of_events); });
   module.def("driver_table", [] { return reinterpret_cast<uintptr_t>(active_driver()); });
+  module.def("host_sees_memory", [] { return driver_facts().host_visible; });
   module.def("pointer_info", &pointer_info);
   module.def("device_of_address", [](uintptr_t address) {
     return device_of_address(reinterpret_cast<const void*>(address));

@@ -266,7 +266,7 @@ def _install(native: ModuleType, info: DriverInfo) -> None:
     _print_without_float64(torch, name, module)
     _tensor_sharing.hand_over(name, functools.partial(_receive, str(info.path), name))
     _torch_patches.complete(name)
-    distributed.register(name, host_sees_memory=info.host_visible)
+    distributed.register(name)
     atexit.register(_drain, native, name)
     after_import("torch._functorch.partitioners", functools.partial(_offer_random_state, name))
     if late:

@@ -21,12 +21,8 @@ from bringup.errors import NativeLibraryError
 BACKEND = "bringup"
 
 
-_host_sees_memory: list[bool] = []  # of the devices, once there are any
-
-
-def register(name: str, *, host_sees_memory: bool) -> None:
+def register(name: str) -> None:
     """Offer the backend for the device of this name, now or when torch.distributed is imported."""
-    _host_sees_memory.append(host_sees_memory)
     for module, action in (
         ("torch.distributed.distributed_c10d", _register),
         ("torch.nn.parallel.distributed", _allow_bfloat16_hooks),
@@ -140,6 +136,6 @@ def _module() -> types.ModuleType:
     spec.loader.exec_module(module)
     devices = library.devices
     waits = devices.waits_in_place_of_events()
-    module.use_driver(devices.driver_table(), waits, _host_sees_memory == [True])
+    module.use_driver(devices.driver_table(), waits, devices.host_sees_memory())
     atexit.register(module.end_all)
     return module
